@@ -44,7 +44,7 @@ def a_chain_is_recorded_scored_and_stored(database: Path) -> None:
         assert chain.invoke({"question": "6 x 7?"}, {"callbacks": [handler]}) == "42"
         scored = handler.last(60)
         assert scored is not None
-        assert scored.decision == "contributed"
+        assert scored.decision == "kept"
         assert [step.content for step in scored.trace.steps] == ["42"]
         stored = store.get(scored.trace.id)
         assert stored is not None

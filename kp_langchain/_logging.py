@@ -12,7 +12,6 @@ from functools import cache
 from typing import Any
 
 from kp_langchain._forksafe import ForkSafeLock
-from kp_langchain._host_exceptions import raised_by_host
 from kp_langchain.errors import KPError
 from kp_langchain.printable import one_line, printable_fields
 
@@ -100,11 +99,8 @@ def warn_once(kind: str, message: str, *args: object) -> None:
         if is_new:
             _logged_kinds.add(kind)
     if is_new:
-        try:
+        with suppress(Exception):
             _LOGGER.warning(message, *args)
-        except Exception as error:
-            if raised_by_host(error):
-                raise
 
 
 def log_event(message: str, *args: object, fields: Mapping[str, object]) -> None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextvars import ContextVar
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, PrivateAttr, SecretStr, ValidationError
@@ -59,9 +60,9 @@ class Settings(BaseSettings):
     working folder, then `kp.toml` in the user's configuration folder, then the default. A path in a
     file is relative to that file.
 
-    If the user has not trusted a `kp.toml` in the working folder (`kp-langchain trust`), its
-    settings that can send, redirect, un-redact or load code are ignored, with a warning. So are its
-    policies for domains whose runs may be sent. Its redaction rules are added to the user's.
+    Of a `kp.toml` in the working folder, which may be another person's, only the keys in
+    `config_files.HARMLESS_KEYS` count; the others are ignored, with a warning. So are its policies
+    for domains whose runs may be sent. Its redaction rules are added to the user's.
 
     Attributes:
         database_url: `postgresql://...`, `sqlite:///path` or a path; None for a SQLite file in the
@@ -69,8 +70,8 @@ class Settings(BaseSettings):
         embedding_model: Folder or name of an embedding model; None for all-MiniLM-L6-v2.
         embedding_baseline: Cosine similarity of unrelated texts under that model, 0 to below 1;
             novelty is measured from there.
-        latency_budget_ms: Milliseconds that scoring one run may take. A handler's worker first
-            waits for a model that is loading, up to 30 s from its first run on; if that takes
+        latency_budget_ms: Milliseconds that scoring one run may take. A handler's runs first
+            wait for a model that is loading, up to 30 s from the first run on; if that takes
             longer, novelty is 0.5.
         novelty_memory: How many traces the default scorer remembers to measure novelty.
         novelty_ttl_s: Seconds after which it forgets a trace; None for when newer ones need room.
@@ -152,9 +153,9 @@ class Settings(BaseSettings):
     exit_timeout_s: Seconds = 10.0
     function_timeout_s: Seconds = 10.0
 
-    # The settings of the trusted files only, or why those cannot be used; None if no policy is from
-    # another file.
-    _trusted_only: Settings | str | None = PrivateAttr(default=None)
+    # The settings without the working folder's file, or why those cannot be used; None if no policy
+    # is from that file.
+    _without_folder: Settings | str | None = PrivateAttr(default=None)
     _origins: dict[tuple[str, str], str] = PrivateAttr(default_factory=dict)
     _key_registry: str | None = PrivateAttr(default=None)
 
@@ -162,7 +163,7 @@ class Settings(BaseSettings):
         arguments = {n: _plain(value) for n, value in arguments.items() if value is not None}
         files = _files.get()
         if files is None:
-            files = read_files()
+            files = read_files(type(self).model_fields)
         sources: list[Layer] = [
             (ENVIRONMENT, _environment(type(self))),
             *((file.name, file.values) for file in files),
@@ -182,7 +183,7 @@ class Settings(BaseSettings):
         self._origins = config_faults.policy_origins(layers)
         self._key_registry = _registry_beside_key(arguments, layers)
         if any(not file.origin.counts_whole and _has_policies(file) for file in files):
-            self._trusted_only = self._read_trusted(files, arguments)
+            self._without_folder = self._read_without_folder(files, arguments)
         self.refuse_leaks(["", *self.domains])
         config_faults.warn_of_names(unknown_variables(), self.misspelt_domains)
 
@@ -203,13 +204,18 @@ class Settings(BaseSettings):
         return current[1]
 
     @classmethod
-    def supposing(cls, text: str) -> Settings:
-        """Return the settings without arguments as if the configuration file contained `text`.
+    def supposing(cls, text: str, path: Path | None = None) -> Settings:
+        """Return the settings without arguments as if a configuration file contained `text`.
+
+        Args:
+            text: The content to suppose.
+            path: The file, one of those that are read; by default `config_file()`.
 
         Raises:
             ConfigError: As for the constructor.
         """
-        return cls._of(read_files(text), {})
+        files = read_files(cls.model_fields, supposed=(path or config_file(), text))
+        return cls._of(files, {})
 
     @classmethod
     def _of(cls, files: tuple[ConfigFile, ...], arguments: Mapping[str, Any]) -> Settings:
@@ -220,13 +226,12 @@ class Settings(BaseSettings):
             _files.reset(token)
 
     @classmethod
-    def _read_trusted(
+    def _read_without_folder(
         cls, files: tuple[ConfigFile, ...], arguments: Mapping[str, Any]
     ) -> Settings | str:
-        """Return the settings without the files that are not trusted, or why they are invalid."""
-        trusted_files = tuple(file for file in files if file.origin.counts_whole)
+        """Return the settings of the files that count as a whole, or why they are invalid."""
         try:
-            return cls._of(trusted_files, arguments)
+            return cls._of(tuple(file for file in files if file.origin.counts_whole), arguments)
         except ConfigError as error:
             return str(error)
 
@@ -263,26 +268,26 @@ class Settings(BaseSettings):
             over: A policy that takes precedence over both.
 
         Raises:
-            ConfigError: The runs may be sent, and the settings are invalid without a file that is
-                not trusted. Constructing settings or a handler raises this first.
+            ConfigError: The runs may be sent, and the settings are invalid without the working
+                folder's file. Constructing settings or a handler raises this first.
         """
         policy = self._merge(domain, over)
-        if self._trusted_only is None or policy.visibility == "private":
+        if self._without_folder is None or policy.visibility == "private":
             return policy
-        if isinstance(self._trusted_only, str):
+        if isinstance(self._without_folder, str):
             raise ConfigError(
-                f"without the settings of a file that is not trusted, {self._trusted_only}"
+                f"without a kp.toml that may be another person's, {self._without_folder}"
             )
         # A folder's file must not decide which runs of another owner are sent.
-        trusted_policy = self._trusted_only.policy_for(domain, over)
-        if trusted_policy != policy:
+        own_policy = self._without_folder.policy_for(domain, over)
+        if own_policy != policy:
             warn_once(
                 f"policy of {domain}",
-                "runs of %s may be sent, so the policy for them in a file that is not trusted is "
-                "ignored; see kp-langchain doctor",
+                "runs of %s may be sent, so the policy for them in a kp.toml that may be another "
+                "person's is ignored; put it into your own file, or name that one in KP_CONFIG",
                 f"domain {domain}" if domain else "any domain",
             )
-        return trusted_policy
+        return own_policy
 
     def _merge(self, domain: str, over: DomainPolicy | None) -> DomainPolicy:
         policy = self.defaults
@@ -323,8 +328,8 @@ class Settings(BaseSettings):
                 )
 
     def _origin(self, domain: str, field: str) -> str:
-        trusted = self._trusted_only
-        origins = (trusted if isinstance(trusted, Settings) else self)._origins  # noqa: SLF001
+        own = self._without_folder
+        origins = (own if isinstance(own, Settings) else self)._origins  # noqa: SLF001
         default = origins.get(("", field), "the default")
         return origins.get((domain, field), default) if domain else default
 
@@ -332,8 +337,8 @@ class Settings(BaseSettings):
 class _ExactKeys(PydanticBaseSettingsSource):
     """A source whose keys are case-sensitive.
 
-    Pydantic's own source reads `REGISTRY_URL` as `registry_url`. The keys that an untrusted file
-    may not set are looked up by name, so a key in another spelling has to be an unknown one.
+    Pydantic's own source reads `REGISTRY_URL` as `registry_url`. The keys that do not count in a
+    working folder's file are looked up by name, so another spelling has to be an unknown key.
     """
 
     def __init__(self, settings_cls: type[BaseSettings], values: Mapping[str, Any]) -> None:

@@ -1,7 +1,7 @@
 """The configuration files: where they are, what they set, and which of that applies.
 
-A file in the working folder may be another person's. Until the user has trusted it, its settings
-that can send, redirect, un-redact or load code are ignored.
+A file in the working folder may be another person's, so only the keys in `HARMLESS_KEYS` count
+there: nothing that merely lies in that folder may send, redirect, un-redact or load code.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import stat
 import tomllib
+from collections.abc import Container, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from io import BufferedReader
@@ -18,9 +19,8 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from kp_langchain import config_trust
 from kp_langchain._logging import warn_once
-from kp_langchain.config_restricted_keys import restricted_paths
+from kp_langchain.domain_policy import DomainPolicy
 from kp_langchain.errors import ConfigError
 from kp_langchain.folders import config_dir
 from kp_langchain.printable import printable
@@ -31,21 +31,36 @@ FILE_NAME = "kp.toml"
 _LONGEST_BYTES = 1 << 20
 _SHOWN_KEYS = 12
 
+_HARMLESS_POLICY_KEYS = (
+    "threshold",
+    "gate",
+    "worth_threshold",
+    "pass_rate",
+    "twin_similarity",
+    "weights",
+    "keep",
+    "keep_days",
+)
+HARMLESS_KEYS: Mapping[str, tuple[str, ...]] = {
+    "defaults": _HARMLESS_POLICY_KEYS,
+    "domains": _HARMLESS_POLICY_KEYS,  # of each domain's table
+    "redaction": ("names", "patterns"),
+}
+"""The keys that count in the file of a working folder, by table; all others are ignored there."""
 
-class FileTrust(Enum):
+
+class FileOrigin(Enum):
     """How a configuration file came to be read."""
 
     NAMED = f"named by {FILE_VARIABLE}"
-    TRUSTED = "in the working folder, trusted"
-    UNTRUSTED = "in the working folder, not trusted"
-    CHANGED = "in the working folder, changed since it was trusted"
+    WORKING = "in the working folder"
     OWN = "your own"
     FOREIGN = "your own, but another user owns it or may write it"
 
     @property
     def counts_whole(self) -> bool:
         """Whether everything in the file applies."""
-        return self in (FileTrust.NAMED, FileTrust.TRUSTED, FileTrust.OWN)
+        return self in (FileOrigin.NAMED, FileOrigin.OWN)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,17 +77,19 @@ class ConfigFile:
 
     path: Path
     name: str
-    origin: FileTrust
+    origin: FileOrigin
     values: dict[str, Any] = field(default_factory=dict, repr=False)
     ignored_keys: tuple[str, ...] = ()
 
     @property
     def remedy(self) -> str:
         """What the user can do so that everything in it applies."""
-        if self.origin is FileTrust.FOREIGN:
-            path = quote(str(self.path))
+        path = quote(str(self.path))
+        if self.origin is FileOrigin.FOREIGN:
             return f"own it, and let only yourself write it: chown $USER {path}; chmod go-w {path}"
-        return f"if you have read it and want that: kp-langchain trust {quote(str(self.path))}"
+        own = own_file()
+        move = "" if own is None else f"put them into {quote(str(own))}, or "
+        return f"if you want them, {move}name the file: {FILE_VARIABLE}={path}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +108,7 @@ class _Place:
 
     path: Path
     name: str
-    origin: FileTrust
+    origin: FileOrigin
     content: bytes | None = field(default=None, repr=False)
     error: str | None = None
 
@@ -114,33 +131,33 @@ def own_file() -> Path | None:
 def places() -> tuple[_Place, ...]:
     """Return the places of configuration files with their content, by descending precedence."""
     path = own_file()
-    own_place = None if path is None else _place(path, FileTrust.OWN)
+    own_place = None if path is None else _place(path, FileOrigin.OWN)
     if os.environ.get(FILE_VARIABLE):
-        first: _Place | None = _place(config_file(), FileTrust.NAMED)
+        first: _Place | None = _place(config_file(), FileOrigin.NAMED)
     else:
         first = _working_place(own_place)
     return tuple(place for place in (first, own_place) if place is not None)
 
 
-def read_files(text: str | None = None) -> tuple[ConfigFile, ...]:
+def read_files(
+    known_keys: Container[str], supposed: tuple[Path, str] | None = None
+) -> tuple[ConfigFile, ...]:
     """Read the configuration files, by descending precedence; warn of what is ignored.
 
     Args:
-        text: Content to assume for the first one in place of its own.
+        known_keys: The names of all settings.
+        supposed: One of the files, and the content to suppose for it in place of its own.
 
     Raises:
         ConfigError: One cannot be read, or is not TOML.
     """
     files = []
-    candidates = places()
-    if text is not None:
-        first = _Place(config_file().absolute(), FILE_NAME, FileTrust.UNTRUSTED)
-        first, *others = candidates or (first,)
-        candidates = (replace(first, content=text.encode(), error=None), *others)
-    for place in candidates:
+    for place in places():
+        if supposed is not None and place.path == supposed[0].expanduser().absolute():
+            place = replace(place, content=supposed[1].encode(), error=None)
         if place.content is None and place.error is None:
             continue
-        file = _read(place)
+        file = _read(place, known_keys)
         if file.ignored_keys:
             _warn(file)
         files.append(file)
@@ -166,70 +183,38 @@ def _add_redaction(values: dict[str, Any], own_values: dict[str, Any]) -> None:
     del values["redaction"]
 
 
-def content_of(path: Path) -> bytes:
-    """Return the content of a configuration file in a working folder.
-
-    Raises:
-        ConfigError: There is none, or it cannot be read.
-    """
-    place = _place(path, FileTrust.UNTRUSTED)
-    if place.content is None:
-        raise ConfigError(f"{path} {place.error or 'does not exist'}")
-    return place.content
-
-
-def restricted_keys(path: Path, content: bytes) -> list[str]:
-    """Return the keys in a file, dotted, that apply only if it is trusted.
-
-    Args:
-        path: The file's path.
-        content: Its content.
-
-    Raises:
-        ConfigError: The content is not TOML.
-    """
-    return list(_read(_Place(path, str(path), FileTrust.UNTRUSTED, content)).ignored_keys)
-
-
 def _working_place(own_place: _Place | None) -> _Place | None:
     """Return `kp.toml` in the working folder, unless that is the user's configuration folder."""
     try:
         path = Path(os.getcwd(), FILE_NAME)  # noqa: PTH109 - Path.cwd() is slower, and each handler calls this
     except OSError:  # the folder is gone
         return None
-    place = _place(path, FileTrust.UNTRUSTED, name=FILE_NAME)
-    if place.content is None:
+    place = _place(path, FileOrigin.WORKING, name=FILE_NAME)
+    if place.content is None or own_place is None or own_place.content is None:
         return place
-    if (
-        own_place is not None
-        and own_place.content is not None
-        and path == config_trust.canonical_path(own_place.path)
-    ):
-        return None
-    if config_trust.is_trusted(path, place.content):
-        return replace(place, origin=FileTrust.TRUSTED)
-    return place
+    is_own = path == own_place.path.parent.resolve() / FILE_NAME
+    return None if is_own else place
 
 
-def _place(path: Path, origin: FileTrust, name: str | None = None) -> _Place:
+def _place(path: Path, origin: FileOrigin, name: str | None = None) -> _Place:
     name = str(path) if name is None else name
     try:
         path = path if path.is_absolute() else path.expanduser().absolute()
-        content, is_foreign = _content(path, regular=origin is not FileTrust.NAMED)
+        content, is_foreign = _content(path, regular=origin is not FileOrigin.NAMED)
     except FileNotFoundError:
         missing = f"does not exist; create it or unset {FILE_VARIABLE}"
-        return _Place(path, name, origin, error=missing if origin is FileTrust.NAMED else None)
+        return _Place(path, name, origin, error=missing if origin is FileOrigin.NAMED else None)
     except (OSError, RuntimeError) as error:  # RuntimeError: "~" without a home folder
         cause = getattr(error, "strerror", None) or str(error)
-        if origin is not FileTrust.NAMED and not os.path.lexists(path):
+        if origin is not FileOrigin.NAMED and not os.path.lexists(path):
             # Nobody's: a service may run without a home, or in a folder that it may not enter.
             if not isinstance(error, NotADirectoryError):
                 warn_once(f"unseen:{path}", "no settings are read from %s: %s", path, cause)
             return _Place(path, name, origin)
         reason = f"cannot be read: {cause}; make it a readable file, or remove it"
         return _Place(path, name, origin, error=reason)
-    if origin is FileTrust.OWN and is_foreign:
-        origin = FileTrust.FOREIGN
+    if origin is FileOrigin.OWN and is_foreign:
+        origin = FileOrigin.FOREIGN
     return _Place(path, name, origin, content)
 
 
@@ -258,10 +243,10 @@ def _content(path: Path, *, regular: bool) -> tuple[bytes, bool]:
     return content, is_foreign
 
 
-def _read(place: _Place) -> ConfigFile:
+def _read(place: _Place, known_keys: Container[str]) -> ConfigFile:
     name = place.name
-    if place.origin is FileTrust.NAMED:
-        name += f" ({FileTrust.NAMED.value})"
+    if place.origin is FileOrigin.NAMED:
+        name += f" ({FileOrigin.NAMED.value})"
     text = ""
     try:
         if place.error is not None:
@@ -279,25 +264,42 @@ def _read(place: _Place) -> ConfigFile:
     except RecursionError:
         reason = "is not valid TOML: it is nested too deeply"
     else:
-        return _without_restricted(place, values)
+        ignored_keys = [] if place.origin.counts_whole else _drop_ignored(values, known_keys)
+        _resolve(values, place.path.parent)
+        return ConfigFile(place.path, place.name, place.origin, values, tuple(ignored_keys))
     raise ConfigError(printable(f"{name} {reason}"))
 
 
-def _without_restricted(place: _Place, values: dict[str, Any]) -> ConfigFile:
-    """Return the file with the settings that apply, and the keys that do not."""
-    origin, ignored_keys = place.origin, []
-    if not origin.counts_whole:
-        for path in list(restricted_paths(values)):
-            *outer, last = path
-            table = values
-            for name in outer:
-                table = table[name]
-            del table[last]
-            ignored_keys.append(".".join(path))
-        if ignored_keys and origin is FileTrust.UNTRUSTED and config_trust.was_trusted(place.path):
-            origin = FileTrust.CHANGED
-    _resolve(values, place.path.parent)
-    return ConfigFile(place.path, place.name, origin, values, tuple(ignored_keys))
+def _drop_ignored(values: dict[str, Any], known_keys: Container[str]) -> list[str]:
+    """Drop the settings that do not count in the file of a working folder.
+
+    Unknown keys stay, and so does what should be a table: validation reports them.
+
+    Returns:
+        The keys of what was dropped, dotted.
+    """
+    ignored_keys = _drop_keys(values, known_keys, HARMLESS_KEYS)
+    tables = {name: values.get(name) for name in ("defaults", "redaction")}
+    domains = values.get("domains")
+    if isinstance(domains, dict):
+        tables |= {f"domains.{name}": policy for name, policy in domains.items()}
+    for path, table in tables.items():
+        if isinstance(table, dict):
+            name = path.partition(".")[0]
+            model = Rules if name == "redaction" else DomainPolicy
+            keys = _drop_keys(table, model.model_fields, HARMLESS_KEYS[name])
+            ignored_keys += [f"{path}.{key}" for key in keys]
+    return ignored_keys
+
+
+def _drop_keys(
+    table: dict[str, Any], known_keys: Container[str], harmless_keys: Container[str]
+) -> list[str]:
+    """Drop the known keys of a table that are not harmless, and return them."""
+    keys = [key for key in table if key in known_keys and key not in harmless_keys]
+    for key in keys:
+        del table[key]
+    return keys
 
 
 def _resolve(values: dict[str, Any], folder: Path) -> None:

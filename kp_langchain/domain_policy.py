@@ -21,7 +21,7 @@ class DomainPolicy(BaseModel):
     """The policy for the runs of one domain. A field that is omitted or None is inherited.
 
     Attributes:
-        threshold: Score (0 to 1) that a run must reach to be contributed.
+        threshold: Score (0 to 1) that a run must reach to be kept.
         gate: By what runs are gated: by `score`, or by `worth`, the calibrated confidence times
             (0.5 + novelty / 2). Where the domain has no confidence model, by the score in any case.
         worth_threshold: With `worth`, the worth (0 to 1) that a run must reach.

@@ -25,10 +25,14 @@ Errors that this package raises and catches itself:
 
     SlowPatternError     redaction: a user's pattern exceeds its time limit
     UnstableTextError    redaction: a text changes with every pass
-    DeadlineError        registry: a request exceeds its time limit
 """
 
 from __future__ import annotations
+
+from typing import Final
+
+NOT_FOUND: Final = 404
+_SERVER_ERROR: Final = 500
 
 
 class KPError(Exception):
@@ -111,5 +115,18 @@ class UnstableTextError(Exception):
     """A text still changes after the last redaction pass."""
 
 
-class DeadlineError(Exception):
-    """A registry request exceeded its overall time limit."""
+def status_of(error: BaseException | None) -> int | None:
+    """Return the HTTP status that an error of an HTTP client, or what caused it, tells of."""
+    while error is not None:
+        response = getattr(error, "response", None)
+        mlflow_status = getattr(error, "get_http_status_code", lambda: None)()
+        for status in (
+            getattr(error, "status_code", None),
+            getattr(response, "status_code", None),
+            # It is 500 also where nothing answers.
+            None if mlflow_status == _SERVER_ERROR else mlflow_status,
+        ):
+            if isinstance(status, int):
+                return status
+        error = error.__cause__ or error.__context__
+    return None

@@ -19,7 +19,6 @@ from uuid import UUID, uuid4
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from kp_langchain._host_exceptions import raised_by_host
 from kp_langchain._logging import warn_once
 from kp_langchain.errors import ConfigError
 from kp_langchain.redaction import redact
@@ -277,9 +276,8 @@ def id_text(value: object) -> str:
             return _bounded(f"{int.__index__(value):x}") if is_large else int.__repr__(value)
         if isinstance(value, UUID):
             return UUID.__str__(value)
-    except BaseException as error:  # raised by a foreign subclass
-        if raised_by_host(error):
-            raise
+    except Exception:  # noqa: BLE001 - raised by a foreign subclass
+        return ""
     return ""
 
 

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from kp_langchain._logging import log_event
 from kp_langchain.config import Settings
-from kp_langchain.gate.decision import decision_word
 from kp_langchain.printable import printable
 from kp_langchain.redaction import redact
 
@@ -20,12 +19,11 @@ log = logging.getLogger("kp_langchain")
 _OBJECTIVE_CHARS = 60
 
 
-def log_scored(scored: ScoredTrace, *, has_registry: bool) -> None:
+def log_scored(scored: ScoredTrace) -> None:
     """Write the record `kp.trace_scored` of a new run: a line to read, and each figure as a field.
 
     Args:
         scored: The run.
-        has_registry: Whether what passes is contributed to a registry.
     """
     if not log.isEnabledFor(logging.INFO):
         return
@@ -33,7 +31,7 @@ def log_scored(scored: ScoredTrace, *, has_registry: bool) -> None:
     log_event(
         "kp.trace_scored %s %s (threshold %.2f%s) %s | %s%s%s",
         trace.metadata.task_domain,
-        decision_word(scored.decision, has_registry=has_registry, twin_of=scored.twin_of),
+        scored.decision,
         scored.threshold,
         "" if scored.gate == "score" else " of worth",
         breakdown.line(),
@@ -94,21 +92,20 @@ def _fields(scored: ScoredTrace) -> dict[str, Any]:
     return fields
 
 
-def log_rescored(change: Rescored, source: str, *, has_registry: bool) -> None:
+def log_rescored(change: Rescored, source: str) -> None:
     """Write the record `kp.trace_rescored` of a run if a verdict changed it.
 
     Args:
         change: What changed.
         source: Who gave the verdict.
-        has_registry: Whether what passes is contributed to a registry.
     """
     if not change.changed:
         return
     log_event(
         "kp.trace_rescored %s %s -> %s, %s %.3f -> %.3f (threshold %.2f; %s) | %s",
         change.domain,
-        decision_word(change.decision_before, has_registry=has_registry),
-        decision_word(change.decision, has_registry=has_registry, twin_of=change.twin_of),
+        change.decision_before,
+        change.decision,
         change.gate,
         change.gated_value_before,
         change.gated_value,

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import io
 import logging
+import os
 import sys
 import threading
 import time
@@ -19,7 +20,6 @@ from typing import TextIO
 import pytest
 import typer.main
 
-from kp_langchain import config_trust
 from kp_langchain.cli.app import main
 from kp_langchain.embedding.embedder_protocol import _default_embedder
 from tests import programs
@@ -110,8 +110,9 @@ def cli_apart(
     return programs.run("-c", program, *words, stdin=stdin, COLUMNS=str(columns), **environment)
 
 
-def write_trusted(text: str) -> None:
-    """Write kp.toml in the working folder, and trust it wholly."""
-    path = Path("kp.toml").absolute()
+def write_user_config(text: str) -> Path:
+    """Write the user's own configuration file, of which every key counts; return its path."""
+    path = Path(os.environ["XDG_CONFIG_HOME"], "kp_langchain", "kp.toml")
+    path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text, encoding="utf-8")
-    config_trust.trust(config_trust.canonical_path(path), path.read_bytes())
+    return path

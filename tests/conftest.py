@@ -86,8 +86,8 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 
 def pytest_sessionfinish() -> None:
     """What a test left to be sent does not wait for a server that was stopped with the test."""
-    if worker := sys.modules.get("kp_langchain.recording.worker"):
-        worker.exit_timeout_s = 1.0
+    if exit_hooks := sys.modules.get("kp_langchain.recording.exit_hooks"):
+        exit_hooks.exit_timeout_s = 1.0
 
 
 @pytest.fixture(autouse=True)

@@ -123,7 +123,7 @@ def play(
                 f"{run['run_id']}: {counter.tool_errors} tool errors, {len(failures)} steps"
             )
         for one in scored:
-            seen.scores[run["source"]].append((one.breakdown.total, one.decision == "contributed"))
+            seen.scores[run["source"]].append((one.breakdown.total, one.decision == "kept"))
             if keep is not None:
                 keep.append((run, one))
     return seen

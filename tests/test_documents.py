@@ -37,7 +37,7 @@ from kp_langchain.recall import example_search
 from kp_langchain.redaction import Rules, redact
 from tests import programs
 from tests.agents import ASK, handler, searching
-from tests.commands import write_trusted
+from tests.commands import write_user_config
 
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
@@ -187,7 +187,7 @@ def test_the_verdicts_of_the_guide_are_stored() -> None:
 @documents
 def test_toml_is_a_valid_configuration(document: Path) -> None:
     for text in texts(document, "toml"):
-        write_trusted(text)
+        write_user_config(text)
         settings = Settings()
         values = tomllib.loads(text)
         assert values.keys() <= settings.model_fields_set
@@ -197,7 +197,7 @@ def test_toml_is_a_valid_configuration(document: Path) -> None:
 
 def test_toml_does_what_the_guides_say() -> None:
     (text,) = texts(GUIDES / "security.md", "toml")
-    write_trusted(text)
+    write_user_config(text)
     redaction = redact(
         "employeeNumber=7, TICK-123456, support@example.com", rules=Settings().redaction
     )
@@ -205,13 +205,13 @@ def test_toml_does_what_the_guides_say() -> None:
         "employeeNumber=[REDACTED:employee_number], [REDACTED:ticket], support@example.com"
     )
     (text,) = texts(GUIDES / "registry.md", "toml")
-    write_trusted(text)
+    write_user_config(text)
     assert Settings().policy_for("finance").visibility == "network"
     (text,) = texts(GUIDES / "recording.md", "toml")
-    write_trusted(text)
+    write_user_config(text)
     assert Settings().run_keys.session == ("chat_id", "session_id")
     (text,) = texts(README, "toml")
-    Path("kp.toml").write_text(text)  # all of it counts without trust
+    Path("kp.toml").write_text(text)  # all of it counts in any folder
     assert Settings().policy_for("finance") == DomainPolicy(threshold=0.7, keep="all")
 
 
@@ -325,7 +325,6 @@ def pending_trace_id() -> str:
     Path("verdicts.csv").write_text(f"id,success\n{scored.trace.id},true\n")
     verdict = json.dumps({"trace_id": scored.trace.id, "success": True})
     Path("verdicts.jsonl").write_text(f"{verdict}\n")
-    Path("kp.toml").write_text("max_steps = 500\n")
     return scored.trace.id
 
 

@@ -67,7 +67,7 @@ def test_a_trace_is_shown_with_its_steps_folded() -> None:
         assert "hedge the euro" in shown.text
         assert "4 steps" in shown.text
         assert "details" in shown.tags
-    assert "contributed" in read(one._repr_html_()).text
+    assert "kept" in read(one._repr_html_()).text
 
 
 def test_hostile_texts_stay_text() -> None:
@@ -107,7 +107,7 @@ def test_rows_are_flat_and_have_the_same_columns() -> None:
     assert row["rules"] == "single_tool"
     assert row["tools"] == "search"
     assert row["steps"] == 4
-    assert (row["decision"], row["gate"], row["twin_of"]) == ("contributed", "score", None)
+    assert (row["decision"], row["gate"], row["twin_of"]) == ("kept", "score", None)
     parts = ("complexity", "novelty", "tool_diversity", "outcome_confidence")
     total = sum(row[f"{name}_contribution"] for name in parts)
     assert total == pytest.approx(row["weighted_sum"])

@@ -27,15 +27,12 @@ EXTRAS: dict[str, list[str]] = PROJECT["optional-dependencies"]
 
 ROOMS = [  # each may import its own row and the rows above
     {
-        "errors", "schema", "_forksafe", "_logging", "_host_exceptions", "_quiet_loggers",
+        "errors", "schema", "_forksafe", "_logging", "_quiet_loggers", "json_text",
         "_version", "near_names", "novelty_sources", "printable", "private_files", "folders",
         "verdict", "weights", "notebook_html",
     },
     {"redaction", "agent_id", "run_keys", "secret_key"},
-    {
-        "config", "config_faults", "config_files", "config_restricted_keys", "config_trust",
-        "config_types", "domain_policy",
-    },
+    {"config", "config_faults", "config_files", "config_types", "domain_policy"},
     {"embedding"},
     {"scoring"},
     {"gate", "score_log"},
@@ -63,7 +60,7 @@ KNOW_LANGCHAIN = {
     "recording/callbacks.py", "recording/capture.py", "recording/from_messages.py",
     "recording/process_capture.py",
     "importing/langchain_values.py", "recording/provider_messages.py", "importing/message_lines.py",
-    "recording/current_handlers.py", "integrations/langsmith.py",
+    "recording/langchain_context.py", "integrations/langsmith.py",
     "recall/agent_runs.py", "recall/example_selector.py", "recall/examples_prompt.py",
     "recall/middleware.py", "recall/recall_log.py",
     "recall/retriever.py",

@@ -8,7 +8,7 @@ model would learn a verdict from itself.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
 from itertools import groupby, pairwise
 from typing import TYPE_CHECKING
@@ -41,6 +41,8 @@ PROVES_FAILURE = "proves_failure"
 """The name of the feature that is 1 if the run proves that it failed; see `features_of`."""
 CALLED = "called:"
 """The prefix of features that count the calls of one tool."""
+
+_BASIC = {field.name for field in fields(TraceShape)} | {LOOKED_SUCCESSFUL, PROVES_FAILURE}
 
 # Bounds on the work for one run.
 _TEXT_CHARS = 1000
@@ -88,6 +90,45 @@ def features_of(
     if proves_failure is not None:
         features[PROVES_FAILURE] = float(proves_failure)
     return features
+
+
+def basic_features(
+    trace: ReasoningTrace, *, looked_successful: bool, proves_failure: bool
+) -> dict[str, float]:
+    """Return the features that a run has as long as nothing needs all of them.
+
+    `complete_features` adds the others.
+
+    Args:
+        trace: The trace.
+        looked_successful: As for `features_of`.
+        proves_failure: As for `features_of`.
+    """
+    shape = TraceShape.of(trace)
+    features = {field.name: float(getattr(shape, field.name)) for field in fields(shape)}
+    return features | {
+        LOOKED_SUCCESSFUL: float(looked_successful),
+        PROVES_FAILURE: float(proves_failure),
+    }
+
+
+def complete_features(
+    features: Mapping[str, float] | None, trace: ReasoningTrace | None
+) -> Mapping[str, float] | None:
+    """Return all features of a trace of which the basic ones are known.
+
+    Args:
+        features: What is known; returned as it is if that is more than the basic ones, or None.
+        trace: The trace; None if it is gone.
+    """
+    if features is None or trace is None or features.keys() != _BASIC:
+        return features
+    looked, proves = features.get(LOOKED_SUCCESSFUL), features.get(PROVES_FAILURE)
+    return features_of(
+        trace,
+        looked_successful=None if looked is None else bool(looked),
+        proves_failure=None if proves is None else bool(proves),
+    )
 
 
 def _sizes(

@@ -96,7 +96,7 @@ def _rows(left: RunDetails, right: RunDetails) -> Iterator[tuple[str, str, str, 
     one, other = left.run, right.run
     yield texts("objective", lambda details: one_line(details.run.objective, _OBJECTIVE_CHARS))
     yield texts("domain", lambda details: details.run.domain)
-    yield texts("decision", lambda details: details.decision)
+    yield texts("decision", lambda details: details.run.decision)
     of_one, of_other = one.breakdown.dimensions, other.breakdown.dimensions
     for definition in DIMENSIONS:
         name = definition.name

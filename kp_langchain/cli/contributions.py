@@ -27,7 +27,7 @@ ContributionId = Annotated[
 def current_registry() -> Registry | None:
     """Return the registry of the settings; None if none is configured."""
     from kp_langchain.config import Settings
-    from kp_langchain.registry.from_settings import configured_registry
+    from kp_langchain.registry.credentials import configured_registry
 
     return configured_registry(Settings())
 
@@ -38,7 +38,7 @@ def require_registry(settings: Settings, url: str | None = None) -> Registry:
     Raises:
         KPError: There is neither, or its URL or key cannot be used.
     """
-    from kp_langchain.registry.from_settings import configured_registry
+    from kp_langchain.registry.credentials import configured_registry
 
     registry = configured_registry(settings, url)
     if registry is None:

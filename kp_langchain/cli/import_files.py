@@ -9,7 +9,7 @@ from itertools import chain, islice
 from typing import Any
 
 from kp_langchain.cli.jsonl import STDIN, Line, read_lines
-from kp_langchain.recording.json_text import read_documents, read_json
+from kp_langchain.json_text import read_documents, read_json
 
 _LONGEST_BYTES = 256 << 20
 _OPENING = (b"{", b"[")

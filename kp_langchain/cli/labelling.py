@@ -12,9 +12,7 @@ from typing import TYPE_CHECKING
 from kp_langchain.cli.contributions import send_due
 from kp_langchain.cli.output import say, say_json
 from kp_langchain.cli.score_sending import send_scores
-from kp_langchain.cli.store_option import has_registry
 from kp_langchain.errors import UnknownRunError
-from kp_langchain.gate.decision import decision_word
 from kp_langchain.printable import printable, short_id
 from kp_langchain.store.notes import redact_note, redactor_of
 from kp_langchain.verdict import counting
@@ -30,7 +28,7 @@ class Labelling:
 
     Args:
         store: The store with the runs.
-        registry: Where runs that pass are contributed; None for nowhere.
+        registry: Where runs that pass are sent; None for nowhere.
         as_json: Print changes as JSON, and everything else on stderr.
 
     Attributes:
@@ -41,7 +39,6 @@ class Labelling:
 
     def __init__(self, store: TraceStore, registry: Registry | None, *, as_json: bool) -> None:
         self._store, self._registry, self._as_json = store, registry, as_json
-        self._has_registry = has_registry(store)
         self._say = report if as_json else say
         self._is_complete = False
         # By trace id: the decision before the first verdict, and the decision now.
@@ -90,13 +87,13 @@ class Labelling:
         """
         if not (self._is_complete or self._decisions or self.skipped or self.unknown):
             return
-        changes = Counter(self._decisions.values())
+        new = sum(now == "kept" != before for before, now in self._decisions.values())
+        former = sum(before == "kept" != now for before, now in self._decisions.values())
         skipped = f", skipped {self.skipped}" if self.skipped else ""
         known = f", given before {self.known}" if self.known else ""
         self._say(
-            f"Labelled {len(self._decisions)}, of which now {self.word('contributed')} "
-            f"{changes['below_threshold', 'contributed']}, withdrawn "
-            f"{changes['contributed', 'below_threshold']}; unknown {self.unknown}{known}{skipped}."
+            f"Labelled {len(self._decisions)}, of which now kept {new}, no longer kept {former}; "
+            f"unknown {self.unknown}{known}{skipped}."
         )
         send_due(self._store, self._registry, self._due, timeout_s, self._say)
         send_scores(self._store, self._decisions, timeout_s, self._say)
@@ -147,29 +144,18 @@ class Labelling:
 
     def line(self, change: Rescored) -> str:
         """Return in one line what a verdict changed."""
-        before, decision = map(self.word, (change.decision_before, change.decision))
-        if decision != before:
-            decision = f"{before} -> {decision}"
-        elif change.twin_of is not None:
+        decision: str = change.decision
+        if change.decision != change.decision_before:
+            decision = f"{change.decision_before} -> {decision}"
+        if change.twin_of is not None:
             decision += f", because it repeats {short_id(change.twin_of)}, which is kept"
-        elif decision == "below_threshold" and change.gated_value >= change.threshold:
+        elif change.decision == "below_threshold" and change.gated_value >= change.threshold:
             reason = "is withheld" if change.kept else "is no longer kept"
             decision += f", because its trace {reason}"
         return (
             f"{short_id(change.trace_id)}  {printable(change.domain)}  "
             f"{'success' if change.success else 'failure'} {change.confidence:.2f}  "
             f"{change.gate} {change.gated_value_before:.3f} -> {change.gated_value:.3f}  {decision}"
-        )
-
-    def word(
-        self, decision: str, *, twin_of: str | None = None, replaced_by: str | None = None
-    ) -> str:
-        """Return the word for a decision that people read; see `decision_word`."""
-        return decision_word(
-            decision,
-            has_registry=self._has_registry,
-            twin_of=twin_of,
-            replaced_by=replaced_by,
         )
 
     def _due(self) -> int:

@@ -112,7 +112,7 @@ class LineScorer:
         warn_of_domain(domain, {*self._scorer.profiles, *self._settings.domains})
         configured = self._settings.policy_for(domain).threshold
         threshold = threshold_of(domain, configured).for_score(breakdown)
-        passed = decide(breakdown.total, threshold) == "contributed"
+        passed = decide(breakdown.total, threshold) == "kept"
         trace.metadata.quality_score = breakdown.total
         values = {
             "source": {"file": line.file, "line": line.number},

@@ -42,7 +42,6 @@ class NextRun:
         offer: Why it is offered.
         run: The run.
         trace: Its trace.
-        decision: The decision on it, in the word that people read.
         waiting: How many other runs of its task have no verdict.
         successes: How many runs of its task succeeded by their verdicts.
         failures: How many failed.
@@ -53,7 +52,6 @@ class NextRun:
     offer: Offer
     run: StoredRun
     trace: ReasoningTrace
-    decision: str
     waiting: int
     successes: int
     failures: int
@@ -175,7 +173,7 @@ def _facts(next_run: NextRun) -> Iterator[tuple[str, str]]:
     yield (
         "so far",
         (
-            f"{next_run.decision}: {run.gate} {beside(run.gated_value, run.threshold)}, threshold "
+            f"{run.decision}: {run.gate} {beside(run.gated_value, run.threshold)}, threshold "
             f"{run.threshold:.3f}; {outcome}, confidence {run.confidence:.2f}{source}"
         ),
     )

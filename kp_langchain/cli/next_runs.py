@@ -88,14 +88,13 @@ class NextRuns:
                     }
                 )
 
-    def load(self, offer: Offer, labelling: Labelling, *, note: str) -> NextRun | None:
+    def load(self, offer: Offer, *, note: str) -> NextRun | None:
         """Return what the screen shows of a run; None if it is no longer to be asked about.
 
         That is one that is gone, or whose trace is, or on which somebody else gave a verdict.
 
         Args:
             offer: The run.
-            labelling: Knows the words for decisions.
             note: The note for the verdict to come.
 
         Raises:
@@ -120,7 +119,6 @@ class NextRuns:
             offer=offer,
             run=run,
             trace=trace,
-            decision=labelling.word(run.decision, twin_of=run.twin_of, replaced_by=run.replaced_by),
             waiting=self._runs_without[task] - 1 - len(given_on_task),
             successes=successes,
             failures=len(before + given_on_task) - successes,
@@ -185,7 +183,7 @@ class Dialog:
         offers = self._runs.offers
         while self._position < len(offers):
             offer = offers[self._position]
-            next_run = self._runs.load(offer, self._labelling, note=self._note)
+            next_run = self._runs.load(offer, note=self._note)
             if next_run is None:
                 del offers[self._position]
                 continue

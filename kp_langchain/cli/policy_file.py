@@ -14,8 +14,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from kp_langchain import config_trust
 from kp_langchain.config import Settings, config_file
+from kp_langchain.config_files import FILE_VARIABLE, own_file
 from kp_langchain.errors import ConfigError, MissingExtraError
 from kp_langchain.weights import ScoringWeights
 
@@ -31,22 +31,19 @@ class WrittenPolicy:
         is_new_file: Whether the file was created.
         overridden_by: For each field that has no effect, the environment variables that override
             it.
-        is_ignored: Whether it has no effect because the file is not trusted and the domain's
-            runs may be sent.
     """
 
     path: Path
     is_new_file: bool
     overridden_by: Mapping[str, tuple[str, ...]]
-    is_ignored: bool = False
 
 
 def write_policy(domain: str, **values: Any) -> WrittenPolicy:
     """Write fields of a domain's policy into the configuration file.
 
-    That is the file that `KP_CONFIG` names, else `kp.toml` in the working directory. It is replaced
-    as a whole or not at all; a link stays a link, and a missing file is created. A trusted file
-    stays trusted; a new one, which holds nothing else, becomes trusted if it has to be.
+    That is the file that `KP_CONFIG` names, else `kp.toml` in the working directory, or the user's
+    own for a domain whose runs may be sent, because there a working folder's file does not count.
+    It is replaced as a whole or not at all; a link stays a link, and a missing file is created.
 
     Args:
         domain: The domain's exact name.
@@ -57,7 +54,7 @@ def write_policy(domain: str, **values: Any) -> WrittenPolicy:
         ConfigError: The file cannot be used, changed or written; it is unchanged.
         MissingExtraError: tomlkit is not installed.
     """
-    path = config_file()
+    path = _file_for(domain)
     target, old = _read(path)
     plain = {
         name: dataclasses.asdict(value) if isinstance(value, ScoringWeights) else value
@@ -65,10 +62,11 @@ def write_policy(domain: str, **values: Any) -> WrittenPolicy:
     }
     new = with_policy(old or "", domain, plain)
     try:
-        settings = Settings.supposing(new.removeprefix(_BYTE_ORDER_MARK))
+        settings = Settings.supposing(new.removeprefix(_BYTE_ORDER_MARK), path)
     except ConfigError as error:
         raise ConfigError(f"{path} is unchanged, because with the change {error}") from None
     try:
+        target.parent.mkdir(parents=True, exist_ok=True)
         _replace(target, new.encode())
     except OSError as error:
         reason = error.strerror or str(error)
@@ -77,13 +75,17 @@ def write_policy(domain: str, **values: Any) -> WrittenPolicy:
     overridden_by = {
         field: variables for field in without_effect if (variables := _variables(domain, field))
     }
-    is_ignored = bool(without_effect) and not overridden_by
-    canonical_path = config_trust.canonical_path(path)
-    was_trusted = config_trust.is_trusted(canonical_path, (old or "").encode())
-    if was_trusted or (old is None and is_ignored):
-        config_trust.trust(canonical_path, new.encode())
-        is_ignored = False
-    return WrittenPolicy(path, old is None, overridden_by, is_ignored)
+    return WrittenPolicy(path, old is None, overridden_by)
+
+
+def _file_for(domain: str) -> Path:
+    """Return the file in which a policy of the domain counts."""
+    own = own_file()
+    if own is not None and not os.environ.get(FILE_VARIABLE):
+        with suppress(ConfigError):  # the change may mend it; otherwise it is reported then
+            if Settings().policy_for(domain).visibility != "private":
+                return own
+    return config_file()
 
 
 def _read(path: Path) -> tuple[Path, str | None]:

@@ -38,7 +38,6 @@ class RunDetails:
     Attributes:
         run: The run.
         trace: Its trace; None if it is not kept.
-        decision: The decision on it, in the word that people read.
         verdicts: The verdicts on it, the oldest first.
         nearest: The remembered run that is most like it; None if the store does not have that.
         twin: The kept run that it repeats, or that took its place; None for neither.
@@ -47,7 +46,6 @@ class RunDetails:
 
     run: StoredRun
     trace: ReasoningTrace | None
-    decision: str
     verdicts: Sequence[Verdict]
     nearest: StoredRun | None = None
     twin: StoredRun | None = None
@@ -63,7 +61,7 @@ def print_details(details: RunDetails, console: Console, *, with_steps: bool) ->
         with_steps: Whether to print every step whole, in place of one line a call.
     """
     run = details.run
-    passed = run.decision == "contributed"
+    passed = run.decision == "kept"
     console.print(Text(printable(one_line(run.objective, _OBJECTIVE_CHARS)), style="bold"))
     console.print(
         Text(
@@ -72,7 +70,7 @@ def print_details(details: RunDetails, console: Console, *, with_steps: bool) ->
         ),
         soft_wrap=True,
     )
-    heading = Text(details.decision, style="bold green" if passed else "bold")
+    heading = Text(run.decision, style="bold green" if passed else "bold")
     value = beside(run.gated_value, run.threshold)
     heading.append(f": {run.gate} {value}, threshold {run.threshold:.3f}", "not bold")
     console.print(heading)
@@ -205,7 +203,7 @@ def _why_no_steps(run: StoredRun) -> str:
     if run.withheld is not None:
         return f"The steps are not kept, because the run was withheld: {printable(run.withheld)}."
     text = "The store does not have the steps of this run"
-    if run.decision == "below_threshold":
+    if run.decision != "kept":
         text += "; by default it keeps those of a run that did not pass for `keep_days` only"
     return f"{text}."
 

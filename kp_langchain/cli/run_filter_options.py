@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 Domain = Annotated[str | None, typer.Option(help="Only this domain.")]
 Decision = Annotated[
-    Literal["kept", "contributed", "below_threshold"] | None,
+    Literal["kept", "below_threshold", "twin"] | None,
     typer.Option(help="Only runs with this decision."),
 ]
 MinScore = Annotated[float | None, typer.Option(help="Only runs that scored at least this.")]
@@ -74,7 +74,7 @@ def run_filters(
             raise KPError(f"--{name} and --where {name}=... differ; give one of them")
     filters: dict[str, Any] = keys | {
         "domain": domain,
-        "decision": "contributed" if decision == "kept" else decision,
+        "decision": decision,
         "min_score": min_score,
         "since": None if since is None else parse_time(since, "--since"),
         "until": None if until is None else parse_time(until, "--until"),

@@ -15,7 +15,6 @@ from rich.table import Table
 from rich.text import Text
 
 from kp_langchain.cli.output import visible
-from kp_langchain.gate.decision import decision_word
 from kp_langchain.printable import short_id
 from kp_langchain.scoring.dimensions import DIMENSIONS
 
@@ -40,7 +39,7 @@ class _Column:
     layout: Mapping[str, Any] = field(default_factory=dict)
 
 
-def review_table(runs: Sequence[StoredRun], console: Console, *, passed_word: str) -> Table:
+def review_table(runs: Sequence[StoredRun], console: Console) -> Table:
     """Return scored runs as a table, one a row; the objective has what room is left.
 
     A wide console has room for the date, the threshold as a number, and the dimensions. There is a
@@ -49,7 +48,6 @@ def review_table(runs: Sequence[StoredRun], console: Console, *, passed_word: st
     Args:
         runs: The runs.
         console: Where the table will be printed.
-        passed_word: The word for the decision on a run that passed.
     """
     width = console.width
     now = datetime.now().astimezone()
@@ -57,7 +55,7 @@ def review_table(runs: Sequence[StoredRun], console: Console, *, passed_word: st
         _Column("run", lambda run: Text(short_id(run.trace_id)), {"max_width": 20}),
         _Column("time", lambda run: _time(run.created_at, now, width)),
         _domain_column(width),
-        *_value_columns(runs, console, passed_word),
+        *_value_columns(runs, console),
         _Column(
             "objective",
             lambda run: Text(visible(_short(run.objective))),
@@ -67,16 +65,13 @@ def review_table(runs: Sequence[StoredRun], console: Console, *, passed_word: st
     return _table(columns, runs, width)
 
 
-def titled_table(
-    titles: Sequence[str], runs: Sequence[StoredRun], console: Console, *, passed_word: str
-) -> Table:
+def titled_table(titles: Sequence[str], runs: Sequence[StoredRun], console: Console) -> Table:
     """Return scored runs as a table, each with a title in place of time and objective.
 
     Args:
         titles: The title of each run.
         runs: The runs.
         console: Where the table will be printed.
-        passed_word: The word for the decision on a run that passed.
     """
     by_id = {run.trace_id: title for title, run in zip(titles, runs, strict=True)}
     columns = [
@@ -86,7 +81,7 @@ def titled_table(
             {"ratio": 1, "overflow": "ellipsis", "min_width": 8},
         ),
         _domain_column(console.width),
-        *_value_columns(runs, console, passed_word),
+        *_value_columns(runs, console),
     ]
     return _table(columns, runs, console.width)
 
@@ -106,9 +101,7 @@ def _domain_column(width: int) -> _Column:
     return _Column("domain", lambda run: Text(visible(run.domain)), layout)
 
 
-def _value_columns(
-    runs: Sequence[StoredRun], console: Console, passed_word: str
-) -> Iterator[_Column]:
+def _value_columns(runs: Sequence[StoredRun], console: Console) -> Iterator[_Column]:
     """Yield the columns of dimensions, score, worth, threshold, bar and decision."""
     width, right = console.width, {"justify": "right"}
     if width >= _WIDTH_FOR_DIMENSIONS:
@@ -121,10 +114,7 @@ def _value_columns(
         yield _Column("of", lambda run: f"{run.threshold:.2f}", right)
     cells = _BAR_CELLS if width >= _WIDE else _NARROW_BAR_CELLS
     yield _Column("0 to 1", lambda run: _bar(run, cells, console), {"min_width": cells})
-    yield _Column(
-        "decision",
-        lambda run: Text(passed_word if _passed(run) else _not_passed(run), _style(run)),
-    )
+    yield _Column("decision", lambda run: Text(_decision(run), _style(run)))
 
 
 def _dimension(name: str, run: StoredRun) -> str:
@@ -136,7 +126,7 @@ def _worth(run: StoredRun) -> Text:
 
 
 def _passed(run: StoredRun) -> bool:
-    return run.decision == "contributed"
+    return run.decision == "kept"
 
 
 def _style(run: StoredRun, of: str = "") -> str:
@@ -147,14 +137,12 @@ def _style(run: StoredRun, of: str = "") -> str:
     return f"bold {color}" if of else color
 
 
-def _not_passed(run: StoredRun) -> str:
-    word = decision_word(
-        run.decision, has_registry=False, twin_of=run.twin_of, replaced_by=run.replaced_by
-    )
+def _decision(run: StoredRun) -> str:
+    """Return the decision on a run; of a twin also of which one."""
     other = run.twin_of or run.replaced_by
-    if word in ("twin", "replaced") and other is not None:
-        return f"{word} {'of' if word == 'twin' else 'by'} {short_id(other)}"
-    return "below" if word == "below_threshold" else word
+    if run.decision == "twin" and other is not None:
+        return f"twin of {short_id(other)}"
+    return run.decision
 
 
 def _bar(run: StoredRun, width: int, console: Console) -> Text:

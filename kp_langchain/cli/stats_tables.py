@@ -48,7 +48,7 @@ def waiting_line(store: TraceStore) -> str:
     """Return in one line which runs are in no statistics yet, or got stuck; "" for none."""
     outbox = store.outbox.counts()
     waiting = {
-        "wait for their score": store.unscored.count(),
+        "wait for their score": store.journal.waiting(),
         "wait for a human": store.paused.count(),
         "wait to be sent": outbox["pending"],
         "were refused by the registry": outbox["dead"],

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kp_langchain.errors import ConfigError, KPError, StoreError
+from kp_langchain.errors import KPError
 
 if TYPE_CHECKING:
     from kp_langchain.store import TraceStore
@@ -33,26 +32,6 @@ def open_store(database: str | None) -> TraceStore:
     if database and is_missing(store):
         raise KPError(f"there is no database at {store.location}; check --database")
     return store
-
-
-def has_registry(store: TraceStore) -> bool:
-    """Return whether runs that pass are contributed: a registry is configured, or was used before.
-
-    Raises:
-        StoreError: The store cannot be read.
-    """
-    from kp_langchain.config import Settings
-
-    with suppress(ConfigError):  # --database works without settings
-        if Settings().registry_url is not None:
-            return True
-    return any(store.outbox.counts().values())
-
-
-def complete_summaries(store: TraceStore) -> None:
-    """Have all runs of a store listed; while others write it, those that are listed already."""
-    with suppress(StoreError):
-        store.complete_summaries()
 
 
 def is_missing(store: TraceStore) -> bool:

@@ -40,12 +40,10 @@ def rejudge(run: ScoredTrace, verdict: Verdict) -> ScoredTrace:
     passes = (
         run.keep_body
         and run.withheld is None
-        and decide(replace(run, breakdown=breakdown).gated_value, run.threshold) == "contributed"
+        and decide(replace(run, breakdown=breakdown).gated_value, run.threshold) == "kept"
     )
     # With keep_days 0, a run that no longer passes is not kept for another verdict.
-    keep_body = run.keep_body and (
-        passes or run.decision == "below_threshold" or run.keep_days != 0
-    )
+    keep_body = run.keep_body and (passes or run.decision != "kept" or run.keep_days != 0)
     confirmed_by = [*(trace.metadata.validated_by or []), verdict.source]
     metadata = trace.metadata.model_copy(
         update={
@@ -59,7 +57,7 @@ def rejudge(run: ScoredTrace, verdict: Verdict) -> ScoredTrace:
         run,
         trace=trace.model_copy(update={"metadata": metadata, "outcome": outcome}),
         breakdown=breakdown,
-        decision="contributed" if passes else "below_threshold",
+        decision="kept" if passes else "below_threshold",
         keep_body=keep_body,
         verdict=verdict,
         previous=run,

@@ -29,13 +29,13 @@ class ScoredTrace:
         trace: The redacted trace, its `metadata.quality_score` set. Without steps where the run was
             scored again after a verdict and the store no longer has its trace.
         breakdown: How the score came about.
-        decision: `contributed` if its score or worth reached the threshold and it repeats no kept
-            trace, else `below_threshold`.
+        decision: `kept` if its score or worth reached the threshold, `twin` if it did but repeats
+            a kept trace, else `below_threshold`.
         threshold: The threshold it was held against, 0 to 1.
         run_id: LangChain's id of the root run.
         keep_body: Whether the store keeps the trace itself, or only its figures.
-        keep_days: For how many days it keeps a trace that did not pass, so that a later verdict can
-            still contribute it; None for good.
+        keep_days: For how many days it has a trace that the gate does not keep, so that a later
+            verdict still can; None for good.
         features: What a confidence model reads of the trace, by name.
         task: Hash of the run's `kp_task`, used to recognise repeats instead of the objective.
         verdict: The verdict that was there when the run was scored, or that it was scored again
@@ -52,12 +52,14 @@ class ScoredTrace:
         twin_of: Id of the kept trace that it repeats, if it would have passed but for that.
         similarity_to_twin: The similarity of the two, 0 to 1; 1 for the same text.
         replaces: Ids of the kept traces whose place it takes, because it repeats them and is surer.
-            They are no longer contributed.
+            They are twins since.
         entry: Text and vector of the trace, as others are compared with it; None if not known.
         dropped: How many `steps` and `texts` of the run the recorder had no room for; empty if
             none.
         external_traces: Where other tracers recorded it, by the name of the tool.
         shown: The kept traces that it was shown as examples, or held out from.
+        is_taken_over: Whether it is a run of a process that ended before it judged it.
+        stored: Whether it is in the store; False while that cannot be written, or without one.
     """
 
     trace: ReasoningTrace
@@ -85,6 +87,8 @@ class ScoredTrace:
     dropped: Mapping[str, int] = field(default_factory=dict)
     external_traces: Mapping[str, ExternalTrace] = field(default_factory=dict)
     shown: tuple[ShownTrace, ...] = ()
+    is_taken_over: bool = False
+    stored: bool = True
 
     @property
     def worth(self) -> float | None:
@@ -104,7 +108,7 @@ class ScoredTrace:
     @property
     def is_one_more_kept(self) -> bool:
         """Whether one more run is kept because of it; not so if it takes the place of another."""
-        return self.decision == "contributed" and not self.replaces
+        return self.decision == "kept" and not self.replaces
 
     def to_row(self) -> dict[str, Any]:
         """Return it as one flat row, such as of a DataFrame.
@@ -140,9 +144,7 @@ class ScoredTrace:
 def may_contribute(scored: ScoredTrace) -> bool:
     """Return whether a trace may go to a registry: it passed and is private in neither sense."""
     metadata = scored.trace.metadata
-    return scored.decision == "contributed" and may_leave(
-        metadata.visibility, metadata.privacy_level
-    )
+    return scored.decision == "kept" and may_leave(metadata.visibility, metadata.privacy_level)
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +157,7 @@ class Rescored:
         domain: The run's domain.
         threshold: What its score or worth is held against, 0 to 1.
         gate: Which of the two, `score` or `worth`.
-        kept: Whether the trace itself is in the store; one that is not cannot be contributed.
+        kept: Whether the trace itself is in the store; one that is not cannot pass.
         success_before: Whether it counted as a success before the verdict.
         success: Whether it counts as a success now.
         confidence_before: The outcome's confidence before the verdict, 0 to 1.
@@ -164,8 +166,8 @@ class Rescored:
         score: The score now, 0 to 1.
         worth_before: Its worth before the verdict, 0 to 1; None if it has none.
         worth: Its worth now.
-        decision_before: The decision before the verdict, `contributed` or `below_threshold`.
-        decision: The decision now, one of the same two.
+        decision_before: The decision before the verdict: `kept`, `below_threshold` or `twin`.
+        decision: The decision now.
         twin_of: Id of the kept trace that it repeats, if it would have passed but for that.
         similarity_to_twin: The similarity of the two, 0 to 1.
         replaces: Ids of the kept traces whose place it takes.

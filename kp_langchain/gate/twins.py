@@ -1,6 +1,6 @@
 """No twin twice: a run that repeats a kept one is kept only in its place, and only if it is surer.
 
-A kept run is one whose decision is `contributed`.
+A kept run is one whose decision is `kept`; what repeats it is decided on as its `twin`.
 """
 
 from __future__ import annotations
@@ -97,10 +97,10 @@ def hold_against_twins(
         kept: The kept runs of its domain.
 
     Returns:
-        The run; with `twin_of`, and not contributed, if it repeats a kept one without being surer;
-        with `replaces` if it is surer than all that it repeats.
+        The run; a `twin`, with `twin_of`, if it repeats a kept one without being surer; with
+        `replaces` if it is surer than all that it repeats.
     """
-    if run.decision != "contributed":
+    if run.decision != "kept":
         return run
     twins = find_twins(candidate, kept, run.twin_similarity)
     stronger = [twin for twin in twins if not _is_surer(candidate, twin.kept)]
@@ -109,7 +109,7 @@ def hold_against_twins(
     nearest = max(stronger, key=attrgetter("similarity"))
     return replace(
         run,
-        decision="below_threshold",
+        decision="twin",
         keep_body=run.keep_body and run.keep_days != 0,
         twin_of=nearest.kept.entry.trace_id,
         similarity_to_twin=nearest.similarity,

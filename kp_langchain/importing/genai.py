@@ -8,16 +8,12 @@ from uuid import UUID
 
 from kp_langchain.importing.call_values import call_output, chain_value
 from kp_langchain.importing.errors import error_in_text
-from kp_langchain.importing.langchain_values import (
-    message_of_role,
-    openai_message,
-    restore,
-)
+from kp_langchain.importing.langchain_values import message_of_role, openai_message, restore
 from kp_langchain.importing.langsmith_runs import set_values
 from kp_langchain.importing.otlp_json import Span
 from kp_langchain.importing.recorded_run import ModelAnswer, RecordedCall, RecordedKind
 from kp_langchain.importing.span_calls import Convention, error_of_span, unflatten
-from kp_langchain.recording.json_text import json_or_text
+from kp_langchain.json_text import json_or_text
 from kp_langchain.recording.provider_messages import tool_call_fields
 
 _OPERATION = "gen_ai.operation.name"

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from kp_langchain.errors import StoreError, UnknownRunError
+from kp_langchain.errors import StoreError
 from kp_langchain.importing.replay import ReplayRecorder, replay
 from kp_langchain.recording.assembly import assemble
 from kp_langchain.recording.options import HandlerOptions
@@ -90,7 +90,7 @@ class Importer:
         parts = assemble(options, settings.model_copy(update={"paused_days": 0.0}), ReplayRecorder)
         if not isinstance(parts.recorder, ReplayRecorder):
             raise TypeError("the recorder does not replay")
-        self._store, self._recorder, self._queue = store, parts.recorder, parts.queue
+        self._store, self._recorder, self._intake = store, parts.recorder, parts.intake
         self._scored: dict[UUID, ScoredTrace] = {}
         self._group_size = min(_RUNS_AT_ONCE, settings.max_queue)
         self._is_ready = False
@@ -125,12 +125,7 @@ class Importer:
         self._recorder.close()
 
     def _is_known(self, run: RecordedRun) -> bool:
-        try:
-            if self._store.get(str(run.run_id)) is not None:
-                return True
-        except UnknownRunError:  # several handlers recorded it
-            return True
-        return any(
+        return self._store.journal.has_run(run.run_id) or any(
             external.span_id is not None and self._store.external_traces.has(tool, external)
             for tool, external in run.external_traces.items()
         )
@@ -138,7 +133,7 @@ class Importer:
     def _record(self, run: RecordedRun) -> Fate:
         if run.is_incomplete:
             return "incomplete"
-        self._queue.prepare()
+        self._intake.prepare()
         replay(run, self._recorder)
         if self._recorder.open_count:
             self._recorder.abandon_open()
@@ -157,7 +152,7 @@ class Importer:
             yield Imported(run, fate, scored)
 
     def _wait(self) -> None:
-        if not self._queue.wait():
+        if not self._intake.wait():
             raise StoreError(f"the runs cannot be written into {self._store.location}")
 
     def _receive(self, scored: ScoredTrace) -> None:

@@ -30,7 +30,7 @@ from kp_langchain.importing.recorded_run import (
     Unusable,
     in_order,
 )
-from kp_langchain.recording.json_text import json_or_text
+from kp_langchain.json_text import json_or_text
 
 _KINDS: Final[Mapping[str, RecordedKind]] = {
     "llm": "model",

@@ -6,17 +6,12 @@ from collections.abc import Mapping
 from typing import Any, Final
 from uuid import UUID
 
-from kp_langchain.importing.call_values import (
-    call_output,
-    chain_value,
-    model_answer,
-    model_inputs,
-)
+from kp_langchain.importing.call_values import call_output, chain_value, model_answer, model_inputs
 from kp_langchain.importing.langchain_values import openai_message
 from kp_langchain.importing.otlp_json import Span
 from kp_langchain.importing.recorded_run import ModelAnswer, RecordedCall, RecordedKind
 from kp_langchain.importing.span_calls import Convention, error_of_span, unflatten
-from kp_langchain.recording.json_text import json_or_text, read_json
+from kp_langchain.json_text import json_or_text, read_json
 
 _KIND = "openinference.span.kind"
 _KINDS: Final[Mapping[str, RecordedKind]] = {

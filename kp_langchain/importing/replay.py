@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any, Literal
+from typing import Literal
 from uuid import UUID
 
 from kp_langchain.gate.external_trace import ExternalTrace
 from kp_langchain.importing.errors import Exceptions
 from kp_langchain.importing.recorded_run import ModelAnswer, RecordedCall, RecordedRun
 from kp_langchain.recording.calls import Call, CallKind
-from kp_langchain.recording.clipping import clip
 from kp_langchain.recording.from_messages import replay_messages
 from kp_langchain.recording.recorder import Recorder
 from kp_langchain.recording.run_record import Ending, RunRecord
 from kp_langchain.recording.run_start import Start
 from kp_langchain.recording.run_tree import OpenRun, RunTree
+from kp_langchain.recording.safe_reads import clip
 
 _NS_PER_S = 1_000_000_000
 _EXECUTOR = "AgentExecutor"
@@ -40,15 +40,15 @@ class ReplayRecorder(Recorder):
 
     def _begin(self, start: Start) -> OpenRun | None:
         entry = super()._begin(start)
-        if entry is not None and entry.root.run_id == start.run_id:
+        if entry is not None and entry.parent is None:
             entry.root.started_at = self._now() or entry.root.started_at
         return entry
 
-    def _begin_call(self, kind: CallKind, start: Start) -> tuple[RunRecord, Call] | None:
-        begun_call = super()._begin_call(kind, start)
-        if begun_call is not None and self.now_ns is not None:
-            begun_call[1].started_s = self.now_ns / _NS_PER_S
-        return begun_call
+    def _begin_call(self, entry: OpenRun, kind: CallKind, start: Start) -> Call:
+        call = super()._begin_call(entry, kind, start)
+        if self.now_ns is not None:
+            call.started_s = self.now_ns / _NS_PER_S
+        return call
 
     def _end_call(self, run_id: UUID) -> tuple[OpenRun, Call] | None:
         ended_call = super()._end_call(run_id)
@@ -63,7 +63,8 @@ class ReplayRecorder(Recorder):
 
     def _pause(self, root: RunRecord) -> None:
         super()._pause(root)
-        root.paused_at = self._now() or root.paused_at
+        if root.pause is not None:
+            root.pause.paused_at = self._now() or root.pause.paused_at
 
     def _settle(self, root: RunRecord, ending: Ending) -> None:
         super()._settle(root, ending)
@@ -211,9 +212,7 @@ def _end(call: RecordedCall, recorder: ReplayRecorder, executor: UUID | None) ->
 
 def _end_model(call: RecordedCall, recorder: ReplayRecorder) -> None:
     answer = call.output if isinstance(call.output, ModelAnswer) else ModelAnswer(None)
-    metadata: Any = getattr(answer.message, "response_metadata", None) or {}
-    logprobs = (metadata if "logprobs" in metadata else answer.info).get("logprobs")
-    recorder.model_answered(call.id, answer.message, answer.text, logprobs, answer.info)
+    recorder.model_answered(call.id, answer.message, answer.text, answer.info)
 
 
 def _fail(call: RecordedCall, exception: BaseException, recorder: ReplayRecorder) -> None:

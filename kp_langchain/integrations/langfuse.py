@@ -13,7 +13,7 @@ from kp_langchain.gate.external_trace import ExternalTrace
 from kp_langchain.integrations.packages import import_package
 from kp_langchain.integrations.run_scores import run_scores
 from kp_langchain.integrations.tool_feedback import ToolFeedback, tool_errors
-from kp_langchain.recording.current_handlers import current_handlers
+from kp_langchain.recording.langchain_context import current_handlers
 
 if TYPE_CHECKING:
     from langfuse import Langfuse

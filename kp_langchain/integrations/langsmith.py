@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 from uuid import UUID
 
 from kp_langchain._quiet_loggers import quiet_loggers
-from kp_langchain.errors import KPError
+from kp_langchain.errors import KPError, status_of
 from kp_langchain.gate.external_trace import ExternalTrace
 from kp_langchain.integrations.run_scores import RunScore, run_scores, send_each
 from kp_langchain.integrations.tool_feedback import (
@@ -19,8 +19,7 @@ from kp_langchain.integrations.tool_feedback import (
     check_pass_at,
     run_verdict,
 )
-from kp_langchain.recording.current_handlers import current_handlers
-from kp_langchain.recording.http_status import status_of
+from kp_langchain.recording.langchain_context import current_handlers
 from kp_langchain.verdict import RunVerdict
 
 if TYPE_CHECKING:
@@ -80,7 +79,7 @@ class LangSmithScores:
             Exception: LangSmith cannot be reached or refuses them, with its client's error.
         """
         client = self._sending_client(external.project)
-        is_kept = scored.decision == "contributed"
+        is_kept = scored.decision == "kept"
 
         def send_one(score: RunScore) -> None:
             client.create_feedback(

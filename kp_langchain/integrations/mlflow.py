@@ -17,7 +17,7 @@ from kp_langchain.integrations.tool_feedback import (
     one_by_one,
     tool_errors,
 )
-from kp_langchain.recording.current_handlers import current_handlers
+from kp_langchain.recording.langchain_context import current_handlers
 
 if TYPE_CHECKING:
     from kp_langchain.gate import ScoredTrace

@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, ClassVar
 from uuid import UUID
 
+from kp_langchain.errors import NOT_FOUND, status_of
 from kp_langchain.gate.external_trace import ExternalTrace
 from kp_langchain.integrations.packages import import_package
 from kp_langchain.integrations.run_scores import run_scores
@@ -16,8 +17,7 @@ from kp_langchain.integrations.tool_feedback import (
     score_or_label,
     tool_errors,
 )
-from kp_langchain.recording.current_handlers import current_handlers
-from kp_langchain.recording.http_status import NOT_FOUND, status_of
+from kp_langchain.recording.langchain_context import current_handlers
 
 if TYPE_CHECKING:
     from opik import Opik

@@ -5,7 +5,6 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-from kp_langchain._host_exceptions import raised_by_host
 from kp_langchain.errors import MissingExtraError
 
 
@@ -22,8 +21,6 @@ def import_package(module: str, *, extra: str) -> Any:
     try:
         return import_module(module)
     except Exception as error:  # a package that does not fit the others raises anything
-        if raised_by_host(error):
-            raise
         raise MissingExtraError(
             f"{module} cannot be imported ({type(error).__name__}: {error}); install it: "
             f"pip install 'kp-langchain[{extra}]'"

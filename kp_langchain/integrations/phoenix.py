@@ -10,6 +10,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, ClassVar
 from uuid import UUID
 
+from kp_langchain.errors import NOT_FOUND, status_of
 from kp_langchain.gate.external_trace import ExternalTrace
 from kp_langchain.integrations.packages import import_package
 from kp_langchain.integrations.run_scores import run_scores
@@ -19,7 +20,6 @@ from kp_langchain.integrations.tool_feedback import (
     score_or_label,
     tool_errors,
 )
-from kp_langchain.recording.http_status import NOT_FOUND, status_of
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Span

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from uuid import UUID, uuid5
 
-from kp_langchain.gate.decision import decision_word
 from kp_langchain.redaction import redact
 
 if TYPE_CHECKING:
@@ -29,7 +28,7 @@ class RunScore:
         id: The same whenever this number of this run is sent, so that a later one replaces it.
         name: `kp_quality_score`, `kp_worth`, or `kp_` and the name of a dimension.
         value: 0 to 1.
-        label: What the gate decided, such as `kept`; None for a dimension.
+        label: What the gate decided: `kept`, `below_threshold` or `twin`; None for a dimension.
         comment: How the number came about. It has numbers and the names of rules, no text of the
             run.
     """
@@ -68,13 +67,13 @@ def run_scores(scored: ScoredTrace) -> list[RunScore]:
     """Return the score of a run, each of its dimensions, and its worth if there is one."""
     breakdown = scored.breakdown
     trace_id = scored.stored_id or scored.trace.id
-    label = decision_word(scored.decision, has_registry=False, twin_of=scored.twin_of)
-    decided = f"{label} (threshold {scored.threshold:.2f} of {scored.gate})"
+    decision = scored.decision
+    decided = f"{decision} (threshold {scored.threshold:.2f} of {scored.gate})"
     numbers: list[tuple[str, float, str | None, str]] = [
-        (f"{PREFIX}quality_score", breakdown.total, label, f"{decided}; {breakdown.line()}")
+        (f"{PREFIX}quality_score", breakdown.total, decision, f"{decided}; {breakdown.line()}")
     ]
     if scored.worth is not None:
-        numbers.append((f"{PREFIX}worth", scored.worth, label, decided))
+        numbers.append((f"{PREFIX}worth", scored.worth, decision, decided))
     numbers += [
         # Redacted, because where a verdict came from is a text that a program chose.
         (f"{PREFIX}{name}", part.value, None, f"{redact(part.why).value}; weight {part.weight:.2f}")

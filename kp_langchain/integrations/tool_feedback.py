@@ -12,10 +12,9 @@ from functools import cache
 from itertools import islice
 from typing import TYPE_CHECKING, ClassVar, Protocol, TypeVar
 
-from kp_langchain.errors import ConfigError, KPError, VerdictError
+from kp_langchain.errors import ConfigError, KPError, VerdictError, status_of
 from kp_langchain.gate.external_trace import ExternalTrace
 from kp_langchain.integrations.run_scores import PREFIX
-from kp_langchain.recording.http_status import status_of
 from kp_langchain.recording.score_receivers import new_receiver
 from kp_langchain.recording.verdict_reader import read_success
 from kp_langchain.verdict import RunVerdict, Verdict, is_unit

@@ -18,14 +18,14 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from functools import cache
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.tracers.context import register_configure_hook
 
 from kp_langchain._forksafe import ForkSafeLock
-from kp_langchain.recording.callbacks import OnlyFromOutside, ambient_run_id
+from kp_langchain.recording.langchain_context import ambient_run_id
 from kp_langchain.run_keys import have_same_keys
 
 if TYPE_CHECKING:
@@ -75,19 +75,14 @@ class OpenChain:
 
     def report_start(self, handler: KPCallbackHandler) -> None:
         """Tell a handler how it began."""
-        handler.on_chain_start(
-            inputs=self.inputs,
-            run_id=self.run_id,
-            parent_run_id=self.parent_id,
-            **self.arguments,
-        )
+        others = {**self.arguments, "run_id": self.run_id, "parent_run_id": self.parent_id}
+        handler.on_chain_start(others.pop("serialized"), self.inputs, **others)
 
 
 class AgentRuns(BaseCallbackHandler):
     """Observes the runs of the process. There is one; `agent_runs` returns it."""
 
     run_inline = True
-    raise_error = cast("bool", OnlyFromOutside())
 
     def __init__(self) -> None:
         # Events change these by single operations only, because they come from any thread.

@@ -10,7 +10,7 @@ from langchain_core.example_selectors import BaseExampleSelector
 from kp_langchain.errors import ConfigError
 from kp_langchain.recall.example_search import check_options, search_of
 from kp_langchain.recall.recall_log import ambient_metadata, namespace_in, note_shown
-from kp_langchain.recording.objective import objective_in
+from kp_langchain.recording.answers import objective_in
 from kp_langchain.run_keys import check_namespace
 from kp_langchain.store import TraceStore
 from kp_langchain.store.shared_stores import default_store

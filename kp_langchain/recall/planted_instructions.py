@@ -45,7 +45,7 @@ from kp_langchain.recall.disguises import INVISIBLE_TEXT, readings
 from kp_langchain.recall.foreign_turns import foreign_turns
 from kp_langchain.recall.planted_rules import matching_rules
 from kp_langchain.recall.quoting import both_ends
-from kp_langchain.recording.plain_values import plain
+from kp_langchain.recording.values import plain
 
 if TYPE_CHECKING:
     from kp_langchain.schema import ReasoningTrace

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from kp_langchain._forksafe import ForkSafeLock
 from kp_langchain._logging import describe_error, warn_once
-from kp_langchain.recording.worker import lane_for
+from kp_langchain.recording.user_calls import SEARCHING, lane_for
 
 if TYPE_CHECKING:
     from kp_langchain.embedding.embedding_result import Embedding
@@ -79,7 +79,7 @@ class PromptSearch:
     def __init__(self, search: ExampleSearch) -> None:
         self._search = search
         # A model or a database that hangs delays nobody who uses another one.
-        self._lane = lane_for(search, "kp_langchain recall", at_exit="leave")
+        self._lane = lane_for(search, "kp_langchain recall", SEARCHING)
         self._waiting: deque[tuple[Request, Future[FoundPrompt]]] = deque()
         self._late: Future[FoundPrompt] | None = None
         self._process = os.getpid()

@@ -14,13 +14,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from kp_langchain.recall.unit_examiner import RefusedUnitError, Scan, UnitExaminer
-from kp_langchain.registry.responses import Answer
+from kp_langchain.registry.answers import Answer
 from kp_langchain.registry.search import DEFAULT_LIMIT
 
 if TYPE_CHECKING:
     from kp_langchain.registry.client import Registry
     from kp_langchain.store import TraceStore
-    from kp_langchain.store.pulled_unit import ExaminedUnit, Fate
+    from kp_langchain.store.pulled_units import ExaminedUnit, Fate
 
 
 @dataclass(slots=True)

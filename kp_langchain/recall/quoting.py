@@ -11,7 +11,7 @@ import re
 from typing import Any
 
 from kp_langchain.printable import INVISIBLE, printable
-from kp_langchain.recording.plain_values import plain
+from kp_langchain.recording.values import plain
 
 _LESS, _MORE, _BAR = "[<\uff1c\ufe64]", "[>\uff1e\ufe65]", "[|\uff5c\uffe8]"
 _ROLE = (

@@ -9,8 +9,7 @@ from uuid import UUID
 from kp_langchain._logging import log_event
 from kp_langchain.config import Settings
 from kp_langchain.recall.agent_runs import followers_of
-from kp_langchain.recording.callbacks import ambient_run_id
-from kp_langchain.recording.current_handlers import current_handlers
+from kp_langchain.recording.langchain_context import ambient_run_id, current_handlers
 from kp_langchain.redaction import redact
 from kp_langchain.run_keys import argument_text, namespace_text
 

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 from pydantic import ValidationError
 
 from kp_langchain._forksafe import ForkSafeLock, allow_forks
-from kp_langchain._host_exceptions import raised_by_host
 from kp_langchain._logging import describe_error, warn_once
 from kp_langchain.embedding.embedding_result import embed_texts
 from kp_langchain.errors import StoreError
@@ -34,6 +33,7 @@ if TYPE_CHECKING:
 
 # Embedded together, and written in one transaction.
 _BATCH_SIZE = 64
+_EXITS = (KeyboardInterrupt, SystemExit, GeneratorExit)
 # Counting the outcomes of all runs that were shown something takes longer than a search.
 _CREDITS_EVERY_S = 10.0
 
@@ -140,10 +140,10 @@ class TaskIndex:
             for start in range(0, len(now), _BATCH_SIZE):
                 try:
                     self._make_entries(now[start : start + _BATCH_SIZE])
-                except StoreError:
+                except (StoreError, *_EXITS):
                     raise
                 except BaseException as error:  # a library's panic is no Exception
-                    if raised_by_host(error) or not content.tasks:
+                    if not content.tasks:
                         raise
                     warn_once(
                         f"recall embedder:{type(error).__name__}",
@@ -193,9 +193,10 @@ class TaskIndex:
         try:
             with allow_forks():  # a foreign embedder may take its time
                 return list(embed_texts(self._embedder, texts))
-        except BaseException as error:
-            if raised_by_host(error):
-                raise
+        except _EXITS:
+            raise
+        except BaseException:  # noqa: BLE001, S110 - a library's panic is no Exception
+            pass
         embed_texts(self._embedder, ["ready?"])  # raises if the texts are not to blame
         return [self._embed_alone(text) for text in texts]
 
@@ -203,9 +204,9 @@ class TaskIndex:
         try:
             with allow_forks():
                 return embed_texts(self._embedder, [text])[0]
-        except BaseException as error:
-            if raised_by_host(error):
-                raise
+        except _EXITS:
+            raise
+        except BaseException as error:  # noqa: BLE001 - a library's panic is no Exception
             warn_once(
                 f"recall refused:{type(error).__name__}",
                 "the embedder refuses the task of a kept trace (%s), so no run is shown that trace",

@@ -19,10 +19,10 @@ from pydantic import ValidationError
 
 from kp_langchain._logging import describe_error
 from kp_langchain.recording.bounds import Bounds
-from kp_langchain.recording.clipping import clip, short_name
 from kp_langchain.recording.counters import Counters
 from kp_langchain.recording.redactor import Redactor, clean_json
-from kp_langchain.recording.time_limit import Caller
+from kp_langchain.recording.safe_reads import clip, short_name
+from kp_langchain.recording.user_calls import JUDGING, Lane
 from kp_langchain.schema import (
     CONTEXT,
     TRACE_ID_PREFIX,
@@ -32,7 +32,7 @@ from kp_langchain.schema import (
     Task,
     TraceStep,
 )
-from kp_langchain.store.pulled_unit import ExaminedUnit
+from kp_langchain.store.pulled_units import ExaminedUnit
 
 if TYPE_CHECKING:
     from kp_langchain.config import Settings
@@ -87,7 +87,7 @@ class UnitExaminer:
         self._domain, self._settings, self._redactor = domain, settings, redactor
         self._min_quality = min_quality or 0.0
         self._scan = scan or scan_for_instructions
-        self._caller = Caller("kp_quarantine")
+        self._caller = Lane("kp_quarantine", JUDGING)
 
     @classmethod
     def of_store(

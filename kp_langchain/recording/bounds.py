@@ -1,9 +1,11 @@
-"""`Bounds`: the most that is recorded of a run."""
+"""What the records of one recorder share: their owner, and the most that is recorded of a run."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Final
+
+from kp_langchain.recording.counters import Counters
 
 MARGIN_CHARS: Final = 2048
 """Characters kept on each side of a cut until redaction, which needs to see whole secrets."""
@@ -35,3 +37,22 @@ class Bounds:
     def raw_text_chars(self) -> int:
         """Characters kept of one text or input until it is redacted: two margins more."""
         return self.text_chars + 2 * MARGIN_CHARS
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RecordOwner:
+    """The recorder that a record belongs to, as far as the record needs it.
+
+    Each recorder has its own: two records belong to one recorder if their owner is the same object.
+
+    Attributes:
+        bounds: How much of each run is recorded at most.
+        counters: Counts the fates of runs.
+        scope: Recorders of equal scope may resume each other's paused runs.
+        namespace_keys: The names in the metadata under which a namespace is.
+    """
+
+    bounds: Bounds
+    counters: Counters
+    scope: object = None
+    namespace_keys: tuple[str, ...] = ()

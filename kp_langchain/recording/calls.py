@@ -1,10 +1,15 @@
-"""One call of a model, tool or retriever, while a run is recorded."""
+"""Calls of models, tools and retrievers, and the timeline of what happened in a run."""
 
 from __future__ import annotations
 
 import time
+from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Literal
+
+from kp_langchain.recording.content import thought_text
+from kp_langchain.recording.values import gist_text
 
 CallKind = Literal["model", "tool", "retriever", "chain"]
 Mark = Literal["start", "end", "error"]
@@ -26,8 +31,9 @@ class Call:
         input: The input of a tool or retriever, in the form of `plain`.
         mcp_server: The MCP server that has the tool, if its metadata name one.
         tool_call_id: The id of the request for a tool call, by which the model knows it.
-        text: What it returned: a text, or a structure until `RunRecord.write_out`.
-        error: Why it failed: a text, or a structure until `RunRecord.write_out`.
+        text: What it returned: a text, or a structure until `write_out`.
+        has_tags: Whether tags may enclose reasoning in the text of a model, until `write_out`.
+        error: Why it failed: a text, or a structure until `write_out`.
         has_ended: Whether it returned or raised.
         has_failed: Whether it raised an error, or returned a message that says so.
         is_cancelled: Whether it was cancelled.
@@ -53,6 +59,7 @@ class Call:
     mcp_server: str | None = None
     tool_call_id: str | None = None
     text: Any = ""
+    has_tags: bool = False
     error: Any = ""
     has_ended: bool = False
     has_failed: bool = False
@@ -80,8 +87,15 @@ class Call:
         self.text = text
         return "end"
 
-    def leave_to(self, result: Any) -> None:
+    def write_out(self, limit: int) -> None:
+        """Turn what it returned into text of at most `limit` characters, which takes time."""
+        if self.has_tags:
+            self.text, self.has_tags = thought_text(self.text, limit), False
+        self.text, self.error = gist_text(self.text, limit), gist_text(self.error, limit)
+
+    def leave_to(self, result: Any, limit: int) -> None:
         """Leave no step if what it said, or its error, stands in the result of its only caller."""
+        self.write_out(limit)
         said = self.error if self.has_failed else self.text
         if said and isinstance(said, str) and isinstance(result, str):
             # A message that a tool returns as it is becomes text by `str`. A short word may stand
@@ -93,3 +107,51 @@ class Call:
         """Turn a failure into a human's rejection, whose words are the call's text."""
         self.has_failed, self.is_rejected = False, True
         self.text, self.error = self.error, ""
+
+
+class Timeline:
+    """The first and the last marks of a run: starts, ends and errors of calls.
+
+    Args:
+        max_marks: The most marks to keep.
+
+    Attributes:
+        dropped: The number of marks that were dropped from the middle.
+    """
+
+    __slots__ = ("_first", "_last", "_max_first", "dropped")
+
+    def __init__(self, max_marks: int) -> None:
+        max_last = max_marks // 2
+        self._max_first = max_marks - max_last
+        self._first: list[tuple[Mark, Call]] = []
+        self._last: deque[tuple[Mark, Call]] = deque(maxlen=max_last)
+        self.dropped = 0
+
+    def __len__(self) -> int:
+        return len(self._first) + len(self._last)
+
+    def __iter__(self) -> Iterator[tuple[Mark, Call]]:
+        yield from self._first
+        yield from self._last
+
+    def calls(self) -> list[Call]:
+        """Return its calls, each once, in the order in which they came first."""
+        return list(dict.fromkeys(call for _, call in self))
+
+    def add(self, mark: Mark, call: Call) -> None:
+        """Add a start, end or error of `call`."""
+        if len(self._first) < self._max_first:
+            self._first.append((mark, call))
+            return
+        if len(self._last) == self._last.maxlen:
+            self.dropped += 1
+        self._last.append((mark, call))
+
+    def joined_to(self, earlier: Timeline) -> Timeline:
+        """Return a timeline of `earlier` and then this one, of as many marks as `earlier` keeps."""
+        joined = Timeline(earlier._max_first + (earlier._last.maxlen or 0))
+        joined.dropped = earlier.dropped + self.dropped
+        for mark, call in (*earlier, *self):
+            joined.add(mark, call)
+        return joined

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from kp_langchain.recording.calls import Call
 from kp_langchain.recording.exception_kinds import leaves_of
-from kp_langchain.recording.plain_values import error_text
 from kp_langchain.recording.run_tree import OpenRun
 from kp_langchain.recording.safe_reads import MAX_ITEMS, default_on_error
 from kp_langchain.recording.tool_answers import begin_requested
+from kp_langchain.recording.values import error_text
 
 _MAX_CAUSES = 8
 # How LangGraph names what it runs, within the task of a node, once the node has failed.
@@ -27,20 +27,20 @@ def record_failure(entry: OpenRun, error: BaseException, *, is_root: bool) -> No
     """
     root = entry.root
     # The chain failed before the tool calls that the model requested last could run.
-    for request in root.requested_calls.of_model(root.last_call):
+    for request in root.requested_calls.of_model(root.state.last_call):
         root.requested_calls.take(request.call_id)
         begin_requested(root, request)
     # All attempts of a LangGraph node have one task; those of other chains have one parent.
-    call = Call("chain", "", ("chain", entry.task or (entry.parent_id, entry.name)))
+    call = Call("chain", "", ("chain", entry.task or (entry.place, entry.name)))
     call.has_failed = True
     # There is always room for the error that ends the run: it is the run's result.
     call.error = error_text(error, root.raw_text_chars) if is_root else root.read(error_text, error)
-    root.mark("error", call)
-    root.last_failure = call
+    root.timeline.add("error", call)
+    root.state.last_failure = call
     root.note_error(error)
 
 
-def begin_attempt(entry: OpenRun, parent: OpenRun | None) -> None:
+def begin_attempt(entry: OpenRun) -> None:
     """Record that an earlier attempt of a LangGraph node timed out, if a chain is the next one.
 
     LangGraph cancels an attempt that takes too long, without waiting for its end, and no event has
@@ -48,25 +48,25 @@ def begin_attempt(entry: OpenRun, parent: OpenRun | None) -> None:
 
     Args:
         entry: The chain, which begins in a task.
-        parent: What it is part of, if that is open.
     """
+    root, parent = entry.root, entry.parent
     if parent is not None and parent.task == entry.task:
         return  # a chain inside a node
-    root = entry.root
+    attempts = root.state.attempts
     is_handler = entry.name.startswith(_ERROR_HANDLER)
     task = entry.task.rpartition("|")[0] if is_handler else entry.task
-    if (earlier := root.attempts.pop(task, None)) is not None:
+    if (earlier := attempts.pop(task, None)) is not None:
         call = Call("chain", "", ("chain", task), has_failed=True)
         call.error = f"TimeoutError: node {earlier.name} did not end in time"
-        root.mark("error", call)
-        root.last_failure = call
-    if len(root.attempts) < MAX_ITEMS:
-        root.attempts[entry.task] = entry
+        root.timeline.add("error", call)
+        root.state.last_failure = call
+    if len(attempts) < MAX_ITEMS:
+        attempts[entry.task] = entry
 
 
 def end_attempt(entry: OpenRun) -> None:
     """Note that a chain returned or raised an error; it may be the attempt of a node."""
-    attempts = entry.root.attempts
+    attempts = entry.root.state.attempts
     if attempts.get(entry.task) is entry:
         attempts.pop(entry.task, None)
 
@@ -82,7 +82,7 @@ def is_recorded(error: BaseException, entry: OpenRun) -> bool:
         entry: The run.
     """
     # Only errors since the run began: an earlier exception, now freed, may have had the same id.
-    recorded_ids = entry.root.error_ids[entry.errors_before :]
+    recorded_ids = entry.root.state.error_ids[entry.errors_before :]
     cause: BaseException | None = error if recorded_ids else None
     for _ in range(_MAX_CAUSES):
         if cause is None:

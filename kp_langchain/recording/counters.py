@@ -9,7 +9,7 @@ from typing import Final
 from kp_langchain._forksafe import ForkSafeLock
 
 COUNTERS: Final = (
-    "runs", "scored", "contributed", "below_threshold", "cancelled", "abandoned",
+    "runs", "scored", "kept", "below_threshold", "twin", "cancelled", "abandoned",
     "handed_over", "empty", "dropped", "failed", "not_stored", "callback_errors",
     "outcome_errors", "redaction_errors", "on_scored_errors", "dropped_steps",
     "dropped_texts", "queued", "waiting_to_store", "over_budget", "verifier_errors",

@@ -13,6 +13,12 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 
+exit_timeout_s = 10.0
+"""Longest wait for unfinished work at exit, in seconds."""
+
+at_finish: dict[str, Callable[[float], None]] = {}
+"""What is done last when the process ends, in this order; each function gets the seconds left."""
+
 _IMPORTED_IN = os.getpid()
 _watched_pid = 0  # the process that has the hooks
 # After all other finalizers, which may still send results to the parent.

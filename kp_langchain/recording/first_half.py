@@ -13,16 +13,16 @@ from uuid import UUID
 
 from kp_langchain.gate.shown_trace import ShownTrace
 from kp_langchain.recording.calls import Call
-from kp_langchain.recording.plain_values import as_input
 from kp_langchain.recording.requested_calls import RequestedCall
 from kp_langchain.recording.run_record import EarlierPart, RunRecord
 from kp_langchain.recording.run_start import Start
+from kp_langchain.recording.values import as_input
 from kp_langchain.run_keys import RunKeys
 from kp_langchain.verdict import Verdict
 
 if TYPE_CHECKING:
+    from kp_langchain.recording.bounds import RecordOwner
     from kp_langchain.recording.calls import Mark
-    from kp_langchain.recording.record_owner import RecordOwner
     from kp_langchain.recording.redactor import Redactor
 
 # Fields of a call by their names in the store, which stay as they are.
@@ -82,7 +82,7 @@ def first_half_body(
         "langgraph": record.is_langgraph,
         "objective": redaction.task(record.objective, level),
         "fallback_objective": redaction.task(record.fallback_objective, level),
-        "question": redaction.text(record.question, level),
+        "question": redaction.text(record.human.question, level),
         "dropped_steps": record.timeline.dropped,
         "dropped_texts": record.dropped_texts,
         "requested": _requests_body(record, redaction, level),
@@ -106,7 +106,7 @@ def _requests_body(record: RunRecord, redaction: Redactor, level: str) -> list[l
             redaction.name(request.name, level),
             redaction.mapping(as_input(request.arguments, limit), level),
             # What the last answer asks for may still begin when the run is resumed.
-            None if request.model in (None, record.last_call) else numbers.get(request.model),
+            None if request.model in (None, record.state.last_call) else numbers.get(request.model),
         ]
         for request in record.requested_calls.decisions
         if redaction.text(request.call_id, level) == request.call_id
@@ -180,7 +180,7 @@ def first_half_record(body: Mapping[str, Any], owner: RecordOwner) -> RunRecord:
             raise TypeError(f"{name} is a {type(body[name]).__name__}")
         setattr(record, field, body[name])
     question = body.get("question", "")  # an earlier version wrote none
-    record.question = question if isinstance(question, str) else ""
+    record.human.question = question if isinstance(question, str) else ""
     calls = [_call(call, record.run_id) for call in body["calls"]]
     for call_id, name, arguments, *of_model in body["requested"]:
         model = calls[of_model[0]] if of_model and of_model[0] is not None else None
@@ -188,7 +188,7 @@ def first_half_record(body: Mapping[str, Any], owner: RecordOwner) -> RunRecord:
     for call_id, name in body.get("paused_calls", ()):
         record.requested_calls.add_paused(call_id, name)
     for mark, at in body["marks"]:
-        record.mark(cast("Mark", mark), calls[at])
+        record.timeline.add(cast("Mark", mark), calls[at])
     record.timeline.dropped += body["dropped_steps"]
     record.dropped_texts = body["dropped_texts"]
     verdict, keys = body["reported"], body["keys"]

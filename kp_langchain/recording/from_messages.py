@@ -5,9 +5,9 @@ The messages are replayed to a recorder as the events of a run, so both follow o
 
 from __future__ import annotations
 
-import json
 import uuid
 from collections.abc import Callable, Iterable
+from datetime import datetime
 from typing import Any
 
 from langchain_core.messages import (
@@ -20,15 +20,17 @@ from langchain_core.messages import (
 
 from kp_langchain.agent_id import check_agent_id
 from kp_langchain.config import DomainPolicy
-from kp_langchain.recording.bounds import Bounds
-from kp_langchain.recording.outcome import choose_outcome, looks_successful
+from kp_langchain.gate.judge import choose_outcome
+from kp_langchain.json_text import json_or_text
+from kp_langchain.recording.bounds import Bounds, RecordOwner
+from kp_langchain.recording.counters import Counters
+from kp_langchain.recording.outcome import looks_successful
 from kp_langchain.recording.provider_messages import read_messages
 from kp_langchain.recording.recorder import Recorder
 from kp_langchain.recording.redactor import Redactor
 from kp_langchain.recording.run_record import RunRecord
 from kp_langchain.recording.run_start import Start
-from kp_langchain.recording.steps import StepList, build_steps
-from kp_langchain.recording.trace_builder import build_trace
+from kp_langchain.recording.steps import StepList, build_steps, build_trace
 from kp_langchain.recording.verdict_reader import read_verdict
 from kp_langchain.schema import ReasoningTrace
 from kp_langchain.verdict import Verdict
@@ -109,15 +111,35 @@ def _verdict(
 
 def _record(messages: list[BaseMessage], objective: str | None) -> RunRecord:
     """Return what a recorder records of the messages."""
-    records: list[RunRecord] = []
+    receiver = _LastRecord()
     recorder = Recorder(
-        Bounds(), records.append, objective_of=None if objective is None else lambda _: objective
+        RecordOwner(Bounds(), Counters()),
+        receiver,
+        objective_of=None if objective is None else lambda _: objective,
     )
     root = uuid.uuid4()
     replay_messages(messages, recorder, Start(root))
-    if not records:  # nothing but human messages, for which the caller raises
-        return RunRecord(recorder.owner, Start(root))
-    return records[0]
+    # If there is none, there are only human messages, for which the caller raises.
+    return receiver.record or RunRecord(recorder.owner, Start(root))
+
+
+class _LastRecord:
+    """Holds the record of the run that ended last."""
+
+    keeps_paused = False
+    record: RunRecord | None = None
+
+    def prepare(self) -> None:
+        pass
+
+    def add(self, record: RunRecord) -> None:
+        self.record = record
+
+    def add_paused(self, record: RunRecord) -> None:
+        pass
+
+    def forget_paused(self, thread_id: str, until: datetime) -> None:
+        pass
 
 
 def replay_messages(
@@ -145,7 +167,7 @@ def replay_messages(
             continue
         model = uuid.uuid4()
         recorder.model_started(Start(model, root), ())
-        recorder.model_answered(model, message, "", message.response_metadata.get("logprobs"))
+        recorder.model_answered(model, message)
         for call in _calls(message):
             result = next((one for one in results if one.tool_call_id == call["id"]), None)
             if result is None:
@@ -153,7 +175,7 @@ def replay_messages(
             results.remove(result)
             tool = uuid.uuid4()
             recorder.tool_started(
-                Start(tool, root, call["name"] or "tool"), _arguments(call["args"]), call["id"]
+                Start(tool, root, call["name"] or "tool"), json_or_text(call["args"]), call["id"]
             )
             recorder.tool_answered(tool, result)
     recorder.chain_ended(root, {"messages": messages[:end]})
@@ -178,12 +200,3 @@ def _calls(message: BaseMessage) -> list[Any]:
     if not isinstance(message, AIMessage):
         return []
     return [*message.tool_calls, *message.invalid_tool_calls]
-
-
-def _arguments(args: Any) -> Any:
-    if not isinstance(args, str):
-        return args
-    try:
-        return json.loads(args)
-    except (ValueError, RecursionError):
-        return args

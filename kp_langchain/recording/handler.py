@@ -14,16 +14,15 @@ from kp_langchain._logging import warn_once
 from kp_langchain.config import DomainPolicy, Settings
 from kp_langchain.errors import ConfigError
 from kp_langchain.gate import ScoredTrace
-from kp_langchain.recording import paused_in_memory, process_settings, worker
+from kp_langchain.recording import exit_hooks, pauses, process_settings
 from kp_langchain.recording.assembly import assemble
 from kp_langchain.recording.callbacks import LangChainCallbacks
 from kp_langchain.recording.counters import COUNTERS
-from kp_langchain.recording.graph_events import hear_graph_events, without_graph_events
+from kp_langchain.recording.langchain_context import without_graph_events
 from kp_langchain.recording.options import Default, HandlerOptions
 from kp_langchain.recording.outcome import OutcomeFunction
 from kp_langchain.recording.score_receivers import wait_for as wait_for_scores
-from kp_langchain.recording.sinks import ObserverSink
-from kp_langchain.recording.time_limit import is_own_thread
+from kp_langchain.recording.user_calls import is_own_thread
 from kp_langchain.recording.verdict_reader import plain_number
 from kp_langchain.scoring.scorer import Scorer
 from kp_langchain.store import TraceStore
@@ -45,7 +44,7 @@ class KPCallbackHandler(LangChainCallbacks):
 
     Give it to any runnable: `agent.invoke(inputs, {"callbacks": [handler]})`. One handler may
     serve any number of runs at once, from any thread or event loop. It never raises into the
-    agent and never makes it wait: scoring happens on a worker thread.
+    agent and never makes it wait: scoring happens on another thread.
 
     Args:
         domain: The runs' domain, which chooses weights and threshold; a run's own
@@ -65,20 +64,21 @@ class KPCallbackHandler(LangChainCallbacks):
             confidence (0 to 1), a mapping with `success` and `confidence`, or None for no opinion.
         verifiers: Judge finished runs that neither `outcome` nor a `kp.outcome` event called a
             success or a failure, one after the other until one does. Each is a function like
-            `outcome`, may be async, and may add a `note`. It runs on the worker and may send what
-            it receives to a third party, such as a language model: every text of the `FinishedRun`
-            is redacted, and it has neither `output` nor `metadata`.
+            `outcome`, may be async, and may add a `note`. It may send what it receives to a third
+            party, such as a language model: every text of the `FinishedRun` is redacted, and it has
+            neither `output` nor `metadata`.
         verifier_timeout_s: Longest wait for one verifier, in seconds.
         agent_id: The agent that ran; written as `kp:agent:<id>`. By default the agent of the
             settings, else the one that the registry's key belongs to, because a key can delete
             only traces of its own agent.
-        on_scored: Called on the worker with each `ScoredTrace`, after it was handed to the store,
-            and again when a verdict changes it; its `previous` is then the run before the change.
+        on_scored: Called on another thread with each `ScoredTrace`, after it was written to the
+            store, and again when a verdict changes it; its `previous` is then the run before the
+            change.
         objective: Extracts the task from the root run's inputs; it returns None or "" if it finds
             none.
-        redactor: A further redaction step. Called on the worker with each text after the built-in
-            redaction; its result replaces the text. If it fails, the run is not contributed. Notes
-            given to `TraceStore.report_outcome` go through it on the caller's thread.
+        redactor: A further redaction step. Called on another thread with each text after the
+            built-in redaction; its result replaces the text. If it fails, the run is not kept.
+            Notes given to `TraceStore.report_outcome` go through it on the caller's thread.
         send_scores_to: Tools that are sent the score of each run, beside the trace that their own
             tracer has of it: `langsmith`, `langfuse`, `phoenix`, `opik`, `mlflow`,
             `opentelemetry`, or objects with `name`, `find_trace` and `send`. They are sent numbers
@@ -132,14 +132,12 @@ class KPCallbackHandler(LangChainCallbacks):
         self._disabled = self._is_off = settings.disabled
         self._hears_graphs = False
         self._store = parts.store
-        self._writer = parts.writer
         self._sender = parts.sender
         self._recorder = parts.recorder
-        self._queue = parts.queue
-        self._sinks = parts.sinks
+        self._intake = parts.intake
         self._to_send = partial(options.to_send, parts.store)
         if parts.store is not None and redactor is not None:
-            use_redactor(parts.store.location, parts.queue)
+            use_redactor(parts.store.location, parts.intake)
         self._handler_attributes = frozenset({*vars(self), "_handler_attributes"} - others)
 
     # ---------------------------------------------------------------- copies
@@ -186,7 +184,7 @@ class KPCallbackHandler(LangChainCallbacks):
             at once if called from `on_scored`.
         """
         self._recorder.sweep()
-        return False if is_own_thread() else self._queue.wait(timeout)
+        return False if is_own_thread() else self._intake.wait(timeout)
 
     def report_outcome(
         self,
@@ -198,10 +196,11 @@ class KPCallbackHandler(LangChainCallbacks):
     ) -> None:
         """Report how a run really ended: while it runs, right after it, or days later.
 
-        The run is then scored again, and contributed or withdrawn as the new score requires; see
-        `TraceStore.report_outcome`. That happens on the worker; this returns at once. A run that
-        the store does not know is counted as `verdict_errors` in `stats`, with one warning. Report
-        hundreds at once with `TraceStore.report_outcome`: here they would delay finished runs.
+        The run is then scored again, and kept or not as the new score requires; see
+        `TraceStore.report_outcome`. That happens on another thread; this returns at once. A run
+        that the store does not know is counted as `verdict_errors` in `stats`, with one warning.
+        Report hundreds at once with `TraceStore.report_outcome`: here they would delay finished
+        runs.
 
         Args:
             run: LangChain's id of the root run, the trace's id, or the beginning of either.
@@ -214,12 +213,12 @@ class KPCallbackHandler(LangChainCallbacks):
             ConfigError: Nothing is reported, a value cannot be used, or this handler has no store.
         """
         verdict = Verdict(plain_number(success), plain_number(confidence), note)  # type: ignore[arg-type]
-        if self._writer is None:
+        if self._store is None:
             raise ConfigError(
                 "this handler keeps no runs (store=None), so none can be judged later"
             )
         if not self._disabled and not self._recorder.report_outcome(_as_uuid(run), verdict):
-            self._queue.add_verdict(str(run), verdict, self._writer)
+            self._intake.add_verdict(str(run), verdict)
 
     def note_shown(self, run: UUID, shown: Iterable[ShownTrace], examples: str = "") -> bool:
         """Note which kept traces a run is shown as examples; for retrieval of your own.
@@ -265,13 +264,14 @@ class KPCallbackHandler(LangChainCallbacks):
         """
         until = time.monotonic() + timeout
         is_flushed = self.flush(timeout)
-        are_scores_sent = wait_for_scores(self._sinks, max(0.0, until - time.monotonic()))
-        if self._sender is None or self._writer is None:
+        receivers = self._intake.context.receivers
+        are_scores_sent = wait_for_scores(receivers, max(0.0, until - time.monotonic()))
+        if self._sender is None:
             return is_flushed and are_scores_sent
         # Another process may lock the store for a moment; these runs must not stay behind.
         while (
             not is_flushed
-            and self._writer.has_failed_writes
+            and self._intake.engine.has_failed_writes
             and (left_s := until - time.monotonic()) > 0.0
         ):
             time.sleep(min(_STORE_AGAIN_S, left_s))
@@ -300,7 +300,7 @@ class KPCallbackHandler(LangChainCallbacks):
                 "scored run and last() returns None",
             )
         self.flush(timeout)
-        return self._queue.last
+        return self._intake.context.last
 
     def stats(self) -> dict[str, int]:
         """Count the runs this handler saw, by fate.
@@ -308,8 +308,8 @@ class KPCallbackHandler(LangChainCallbacks):
         - `runs`: seen.
         - `open`, `paused`, `queued`: of these, now. A run that paused here and is resumed in
           another process stays `paused` here; there it counts in `runs` and `continued`.
-        - `scored`: the sum of `contributed` and `below_threshold`.
-        - `contributed`, `below_threshold`: scored runs, by decision.
+        - `scored`: the sum of `kept`, `below_threshold` and `twin`.
+        - `kept`, `below_threshold`, `twin`: scored runs, by decision as it was when they ended.
         - `cancelled`: also streams that were left in the middle.
         - `abandoned`: never ended, silent for longest when more than `max_open_runs` were open, or
           paused and then asked something new.
@@ -351,8 +351,8 @@ class KPCallbackHandler(LangChainCallbacks):
         return {
             **{name: counts.get(name, 0) for name in COUNTERS},
             "open": self._recorder.open_count,
-            "paused": paused_in_memory.count(self._recorder.owner),
-            "paused_expired": 0 if self._writer is None else self._writer.expired_pauses,
+            "paused": pauses.count(self._recorder.owner),
+            "paused_expired": self._intake.engine.expired_pauses,
         }
 
     def add_observer(self, observer: Callable[[ScoredTrace], object]) -> None:
@@ -364,8 +364,7 @@ class KPCallbackHandler(LangChainCallbacks):
         Args:
             observer: The function. A copy of the handler in another process does not have it.
         """
-        sinks = (sink for sink in self._sinks if isinstance(sink, ObserverSink))
-        next(sinks).observers.append(observer)
+        self._intake.context.observers.append(observer)
 
     def close(self, timeout: float | None = None) -> None:
         """Score and store what ended, abandon what is still under way, and record nothing more.
@@ -379,7 +378,7 @@ class KPCallbackHandler(LangChainCallbacks):
         self._is_off = True
         until = None if timeout is None else time.monotonic() + timeout
         self._recorder.pause_left()
-        if paused_in_memory.count(self._recorder.owner):
+        if pauses.count(self._recorder.owner):
             self.flush(timeout)  # so that runs that wait for a human are in the store
         self._recorder.close()
         self.flush(None if until is None else max(0.0, until - time.monotonic()))
@@ -388,13 +387,13 @@ class KPCallbackHandler(LangChainCallbacks):
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.close(worker.exit_timeout_s)
+        self.close(exit_hooks.exit_timeout_s)
 
     async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await _in_a_thread(lambda: self.close(worker.exit_timeout_s))
+        await _in_a_thread(lambda: self.close(exit_hooks.exit_timeout_s))
 
     @asynccontextmanager
     async def lifespan(self, _app: object = None) -> AsyncIterator[None]:
@@ -409,12 +408,7 @@ class KPCallbackHandler(LangChainCallbacks):
         try:
             yield
         finally:
-            await _in_a_thread(lambda: self.send(worker.exit_timeout_s))
-
-    def _prepare(self) -> None:
-        if not self._hears_graphs:
-            self._hears_graphs = hear_graph_events(self)
-        self._queue.prepare()
+            await _in_a_thread(lambda: self.send(exit_hooks.exit_timeout_s))
 
 
 async def _in_a_thread(function: Callable[[], object]) -> None:

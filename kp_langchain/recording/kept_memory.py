@@ -16,7 +16,8 @@ from kp_langchain.store.rows import trace_key
 
 if TYPE_CHECKING:
     from kp_langchain.gate import ScoredTrace
-    from kp_langchain.store.kept_traces import KeptPage, KeptState
+    from kp_langchain.store.kept_traces import KeptPage
+    from kp_langchain.store.watermark import Watermark
 
 # Runs name their domains themselves, and 1,000 vectors take 1.7 MB.
 _MOST_DOMAINS = 64
@@ -31,7 +32,7 @@ class Read(Protocol):
     """Reads the kept runs of a domain as `KeptTraces.read` does."""
 
     def __call__(
-        self, domain: str, *, since: KeptState | None, awaited: Collection[str]
+        self, domain: str, *, since: Watermark | None, awaited: Collection[str]
     ) -> KeptPage | None:
         """Return the kept runs; or what changed after a change, None if nothing did."""
         ...
@@ -54,7 +55,7 @@ class _Domain:
     traces: dict[str, KeptTrace] = field(default_factory=dict)
     unwritten: dict[str, float] = field(default_factory=dict)
     replaced: dict[str, str] = field(default_factory=dict)
-    state: KeptState | None = None
+    state: Watermark | None = None
     read_at: float = float("-inf")
     reads: int = 0
     newest_read: int = 0
@@ -131,7 +132,7 @@ class KeptMemory:
         Args:
             run: The run. Without an `entry` it is returned as it is.
         """
-        if run.decision != "contributed" or run.entry is None:
+        if run.decision != "kept" or run.entry is None:
             return run
         entry = run.entry._replace(trace_id=trace_key(run.entry.trace_id))
         candidate = KeptTrace.of(run, entry)
@@ -141,7 +142,7 @@ class KeptMemory:
         with self._lock:
             kept = self._of(domain)
             run = hold_against_twins(run, candidate, kept.traces.values())
-            if run.decision == "contributed":
+            if run.decision == "kept":
                 kept.add(candidate, run.replaces)
         return run
 

@@ -9,22 +9,26 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, Final
 
-from kp_langchain._host_exceptions import raised_by_host
-from kp_langchain.recording.clipping import clip, join_texts
-from kp_langchain.recording.content_blocks import block_text, is_content, reasoning_text
-from kp_langchain.recording.media import mark_of
-from kp_langchain.recording.reasoning import reasoning_parts
+from kp_langchain.recording.content import (
+    content_text,
+    mark_of,
+    reasoning_text,
+    thought_text,
+)
 from kp_langchain.recording.safe_reads import (
     MAPPING,
     MAX_ALL_ITEMS,
     MAX_DEPTH,
     MAX_ITEMS,
+    clip,
     default_on_error,
+    field,
+    join_texts,
 )
 
 NOT_A_MODEL: Final = frozenset({"human", "user", "tool", "system", "developer", "function"})
 """Roles and types of the messages that no model wrote: tags in them are text, not reasoning."""
-_NO_COMMAND = (dict, list, str, type(None))
+_PLAIN = frozenset({dict, list, tuple, str, int, float, bool, type(None)})
 
 
 def is_message(value: object) -> bool:
@@ -38,7 +42,7 @@ def is_message(value: object) -> bool:
 
 def is_command(value: object) -> bool:
     """Return whether `value` is a LangGraph `Command`."""
-    return type(value) not in _NO_COMMAND and _is_command(value)
+    return type(value) not in _PLAIN and _is_command(value)
 
 
 @default_on_error(False)
@@ -103,57 +107,20 @@ def _items_of_command(command: Any, depth: int) -> Iterator[object]:
 def message_text(message: object, limit: int) -> str:
     """Return the text and reasoning of a message, without signatures, images and the like."""
     try:
-        return _message_text(message, limit)
-    except BaseException as error:  # the user's own message may do anything
-        if raised_by_host(error):
-            raise
+        content, extra = getattr(message, "content", None), additional_kwargs(message)
+        text_of = thought_text if is_from_model(message) else content_text
+        text = text_of(content, limit)
+        if not extra:
+            return text
+        parts = (additional_reasoning(extra, limit), text, additional_text(extra, limit))
+        return join_texts(parts, limit)
+    except Exception:  # noqa: BLE001 - the user's own message may do anything
         return ""
-
-
-def _message_text(message: object, limit: int) -> str:
-    content, extra = getattr(message, "content", None), additional_kwargs(message)
-    text = thought_text(content, limit) if is_from_model(message) else content_text(content, limit)
-    if not extra:
-        return text
-    parts = (additional_reasoning(extra, limit), text, additional_text(extra, limit))
-    return join_texts(iter(parts), limit)
 
 
 def is_from_model(message: object) -> bool:
     """Return whether a model wrote a message, so that tags in it may enclose reasoning."""
     return getattr(message, "type", None) not in NOT_A_MODEL
-
-
-def thought_text(content: object, limit: int) -> str:
-    """Return what a model's content says and reasons, without the tags around its reasoning."""
-    if not isinstance(content, str):
-        content = content_text(content, limit)
-    parts = reasoning_parts(content)
-    if not parts:
-        return clip(content, limit)
-    return join_texts((clip(part.strip(), limit) for part, _ in parts), limit)
-
-
-def content_text(content: object, limit: int) -> str:
-    """Return the text and reasoning blocks of a message's content, in order."""
-    if isinstance(content, str):
-        return clip(content, limit)
-    if not isinstance(content, Sequence):
-        return ""
-    return join_texts(
-        (clip(block_text(block), limit) for block in islice(content, MAX_ITEMS)),
-        limit,
-        separator="\n",
-    )
-
-
-def is_content_list(items: Sequence[object]) -> bool:
-    """Return whether a list is a message's content, and not data whose items have a `type`."""
-    return all(map(_is_block, items)) and any(map(is_content, items))
-
-
-def _is_block(item: object) -> bool:
-    return isinstance(item, str) or (isinstance(item, MAPPING) and "type" in item)
 
 
 def additional_kwargs(message: object) -> Mapping[str, Any]:
@@ -164,30 +131,24 @@ def additional_kwargs(message: object) -> Mapping[str, Any]:
 
 def additional_reasoning(extra: Mapping[str, Any], limit: int) -> str:
     """Return the reasoning in a message's `additional_kwargs`."""
-    if not extra:
-        return ""
     text = reasoning_text(extra.get("reasoning_content") or extra.get("reasoning") or "")
     return clip(text, limit)
 
 
 def additional_text(extra: Mapping[str, Any], limit: int) -> str:
     """Return what a model says in `additional_kwargs`: a refusal, or a recording of its voice."""
-    if not extra:
-        return ""
-    audio, refusal = extra.get("audio"), extra.get("refusal")
-    transcript = audio.get("transcript") if isinstance(audio, MAPPING) else None
-    texts = (mark_of("audio") if audio else "", transcript, refusal)
+    audio = extra.get("audio")
+    mark = mark_of("audio") if audio else ""
+    texts = (mark, field(audio, "transcript"), extra.get("refusal"))
     return join_texts((clip(one, limit) for one in texts if isinstance(one, str)), limit, "\n")
 
 
 def role_and_content(message: object) -> tuple[object, object]:
     """Return who wrote a message and what it holds, from any form of message LangChain reads."""
-    if is_message(message):  # like most
-        return message.type, message.content  # type: ignore[attr-defined]
+    if (role := getattr(message, "type", None)) is not None:  # like most
+        return role, getattr(message, "content", None)
     if isinstance(message, str):
         return "human", message
     if isinstance(message, (list, tuple)) and len(message) == 2:
         return message[0], message[1]
-    if isinstance(message, MAPPING):
-        return message.get("role") or message.get("type"), message.get("content")
-    return getattr(message, "type", None), getattr(message, "content", None)
+    return field(message, "role") or field(message, "type"), field(message, "content")

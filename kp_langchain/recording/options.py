@@ -13,7 +13,6 @@ from pickle import PicklingError
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
-from kp_langchain._host_exceptions import raised_by_host
 from kp_langchain._logging import describe_error, warn_once
 from kp_langchain.agent_id import check_agent_id, redact_agent_id
 from kp_langchain.config import DomainPolicy, Settings
@@ -169,9 +168,7 @@ def never_raising(objective: Callable[[Any], str | None]) -> Callable[[Any], str
     def ask(inputs: Any) -> str:
         try:
             text = objective(inputs)
-        except BaseException as error:
-            if raised_by_host(error):
-                raise
+        except Exception as error:  # noqa: BLE001 - the user's function
             warn_once(
                 f"objective:{type(error).__name__}",
                 "the objective function raised %s; the usual places are searched instead",
@@ -189,6 +186,13 @@ def identity_of_function(function: object) -> Hashable:
     Handlers made per request often bring a function made per request: its code is the same.
     """
     return getattr(function, "__code__", None) or (None if function is None else id(function))
+
+
+def is_foreign(scorer: object) -> bool:
+    """Return whether a scorer, its embedder or its memory is the user's own code."""
+    if scorer is None:
+        return False
+    return type(scorer) is not Scorer or scorer.calls_user_code
 
 
 def verifiers_of(
@@ -273,7 +277,7 @@ def agent_id_of(option: str | None, settings: Settings, registry: Registry | Non
     if registry is None:
         agent_id = option or settings.agent_id
         return None if agent_id is None else check_agent_id(agent_id, settings.redaction)
-    from kp_langchain.registry.from_settings import agent_of, key_agent
+    from kp_langchain.registry.credentials import agent_of, key_agent
 
     agent_id, of_key = agent_of(option, settings, registry), key_agent(registry)
     if agent_id is None or (of_key is not None and agent_id != of_key):
@@ -303,7 +307,7 @@ def registry_of(
         return None
     # Imported here because it takes 25 ms, and most handlers send nothing.
     from kp_langchain.registry import Registry
-    from kp_langchain.registry.from_settings import configured_registry
+    from kp_langchain.registry.credentials import configured_registry
 
     if registry is not None and not isinstance(registry, (Registry, str)):
         raise ConfigError(

@@ -1,24 +1,18 @@
-"""How a run ended: success and confidence, and where they come from.
-
-In order: what the caller reported, a `confidence` in structured output, the mean token
-probability of the last model answer, the domain's calibrated model, and the defaults 0.8 for a
-success and 0.2 for a failure.
-"""
+"""How a run ended, as far as the run itself tells: see `gate.judge` for what counts."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from kp_langchain.recording.answer import structured_response_in
-from kp_langchain.recording.safe_reads import default_on_error
+from kp_langchain.recording.answers import structured_response_in
+from kp_langchain.recording.safe_reads import MAPPING, default_on_error, member
 from kp_langchain.recording.verdict_reader import plain_number
-from kp_langchain.scoring.dimensions import DEFAULT_CONFIDENCE, estimated_success
-from kp_langchain.verdict import Verdict, first_decisive, is_unit
+from kp_langchain.verdict import is_unit
 
 if TYPE_CHECKING:
     from kp_langchain.schema import TraceStep
@@ -92,58 +86,12 @@ def looks_successful(
     return ended_well and not unresolved_error and not last_call_failed and complete
 
 
-def choose_outcome(
-    success: bool,
-    *,
-    verdicts: Iterable[Verdict] = (),
-    structured: float | None = None,
-    token_probability: float | None = None,
-    model_verdict: Verdict | None = None,
-    proves_failure: bool = False,
-) -> Verdict:
-    """Choose success and confidence, each from the first source that states it.
-
-    Args:
-        success: Whether the run looks successful by itself.
-        verdicts: What is stated about the run, best first.
-        structured: The `confidence` of the structured output, 0 to 1.
-        token_probability: Mean probability of the tokens of the last model answer, 0 to 1.
-        model_verdict: The confidence by the domain's model. Not used if success or failure is
-            stated. A run that only looks like a failure counts as a success if the model finds one
-            likelier.
-        proves_failure: Whether the run itself proves that it failed; see `Draft.proves_failure`.
-
-    Returns:
-        A verdict that states both; its source is that of the confidence.
-    """
-    sources = list(verdicts)
-    decisive = first_decisive(sources)
-    success = success if decisive is None else bool(decisive.success)
-    if structured is not None:
-        sources.append(Verdict(confidence=structured, source="structured output"))
-    if token_probability is not None:
-        sources.append(Verdict(confidence=token_probability, source="token probabilities"))
-    if model_verdict is not None and decisive is None:
-        sources.append(model_verdict)
-    sources.append(Verdict(confidence=DEFAULT_CONFIDENCE[success], source="default"))
-    best = next(verdict for verdict in sources if verdict.confidence is not None)
-    if best is model_verdict and best.confidence is not None:
-        success = estimated_success(
-            best.confidence, looked_successful=success, proves_failure=proves_failure
-        )
-    return Verdict(success, best.confidence, source=best.source)
-
-
 @default_on_error(None)
 def confidence_in(output: object) -> float | None:
     """Return the `confidence` field (0 to 1) of a run's structured output; None if it has none."""
     if (response := structured_response_in(output)) is not None:
         output = response
-    confidence = plain_number(
-        output.get("confidence")
-        if isinstance(output, Mapping)
-        else getattr(output, "confidence", None)
-    )
+    confidence = plain_number(member(output, "confidence"))
     return float(confidence) if is_unit(confidence) else None  # type: ignore[arg-type]
 
 
@@ -155,12 +103,12 @@ def mean_probability(logprobs: object) -> float | None:
         logprobs: `{"content": [{"logprob": x}, ...]}`, `{"token_logprobs": [x, ...]}`, or one of
             those lists.
     """
-    if isinstance(logprobs, Mapping):
+    if isinstance(logprobs, MAPPING):
         logprobs = logprobs.get("content") or logprobs.get("token_logprobs")
     if not isinstance(logprobs, (list, tuple)):
         return None
     values = (
-        token.get("logprob") if isinstance(token, Mapping) else token
+        token.get("logprob") if isinstance(token, MAPPING) else token
         for token in islice(logprobs, _MAX_TOKENS)
     )
     chances = [

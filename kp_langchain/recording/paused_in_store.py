@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kp_langchain._forksafe import allow_forks
+from kp_langchain._logging import describe_error, warn_once
 from kp_langchain.run_keys import stored_form
 from kp_langchain.store.paused_runs import FirstHalf, paused_run_key
 
 if TYPE_CHECKING:
-    from typing import Any
-
     from kp_langchain.recording.run_record import RunRecord
-    from kp_langchain.recording.store_writer import StoreWriter
     from kp_langchain.redaction.custom_rules import Rules
+    from kp_langchain.store import TraceStore
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +21,7 @@ class PausedRunStore:
     """The paused runs of one handler's domain and agent, in its store.
 
     Attributes:
-        writer: Writes into the store.
+        store: The store.
         domain: The handler's domain.
         agent_id: The handler's agent.
         rules: What is redacted besides what always is.
@@ -31,40 +29,47 @@ class PausedRunStore:
         max_paused: The most paused runs that the store keeps.
     """
 
-    writer: StoreWriter
+    store: TraceStore
     domain: str
     agent_id: str | None
     rules: Rules
     days: float
     max_paused: int
 
-    def add(self, record: RunRecord, body: dict[str, Any]) -> None:
-        """Queue the first half of a paused run to be written.
+    def half_of(self, record: RunRecord, body: dict[str, Any]) -> FirstHalf | None:
+        """Return the first half of a paused run as it is stored.
 
         Args:
-            record: The run; its `is_stored` is set once it is written.
+            record: The run.
             body: What it recorded, redacted; see `first_half_body`.
         """
-        place = self._place(record.thread_id)
-        if place is None or record.paused_at is None:
-            return
-        first_half = FirstHalf(
-            place, record.first_half_id, record.checkpoint_id, record.paused_at, body
-        )
-        self.writer.store_first_half(first_half, record, days=self.days, max_paused=self.max_paused)
+        place, pause = self.place(record.thread_id), record.pause
+        if place is None or pause is None:
+            return None
+        return FirstHalf(place, pause.half_id, pause.checkpoint_id, pause.paused_at, body)
 
     def claim(self, thread_id: str) -> FirstHalf | None:
-        """Remove and return the first half of the run paused in a thread."""
-        place = self._place(thread_id)
+        """Remove and return the first half of the run paused in a thread.
+
+        None also if the store cannot give it, which is logged.
+        """
+        place = self.place(thread_id)
         if place is None:
             return None
-        with allow_forks():
-            return self.writer.claim_first_half(place)
+        try:
+            with allow_forks():
+                return self.store.paused.claim(place)
+        except Exception as error:  # noqa: BLE001 - a full disk, a dead server
+            warn_once(
+                f"claim:{self.store.location}:{type(error).__name__}",
+                "what a run recorded before it paused cannot be read from %s now (%s); it is "
+                "scored without that",
+                self.store.location,
+                describe_error(error),
+            )
+            return None
 
-    def forget(self, thread_id: str, until: datetime) -> None:
-        """Queue the deletion of the run paused in a thread by `until`, in UTC."""
-        self.writer.forget_first_half(lambda: self._place(thread_id), until)
-
-    def _place(self, thread_id: str | None) -> str | None:
+    def place(self, thread_id: str | None) -> str | None:
+        """Return the key under which a run paused in a thread is stored."""
         thread = thread_id and stored_form("thread", thread_id, self.rules)
         return paused_run_key(thread, self.domain, self.agent_id) if thread else None

@@ -13,7 +13,6 @@ from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.tracers.context import register_configure_hook
 
 from kp_langchain._forksafe import ForkSafeLock
-from kp_langchain._host_exceptions import raised_by_host
 from kp_langchain._logging import describe_error, warn_once
 from kp_langchain.recording.capture import captured_handler
 from kp_langchain.recording.handler import KPCallbackHandler
@@ -51,9 +50,7 @@ def process_handler() -> BaseCallbackHandler:
         if _handler is None:
             try:
                 _handler = KPCallbackHandler(os.environ.get(_DOMAIN) or "default")
-            except Exception as error:  # the agent must run all the same
-                if raised_by_host(error):
-                    raise
+            except Exception as error:  # noqa: BLE001 - the agent must run all the same
                 warn_once(
                     "process capture",
                     "%s is set, and nothing is recorded: %s",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kp_langchain.embedding.background import background
-from kp_langchain.recording import paused_in_memory, worker
+from kp_langchain.recording import exit_hooks, pauses
 
 if TYPE_CHECKING:
     from kp_langchain.config import Settings
@@ -19,5 +19,5 @@ def apply(settings: Settings) -> None:
     Args:
         settings: As they were just read.
     """
-    worker.exit_timeout_s = background.exit_timeout_s = settings.exit_timeout_s
-    paused_in_memory.set_limit(settings.max_paused_runs)
+    exit_hooks.exit_timeout_s = background.exit_timeout_s = settings.exit_timeout_s
+    pauses.set_limit(settings.max_paused_runs)

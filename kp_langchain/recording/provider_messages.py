@@ -10,7 +10,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from langchain_core.messages import (
-    AIMessage,
     BaseMessage,
     MessageLikeRepresentation,
     ToolMessage,
@@ -18,8 +17,8 @@ from langchain_core.messages import (
 )
 from pydantic import ValidationError
 
+from kp_langchain.json_text import json_or_text
 from kp_langchain.printable import first_fault
-from kp_langchain.recording.json_text import json_or_text
 
 _ASSISTANT = ("assistant", "ai")
 _UNREADABLE = (
@@ -46,7 +45,7 @@ def read_messages(messages: Iterable[MessageLikeRepresentation]) -> list[BaseMes
     try:
         return [
             message
-            for one in with_langchain_calls(numbered())
+            for one in _with_langchain_calls(numbered())
             for message in convert_to_messages([one])
         ]
     except _UNREADABLE as error:
@@ -58,7 +57,7 @@ def read_messages(messages: Iterable[MessageLikeRepresentation]) -> list[BaseMes
         ) from error
 
 
-def with_langchain_calls(messages: Iterable[Any]) -> Iterator[Any]:
+def _with_langchain_calls(messages: Iterable[Any]) -> Iterator[Any]:
     """Yield messages, those of dictionaries that call a tool or answer a call as LangChain's own.
 
     Args:
@@ -74,11 +73,11 @@ def with_langchain_calls(messages: Iterable[Any]) -> Iterator[Any]:
             function_id = f"function-{number}" if "function_call" in message else function_id
             yield _with_calls(message, calls)
         elif role == "function":
-            yield ToolMessage(content_of(message), tool_call_id=function_id, name=_name(message))
-        elif role == "tool" and not isinstance(message.get("tool_call_id"), str):
-            yield ToolMessage(content_of(message), tool_call_id="", name=_name(message))
+            yield _tool_message(message, function_id)
+        elif role == "tool" and _text(message, "tool_call_id") is None:
+            yield _tool_message(message, "")
         elif role == "user" and (results := _blocks(message, "tool_result")):
-            yield from map(_tool_message, results)
+            yield from (_tool_message(one, _text(one, "tool_use_id") or "") for one in results)
             others = [block for block in message["content"] if block not in results]
             if others:
                 yield {**message, "content": others}
@@ -100,20 +99,13 @@ def tool_call_fields(calls: Any) -> dict[str, list[dict[str, Any]]]:
         function = call.get("function")
         if not isinstance(function, dict):
             function = call
-        name = function.get("name")
-        arguments = function.get("arguments", function.get("args"))
-        call_id = call.get("id")
-        names = {
-            "name": name if isinstance(name, str) else "",
-            "id": call_id if isinstance(call_id, str) else None,
-        }
-        arguments = json_or_text(arguments or {})
+        names = {"name": _text(function, "name") or "", "id": _text(call, "id")}
+        arguments = json_or_text(function.get("arguments", function.get("args")) or {})
         if isinstance(arguments, dict):
             good.append({**names, "args": arguments, "type": "tool_call"})
         else:
-            bad.append(
-                {**names, "args": str(arguments), "error": None, "type": "invalid_tool_call"}
-            )
+            unread = {"args": str(arguments), "error": None, "type": "invalid_tool_call"}
+            bad.append({**names, **unread})
     return {"tool_calls": good, "invalid_tool_calls": bad}
 
 
@@ -129,38 +121,26 @@ def _calls_of(message: dict[str, Any], function_id: str) -> list[Any]:
     ]
 
 
-def _with_calls(message: dict[str, Any], calls: list[Any]) -> AIMessage:
-    own = {
-        name: value
-        for name, value in message.items()
-        if name not in ("tool_calls", "function_call", "content")
-    }
+def _with_calls(message: dict[str, Any], calls: list[Any]) -> BaseMessage:
+    own = {key: message[key] for key in message if key not in ("tool_calls", "function_call")}
     (read,) = convert_to_messages([{**own, "content": content_of(message)}])
     fields = tool_call_fields(calls)
-    found = fields["tool_calls"] + fields["invalid_tool_calls"]
-    if len(found) < len(calls) or not all(call["name"] for call in found):
+    names = [call["name"] for call in (*fields["tool_calls"], *fields["invalid_tool_calls"])]
+    if len(names) < len(calls) or not all(names):
         raise ValueError("a tool call without a name")
-    return AIMessage(
-        **(read.model_dump(exclude={"type", "tool_calls", "invalid_tool_calls"}) | fields)
-    )
+    return read.model_copy(update=fields)
 
 
-def _tool_message(block: dict[str, Any]) -> ToolMessage:
-    call_id = block.get("tool_use_id")
-    return ToolMessage(
-        content_of(block),
-        tool_call_id=call_id if isinstance(call_id, str) else "",
-        status="error" if block.get("is_error") is True else "success",
-    )
+def _tool_message(holder: dict[str, Any], call_id: str) -> ToolMessage:
+    status = "error" if holder.get("is_error") is True else "success"
+    name = _text(holder, "name")
+    return ToolMessage(content_of(holder), tool_call_id=call_id, name=name, status=status)
 
 
 def _blocks(message: dict[str, Any], kind: str) -> list[dict[str, Any]]:
     content = message.get("content")
-    return [
-        block
-        for block in (content if isinstance(content, list) else ())
-        if isinstance(block, dict) and block.get("type") == kind
-    ]
+    blocks = content if isinstance(content, list) else ()
+    return [one for one in blocks if isinstance(one, dict) and one.get("type") == kind]
 
 
 def content_of(holder: Mapping[str, Any]) -> Any:
@@ -171,6 +151,6 @@ def content_of(holder: Mapping[str, Any]) -> Any:
     return content if isinstance(content, str) else "" if content is None else str(content)
 
 
-def _name(message: dict[str, Any]) -> str | None:
-    name = message.get("name")
-    return name if isinstance(name, str) else None
+def _text(holder: Mapping[str, Any], key: str) -> str | None:
+    value = holder.get(key)
+    return value if isinstance(value, str) else None

@@ -7,8 +7,20 @@ exceptions and the names of the fields.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import lru_cache
-from typing import Literal
+from itertools import islice
+from typing import Any, Literal
+
+from kp_langchain.recording.content import mark_of, media_mark
+from kp_langchain.recording.safe_reads import (
+    MAX_ALL_ITEMS,
+    MAX_DEPTH,
+    MAX_ITEMS,
+    default_on_error,
+    field,
+)
+from kp_langchain.recording.values import gist
 
 Role = Literal["call", "result"]
 
@@ -46,15 +58,14 @@ _NAMES = {
     "program_output": "program",
     "tool_search_output": "tool_search",
 }
-NO_NAMES = frozenset({"remote_mcp", "server_tool"})  # the extras may have the real one
+NO_NAMES = frozenset({"", "remote_mcp", "server_tool"})  # the extras may have the real one
 
-# Calls that run once a human approves them.
-APPROVAL_REQUESTS = frozenset({"mcp_approval_request"})
+APPROVAL_REQUEST = "mcp_approval_request"  # of a call that runs once a human approves it
+PREPARATION = "mcp_list_tools"  # recorded only if it fails
 
-# What providers do in preparation; recorded only if it fails.
-PREPARATIONS = frozenset({"mcp_list_tools"})
-
-# Groq's names for the tools of its compound models, in `additional_kwargs`.
+# Keys of `additional_kwargs`: OpenAI's older form, and Groq's.
+ADDITIONAL = ("tool_outputs", "executed_tools")
+# Groq's names for the tools of its compound models.
 EXECUTED_TOOLS = {"search": "web_search", "python": "code_interpreter"}
 
 ID_FIELDS = ("id", "call_id")
@@ -77,6 +88,7 @@ NOT_INPUT_FIELDS = frozenset({
 INPUT_NAMES = {"executable_code": "code"}
 
 # Google puts its searches into the answer's metadata: the queries, and their results.
+GROUNDING = "grounding_metadata"
 GROUNDING_QUERIES = {
     "web_search_queries": "google_search",
     "webSearchQueries": "google_search",
@@ -98,7 +110,7 @@ _HIDDEN = frozenset({
     "response_id", "vector_store_id", "index", "cache_control", "fingerprint",
 })  # fmt: skip
 # The value of one of these fields stands for a result that has no other field.
-ONLY_FIELDS = frozenset({
+_ONLY_FIELDS = frozenset({
     "text", "logs", "error_code", "sources", "content", "output", "stdout", "stderr", "result",
     "results", "message", "url",
 })  # fmt: skip
@@ -120,9 +132,15 @@ def _role_of(kind: str) -> Role | None:
     return None
 
 
+def generated_media(kind: object) -> str:
+    """Return "image", "audio" or "video" for a call that generates such media; else ""."""
+    family, _, rest = kind.partition("_") if isinstance(kind, str) else ("", "", "")
+    return family if rest == "generation_call" and family in ("image", "audio", "video") else ""
+
+
 def holds_its_result(kind: str) -> bool:
     """Return whether a call of this type holds its own result, once there is one."""
-    return kind == "mcp_list_tools" or (kind.endswith("_call") and kind not in _ANSWERED_ELSEWHERE)
+    return kind == PREPARATION or (kind.endswith("_call") and kind not in _ANSWERED_ELSEWHERE)
 
 
 def default_name(kind: str) -> str:
@@ -135,17 +153,43 @@ def default_name(kind: str) -> str:
     return kind
 
 
-def generated_media(kind: str) -> str:
-    """Return "image", "audio" or "video" for a call that generates such media; else ""."""
-    family, _, rest = kind.partition("_")
-    return family if rest == "generation_call" and family in ("image", "audio", "video") else ""
-
-
-def is_hidden(field: object) -> bool:
-    """Return whether a field of a result is not recorded."""
-    return not isinstance(field, str) or field in _HIDDEN or is_sealed(field)
-
-
-def is_sealed(field: str) -> bool:
+def is_sealed(name: str) -> bool:
     """Return whether only the provider can read a field's value."""
-    return field.startswith("encrypted") or field.endswith("signature")
+    return name.startswith("encrypted") or name.endswith("signature")
+
+
+def output_gist(output: object, limit: int) -> Any:
+    """Return the `gist` of a provider's output, without ids and what only the provider can read."""
+    return gist(_visible(output, [MAX_ALL_ITEMS], 0), limit)
+
+
+@default_on_error(None)
+def _visible(value: object, room: list[int], depth: int) -> Any:
+    """Return a copy of a result without hidden fields, and with marks in place of media."""
+    room[0] -= 1
+    if room[0] <= 0 or depth > MAX_DEPTH:
+        return "..."
+    if isinstance(value, (list, tuple)):
+        items = (_visible(item, room, depth + 1) for item in value[:MAX_ITEMS])
+        return [item for item in items if not _is_empty(item)]
+    if not isinstance(value, Mapping):
+        return value
+    if field(source := value.get("source"), "type") == "text":  # a page that was fetched
+        return field(source, "data")
+    if mark := media_mark(value):
+        return mark
+    shown = {}
+    for key, item in islice(value.items(), MAX_ITEMS):
+        if not isinstance(key, str) or key in _HIDDEN or is_sealed(key) or _is_empty(item):
+            continue
+        if not _is_empty(visible := _visible(item, room, depth + 1)):
+            shown[key] = visible
+    if shown.get("return_code") == 0:
+        del shown["return_code"]
+    if not shown and value.get("file_id"):  # one that a program wrote
+        return mark_of("file")
+    return next(iter(shown.values())) if len(shown) == 1 and shown.keys() <= _ONLY_FIELDS else shown
+
+
+def _is_empty(value: object) -> bool:
+    return value is None or (isinstance(value, (str, list, dict)) and not value)

@@ -16,7 +16,7 @@ from typing import Final
 
 from ahocorasick_rs import AhoCorasick, MatchKind
 
-from kp_langchain.recording.clipping import clean
+from kp_langchain.recording.safe_reads import clean
 
 SHORTEST_QUOTE_CHARS: Final = 24
 """Shorter parts of examples, such as `Answer: yes`, may well be the run's own."""

@@ -6,13 +6,12 @@ whatever thread an event comes from, and takes no lock.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from kp_langchain.recording.answer import answer_in, last_items
+from kp_langchain.recording.answers import answer_in, ended_early, last_items, objective_in
 from kp_langchain.recording.calls import Call, CallKind
 from kp_langchain.recording.chain_errors import (
     begin_attempt,
@@ -20,13 +19,9 @@ from kp_langchain.recording.chain_errors import (
     is_recorded,
     record_failure,
 )
-from kp_langchain.recording.clipping import clip, short_name
 from kp_langchain.recording.exception_kinds import meaning_of
-from kp_langchain.recording.exchanges import exchanges_in, newest_exchanges
+from kp_langchain.recording.human import exchanges_in, newest_exchanges
 from kp_langchain.recording.messages import message_text
-from kp_langchain.recording.objective import objective_in
-from kp_langchain.recording.plain_values import as_input, as_text, error_text, gist, text_size
-from kp_langchain.recording.remote_graphs import record_remote_answers
 from kp_langchain.recording.root_runs import (
     RootRuns,
     continues_in_process,
@@ -36,21 +31,29 @@ from kp_langchain.recording.root_runs import (
 from kp_langchain.recording.run_record import RunRecord
 from kp_langchain.recording.run_start import Start, is_inner_call, mcp_server_in, metadata_text
 from kp_langchain.recording.run_tree import OpenRun
-from kp_langchain.recording.safe_reads import MAX_ITEMS, attribute, default_on_error
-from kp_langchain.recording.stop_reasons import ended_early
+from kp_langchain.recording.safe_reads import (
+    MAX_ITEMS,
+    attribute,
+    clip,
+    default_on_error,
+    short_name,
+)
 from kp_langchain.recording.tool_answers import (
     answer_to_call,
-    is_error_output,
+    may_be_answered,
     record_answers,
     record_answers_in_input,
     record_model_answer,
+    record_remote_answers,
     record_unanswered,
 )
+from kp_langchain.recording.values import as_text, error_text, gist, text_size
 from kp_langchain.run_keys import have_same_keys
 
 if TYPE_CHECKING:
     from kp_langchain.gate.shown_trace import ShownTrace
 
+_TASK = "langgraph_checkpoint_ns"
 # Two are as good as many: such a run is shown to no other.
 _MOST_NAMESPACES = 8
 # A run that searches for examples in a loop: only the texts of the first are recognised.
@@ -64,8 +67,7 @@ _UNKNOWN_TOOL = "invalid_tool"
 class Recorder(RootRuns):
     """Follows the runs that one handler sees. Takes the arguments of `RootRuns`.
 
-    A method for an event never raises because of a user's value, but a signal handler of the host
-    may raise in the middle of it.
+    A method for an event never raises because of a user's value.
     """
 
     # ---------------------------------------------------------------- chains and graphs
@@ -75,27 +77,19 @@ class Recorder(RootRuns):
         entry = self._begin(start)
         if entry is None:
             return
-        run_id, _, name, metadata, _ = start
-        root = entry.root
-        entry.name, entry.inputs = short_name(name), last_items(inputs)
-        entry.is_limit_node = entry.name.startswith(_LIMIT_NODES)
-        entry.task = metadata_text(metadata, "langgraph_checkpoint_ns")
-        if run_id != root.run_id and len(root.inner_namespaces) < _MOST_NAMESPACES:
-            names = root.owner.namespace_keys
-            # No generator: an interruption while one is closed would be lost.
-            for known in (root.metadata, *root.inner_namespaces):
-                if have_same_keys(names, metadata, known):
-                    break
-            else:
-                root.inner_namespaces.append({name: metadata.get(name) for name in names})
+        root, state, metadata = entry.root, entry.root.state, start.metadata
+        entry.name, entry.inputs = short_name(start.name), last_items(inputs)
+        entry.task = metadata_text(metadata, _TASK)
+        if entry.parent is not None:
+            _note_namespace(root, metadata)
         if entry.task:
-            begin_attempt(entry, self._open.get(entry.parent_id))  # type: ignore[arg-type]
-        if root.last_failure is not None:
-            root.mark("start", root.last_failure)  # the run continued after it
-            root.last_failure = None
+            begin_attempt(entry)
+        if state.last_failure is not None:
+            root.timeline.add("start", state.last_failure)  # the run continued after it
+            state.last_failure = None
         if "langgraph_node" not in metadata:  # a whole graph or chain, not a node of one
             self._resume(root, inputs, metadata)
-        if not root.objective and run_id == root.run_id and not continues_in_process(root):
+        if entry.parent is None and not root.objective and not continues_in_process(root):
             root.objective = self._objective_of(inputs)
 
     def chain_ended(self, run_id: UUID, outputs: object, inputs: object = None) -> None:
@@ -110,17 +104,16 @@ class Recorder(RootRuns):
         if entry is None:
             return
         root = entry.root
-        root.last_seen_s = time.monotonic()
         end_attempt(entry)
         given = entry.inputs if inputs is None else last_items(inputs)
         if not entry.has_calls and record_remote_answers(root, given, outputs):
-            self._note_call_inside(entry)
-        if run_id != root.run_id:
-            self._inner_chain_ended(entry, outputs)
+            entry.note_call_inside()
+        if entry.parent is not None:
+            _inner_chain_ended(entry, outputs)
             return
         if not root.objective and inputs is not None and not continues_in_process(root):
             root.objective = self._objective_of(inputs)
-        call = root.last_call
+        call = root.state.last_call
         is_model_open = call is not None and call.kind == "model" and not call.has_ended
         if has_paused(entry):
             self._pause_root(entry)
@@ -132,114 +125,83 @@ class Recorder(RootRuns):
                 record_unanswered(root, outputs)
             self._finish_root(root, outputs, given)
 
-    def _note_call_inside(self, entry: OpenRun) -> None:
-        """Note in the runs around one that a call inside them is recorded."""
-        inner: OpenRun | None = entry
-        while inner is not None and inner.parent_id is not None:
-            inner = self._open.get(inner.parent_id)
-            if inner is None or inner.has_calls:
-                return
-            inner.has_calls = True
-
-    def _inner_chain_ended(self, entry: OpenRun, outputs: object) -> None:
-        root = entry.root
-        if entry.is_interrupted:  # unless something begins next, the root pauses as well
-            root.is_interrupted = True
-            note_pause(entry)
-            root.waiting_model = root.last_call
-        if entry.is_limit_node and _jumps_to_end(outputs):
-            root.has_reached_limit = True
-        if root.requested_calls or root.is_awaiting_first_half:
-            record_answers(root, outputs)
-
     def chain_failed(self, run_id: UUID, error: BaseException, inputs: object = None) -> None:
         """Record that a chain raised; for `inputs` see `chain_ended`."""
         entry = self._finish(run_id)
         if entry is None:
             return
-        root = entry.root
-        root.last_seen_s = time.monotonic()
-        meaning = meaning_of(error)
+        root, is_root, meaning = entry.root, entry.parent is None, meaning_of(error)
         if meaning != "cancelled":
             end_attempt(entry)
         if meaning == "interrupt":
             self._pass_on_interrupt(entry, error)
-        if run_id == root.run_id and not root.objective and inputs is not None:
+        if is_root and not root.objective and inputs is not None:
             root.objective = self._objective_of(inputs)
         if meaning == "error" and not is_recorded(error, entry):
             # A graph raises the timeout of its node.
-            attempts = (one for one in list(root.attempts.values()) if one.parent_id == run_id)
-            record_failure(next(attempts, entry), error, is_root=run_id == root.run_id)
-        if run_id == root.run_id:
+            attempts = (one for one in list(root.state.attempts.values()) if one.parent is entry)
+            record_failure(next(attempts, entry), error, is_root=is_root)
+        if is_root:
             self._fail_root(entry, error, meaning)
         elif meaning == "cancelled":
-            root.final_message = None
+            root.state.final_message = None
 
     # ---------------------------------------------------------------- calls
 
-    def _begin_call(self, kind: CallKind, start: Start) -> tuple[RunRecord, Call] | None:
-        entry = self._begin(start)
-        if entry is None:
-            return None
-        name = short_name(start.name)
-        call = entry.call = Call(kind, name, (entry.parent_id, name))
-        root = entry.root
-        entry.task = metadata_text(start.metadata, "langgraph_checkpoint_ns")
-        outer = self._outer_call(entry)
+    def _begin_call(self, entry: OpenRun, kind: CallKind, start: Start) -> Call:
+        root, metadata = entry.root, start.metadata
+        call = entry.call = Call(kind, short_name(start.name), None)
+        entry.task = metadata_text(metadata, _TASK)
+        outer = entry.outer_call()
         is_lookup = kind == "retriever" and outer is not None  # how a tool works, not what was used
         if outer is not None and not is_lookup:
             outer.inner = (*outer.inner, call)[:2]
-        call.is_void = is_lookup or is_inner_call(start.metadata, root.metadata)
+        call.is_void = is_lookup or is_inner_call(metadata, root.metadata)
         if not call.is_void:
-            root.last_call = call
-        root.is_interrupted = False
-        root.mark("start", call)
-        self._note_call_inside(entry)
-        return root, call
+            root.state.last_call = call
+        root.state.is_interrupted = False
+        root.timeline.add("start", call)
+        entry.note_call_inside()
+        return call
 
     def _end_call(self, run_id: UUID) -> tuple[OpenRun, Call] | None:
         entry = self._finish(run_id)
         if entry is None or entry.call is None:
             return None
         entry.call.end()
-        entry.root.last_seen_s = time.monotonic()
         return entry, entry.call
 
     def model_started(self, start: Start, messages: object, tools: object = None) -> None:
         """Record that a model was asked: with chat messages or prompts, and by which tools."""
-        parent = self._open.get(start.parent_id) if start.parent_id is not None else None
-        if parent is not None and (
-            parent.root.requested_calls or parent.root.is_awaiting_first_half
-        ):
-            record_answers_in_input(parent.root, messages)
-        begun_call = self._begin_call("model", start)
-        if begun_call is None:
+        entry = self._begin(start)
+        if entry is None:
             return
-        root, call = begun_call
-        if not call.is_void:
-            root.final_message = None
+        root = entry.root
+        if may_be_answered(root):
+            record_answers_in_input(root, messages)
+        call = self._begin_call(entry, "model", start)
         # Attempts of one call have one parent, or one LangGraph task, and one input.
-        place = metadata_text(start.metadata, "langgraph_checkpoint_ns") or call.key[0]  # type: ignore[index]
-        call.key = ("model", place, _input_fingerprint(messages))
-        root.note_exchanges(newest_exchanges(messages))
+        call.key = ("model", entry.task or entry.place, _input_fingerprint(messages))
+        root.human.note(newest_exchanges(messages))
         call.offers_choice = isinstance(tools, list) and len(tools) > 1
-        if not root.fallback_objective and not call.is_void:
-            root.fallback_objective = objective_in(messages, self._raw_text_chars)
-        if not root.objective and root.run_id == start.run_id:
+        if not call.is_void:
+            root.state.final_message = None
+            if not root.fallback_objective:
+                root.fallback_objective = objective_in(messages, self._raw_text_chars)
+        if entry.parent is None and not root.objective:
             root.objective = self._objective_of(messages)
 
     def conversation_seen(self, run_id: UUID, messages: Sequence[object]) -> None:
         """Note what a human was asked and answered in the messages of an open run."""
         entry = self._open.get(run_id)
         if entry is not None:
-            entry.root.note_exchanges(exchanges_in(messages))
+            entry.root.human.note(exchanges_in(messages))
 
     def model_answered(
         self,
         run_id: UUID,
         message: object,
-        text: str,
-        logprobs: object,
+        text: str = "",
         info: Mapping[str, Any] | None = None,
     ) -> None:
         """Record a model's answer.
@@ -248,7 +210,6 @@ class Recorder(RootRuns):
             run_id: The id of the run.
             message: The message of a chat model; None for a model that returns plain text.
             text: The text of the answer, read only without a message.
-            logprobs: The log probabilities of the answer's tokens, in the provider's form.
             info: LangChain's `generation_info`.
         """
         ended_call = self._end_call(run_id)
@@ -259,36 +220,35 @@ class Recorder(RootRuns):
         try:
             if call.is_void:  # no thought of the agent's
                 return
-            call.is_incomplete = ended_early(info)
+            call.is_incomplete = bool(info) and ended_early(info)
             if message is None:
-                call.text = root.read(clip, text)
-            else:
-                record_model_answer(root, call, message)
-            if not attribute(message, "tool_calls"):
-                root.final_message = text if message is None else message
-            root.logprobs = logprobs
+                call.text, root.state.final_message = root.read(clip, text), text
+            elif not record_model_answer(root, call, message):
+                root.state.final_message = message
+            root.claims.last_answer = message, info
         finally:
-            if run_id == root.run_id:
+            if entry.parent is None:
                 self._finish_root(root, message if message is not None else text)
 
     def tool_started(self, start: Start, inputs: object, tool_call_id: object = None) -> None:
         """Record that a tool began."""
-        begun_call = self._begin_call("tool", start)
-        if begun_call is None:
+        entry = self._begin(start)
+        if entry is None:
             return
-        root, call = begun_call
-        if call.name == _UNKNOWN_TOOL and root.last_action[0]:
-            call.name, inputs = root.last_action
+        root, call = entry.root, self._begin_call(entry, "tool", start)
+        if call.name == _UNKNOWN_TOOL and root.state.last_action[0]:
+            call.name, inputs = root.state.last_action
             call.has_failed = True  # whatever it returns
-        call.input = root.read(as_input, inputs)
-        call.mcp_server = mcp_server_in(start.metadata) or None
+        call.input = root.read_input(inputs)
+        if "mcp" in start.metadata or "mcp_server" in start.metadata:
+            call.mcp_server = mcp_server_in(start.metadata) or None
         if isinstance(tool_call_id, str) and tool_call_id:
             call.tool_call_id = tool_call_id
             call.key = ("tool", tool_call_id)
         else:
-            call.key = ("tool", call.key, str(call.input))
+            call.key = ("tool", entry.place, call.name, str(call.input))
         root.requested_calls.begin(call, inputs)
-        if not root.objective and root.run_id == start.run_id:
+        if entry.parent is None and not root.objective:
             root.objective = self._objective_of(inputs) or as_text(inputs, self._raw_text_chars)
 
     def tool_answered(self, run_id: UUID, output: object) -> None:
@@ -302,23 +262,23 @@ class Recorder(RootRuns):
             root.requested_calls.take(attribute(output, "tool_call_id"))
             root.requested_calls.answer(call.tool_call_id)
             answer = answer_to_call(output, call.tool_call_id) if call.kind == "tool" else output
-            text = root.read(gist, answer)
-            call.has_failed = call.has_failed or is_error_output(answer)
-            _mark_end(entry, call, text)
+            status = attribute(answer, "status")
+            call.has_failed = call.has_failed or (type(status) is str and status == "error")
+            _mark_end(entry, call, root.read(gist, answer))
         finally:
-            if run_id == root.run_id:
+            if entry.parent is None:
                 self._finish_root(root, output)
 
     def retriever_started(self, start: Start, query: object) -> None:
         """Record that a retriever began."""
-        begun_call = self._begin_call("retriever", start)
-        if begun_call is None:
+        entry = self._begin(start)
+        if entry is None:
             return
-        root, call = begun_call
+        root, call = entry.root, self._begin_call(entry, "retriever", start)
         text = root.read(as_text, query)
         call.input = {"query": text}
-        call.key = ("retriever", call.key, text)
-        if not root.objective and root.run_id == start.run_id:
+        call.key = ("retriever", entry.place, call.name, text)
+        if entry.parent is None and not root.objective:
             root.objective = text
 
     def call_failed(self, run_id: UUID, error: BaseException, partial: object = None) -> None:
@@ -336,7 +296,7 @@ class Recorder(RootRuns):
         root, meaning = entry.root, meaning_of(error)
         call.is_cancelled = meaning == "cancelled"
         if call.is_cancelled:
-            root.final_message = None
+            root.state.final_message = None
         if meaning == "interrupt":
             call.is_void = True
             root.requested_calls.pause(call)
@@ -346,9 +306,10 @@ class Recorder(RootRuns):
         elif meaning == "error":
             call.has_failed = True
             text = root.read(error_text, error)
-            if root.last_failure is not None and is_recorded(error, entry):
-                root.last_failure.is_void = True  # the same failure, of a chain inside this call
-                root.last_failure = None
+            failure = root.state.last_failure
+            if failure is not None and is_recorded(error, entry):
+                failure.is_void = True  # the same failure, of a chain inside this call
+                root.state.last_failure = None
             root.note_error(error)
             root.requested_calls.answer(call.tool_call_id)
             if call.kind == "model":  # a model's failure stands where the model was asked
@@ -357,7 +318,7 @@ class Recorder(RootRuns):
                 _mark_end(entry, call, text)
         if meaning == "interrupt":
             self._pass_on_interrupt(entry, error)
-        if run_id == root.run_id:
+        if entry.parent is None:
             self._fail_root(entry, error, meaning)
 
     def call_retried(self, run_id: UUID, attempt: int, error: BaseException | None) -> None:
@@ -382,13 +343,13 @@ class Recorder(RootRuns):
         """Record the tool that a classic agent chose; there may be no such tool."""
         entry = self._open.get(run_id)
         if entry is not None:
-            entry.root.last_action = (short_name(tool), tool_input)
+            entry.root.state.last_action = (short_name(tool), tool_input)
 
     def agent_finished(self, run_id: UUID, values: object) -> None:
         """Record the final values of a classic agent, which a streamed one does not return."""
         entry = self._open.get(run_id)
-        if entry is not None and run_id == entry.root.run_id:
-            entry.root.agent_answer = answer_in(values, self._raw_text_chars) or ""
+        if entry is not None and entry.parent is None:
+            entry.root.state.agent_answer = answer_in(values, self._raw_text_chars) or ""
 
     def report_outcome(self, run_id: UUID | None, verdict: object) -> bool:
         """Note a verdict on a run; return False if the run has ended.
@@ -433,22 +394,44 @@ class Recorder(RootRuns):
         while inner is not None:
             if inner.call is not None:
                 inner.call.returns_examples = True
-            inner = self._open.get(inner.parent_id) if inner.parent_id is not None else None
+            inner = inner.parent
         return True
+
+
+def _note_namespace(root: RunRecord, metadata: Mapping[str, Any]) -> None:
+    """Note the namespace that a chain's metadata name, if it is another than those so far."""
+    names, inner = root.owner.namespace_keys, root.inner_namespaces
+    for name in names:
+        if metadata.get(name) is not root.metadata.get(name):
+            break
+    else:  # like most
+        return
+    if len(inner) < _MOST_NAMESPACES and not any(
+        have_same_keys(names, metadata, known) for known in (root.metadata, *inner)
+    ):
+        inner.append({name: metadata.get(name) for name in names})
+
+
+def _inner_chain_ended(entry: OpenRun, outputs: object) -> None:
+    root, state = entry.root, entry.root.state
+    if entry.is_interrupted:  # unless something begins next, the root pauses as well
+        state.is_interrupted = True
+        note_pause(entry)
+        state.waiting_model = state.last_call
+    is_limit = entry.name.startswith(_LIMIT_NODES)
+    if is_limit and type(outputs) is dict and outputs.get("jump_to") == "end":
+        root.claims.has_reached_limit = True
+    if may_be_answered(root):
+        record_answers(root, outputs)
 
 
 def _mark_end(entry: OpenRun, call: Call, text: Any) -> None:
     """Record how a tool or retriever ended, with its output or error."""
     if len(entry.inner) == 1 and entry.inner[0].kind == "model":
-        entry.inner[0].leave_to(text)
-    entry.root.final_message = None  # of a model that works inside a tool
-    call.is_after_rejection = entry.root.human_decision == "rejected"
-    entry.root.mark(call.set_result(text), call)
-
-
-@default_on_error(False)
-def _jumps_to_end(outputs: object) -> bool:
-    return isinstance(outputs, Mapping) and bool(outputs.get("jump_to") == "end")
+        entry.inner[0].leave_to(text, entry.root.raw_text_chars)
+    entry.root.state.final_message = None  # of a model that works inside a tool
+    call.is_after_rejection = entry.root.human.decision == "rejected"
+    entry.root.timeline.add(call.set_result(text), call)
 
 
 @default_on_error((0, 0, ""))

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 from kp_langchain._logging import describe_error, warn_once
 from kp_langchain.recording.bounds import MARGIN_CHARS
-from kp_langchain.recording.clipping import clean, clip
-from kp_langchain.recording.plain_values import plain, text_size
+from kp_langchain.recording.safe_reads import clean, clip
+from kp_langchain.recording.values import plain, text_size
 from kp_langchain.redaction import open_session
 
 if TYPE_CHECKING:
     from kp_langchain.recording.counters import Counters
-    from kp_langchain.recording.exchanges import Exchange
+    from kp_langchain.recording.human import Exchange
     from kp_langchain.redaction.custom_rules import Rules
     from kp_langchain.redaction.repeated import Secrets
 

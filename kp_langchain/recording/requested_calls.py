@@ -8,18 +8,20 @@ a call does so with a message that has its id.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from kp_langchain.recording.calls import Call
-from kp_langchain.recording.clipping import short_name
-from kp_langchain.recording.safe_reads import MAPPING, MAX_ITEMS, attribute, default_on_error
+from kp_langchain.recording.safe_reads import (
+    MAPPING,
+    MAX_ITEMS,
+    default_on_error,
+    short_name,
+)
 
 _MAX_REQUESTS = 1000
 
 
-@dataclass(frozen=True, slots=True)
-class RequestedCall:
+class RequestedCall(NamedTuple):
     """A tool call as a model asked for it.
 
     Attributes:
@@ -49,15 +51,13 @@ class UnnamedCallKey(NamedTuple):
     by_human: bool
 
 
-def requests_in(message: object, field: str, model: Call | None) -> Iterator[RequestedCall]:
+def requests_in(requests: object, model: Call | None) -> Iterator[RequestedCall]:
     """Yield the tool calls that a model's message asks for.
 
     Args:
-        message: The model's message.
-        field: `tool_calls`, or `invalid_tool_calls` for those that cannot be parsed.
+        requests: The message's `tool_calls`, or its `invalid_tool_calls` that cannot be parsed.
         model: The call of the model; None if it does not matter.
     """
-    requests = attribute(message, field)
     if not isinstance(requests, (list, tuple)):
         return
     for request in requests[:MAX_ITEMS]:
@@ -117,7 +117,7 @@ class RequestedCalls:
     def accept(self, call_id: object) -> None:
         """Note that the call of this id is an answer in a structure, which was accepted as such."""
         if (request := self.take(call_id)) is not None and len(self._accepted) < _MAX_REQUESTS:
-            self._accepted.append(replace(request, name=""))
+            self._accepted.append(request._replace(name=""))
 
     @property
     def decisions(self) -> list[RequestedCall]:

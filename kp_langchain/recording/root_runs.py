@@ -6,29 +6,31 @@ what the paused one had recorded, unless new input in the same thread has abando
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import UUID, uuid4
 
-from kp_langchain.recording import paused_in_memory
-from kp_langchain.recording.answer import answer_in, parsing_error_in, structured_response_in
-from kp_langchain.recording.bounds import Bounds
-from kp_langchain.recording.clipping import NAME_CHARS, clip
-from kp_langchain.recording.counters import Counters
+from kp_langchain.recording import pauses
+from kp_langchain.recording.answers import (
+    answer_in,
+    objective_in,
+    parsing_error_in,
+    structured_response_in,
+)
+from kp_langchain.recording.bounds import RecordOwner
 from kp_langchain.recording.exception_kinds import Meaning
-from kp_langchain.recording.exchanges import answers_in, question_in
-from kp_langchain.recording.human_decisions import decision_in
+from kp_langchain.recording.human import question_in
 from kp_langchain.recording.messages import is_command
-from kp_langchain.recording.objective import objective_in
 from kp_langchain.recording.outcome import confidence_in
-from kp_langchain.recording.plain_values import error_text
-from kp_langchain.recording.record_owner import RecordOwner
-from kp_langchain.recording.run_record import Ending, RunRecord
+from kp_langchain.recording.run_record import Ending, Pause, RunRecord
 from kp_langchain.recording.run_start import thread_id_in
-from kp_langchain.recording.run_tree import OpenRun, RunTree
-from kp_langchain.recording.safe_reads import MAX_ITEMS
-from kp_langchain.recording.score_receivers import ScoreReceiver, TraceFinder
+from kp_langchain.recording.run_tree import OpenRun, RunReceiver, RunTree
+from kp_langchain.recording.safe_reads import MAX_ITEMS, NAME_CHARS, clip
+from kp_langchain.recording.values import error_text
+
+if TYPE_CHECKING:
+    from kp_langchain.recording.score_receivers import TraceFinder
 
 # LangGraph's name for an update of a thread's state, which is not a run.
 _STATE_UPDATE = "UpdateState"
@@ -38,48 +40,34 @@ class RootRuns(RunTree):
     """The root runs that one handler sees, and their fates.
 
     Args:
-        bounds: How much is recorded at most.
-        deliver: Called with each root run that ended, in the thread of its last event.
-        ambient: Returns the id of the run that LangChain's context names as the current one.
-        scope: Recorders of equal scope may resume each other's paused runs.
+        owner: What the records of its runs share.
+        receiver: See `RunTree`.
+        is_live: See `RunTree`.
         keep_output: Whether a record holds on to what the root run returned.
-        objective_of: Reads the objective from a root run's inputs, before the usual places are
-            searched; returns "" if it finds none. Must not raise.
-        store_paused: Called with each root run that paused, to store what it recorded.
-        forget: Called with a thread and a time, in UTC, to delete from the store what had paused
-            in that thread by then.
-        receivers: Tools that are sent the scores of runs, and whose ids of a run are looked up
-            while it is under way.
-        namespace_keys: The names in the metadata under which a namespace is.
+        objective_of: The user's function that reads the objective from a root run's inputs, before
+            the usual places are searched; returns "" if it finds none. Must not raise.
+        find_traces: See `RunTree`.
     """
 
     def __init__(
         self,
-        bounds: Bounds,
-        deliver: Callable[[RunRecord], None],
-        ambient: Callable[[], UUID | None] = lambda: None,
-        scope: object = None,
+        owner: RecordOwner,
+        receiver: RunReceiver,
+        *,
+        is_live: bool = False,
         keep_output: bool = False,
         objective_of: Callable[[Any], str] | None = None,
-        store_paused: Callable[[RunRecord], None] | None = None,
-        forget: Callable[[str, datetime], None] | None = None,
-        receivers: Sequence[ScoreReceiver] = (),
-        namespace_keys: tuple[str, ...] = (),
+        find_traces: TraceFinder | None = None,
     ) -> None:
-        counters = Counters()
-        find_traces = TraceFinder(receivers, counters) if receivers else None
-        super().__init__(RecordOwner(bounds, counters, scope, namespace_keys), ambient, find_traces)
-        self._raw_text_chars = bounds.raw_text_chars
+        super().__init__(owner, receiver, is_live=is_live, find_traces=find_traces)
+        self._raw_text_chars = owner.bounds.raw_text_chars
         self._keep_output = keep_output
         self._user_objective_of = objective_of
-        self._deliver = deliver
-        self._store_paused = store_paused
-        self._forget_paused = forget
 
     def close(self) -> None:
         """Abandon all runs that are open or paused, except for those in the store."""
         super().close()
-        paused_in_memory.give_up(self.owner)
+        pauses.give_up(self.owner)
 
     # ---------------------------------------------------------------- how they end
 
@@ -94,14 +82,14 @@ class RootRuns(RunTree):
             self._end_with_error(root, error)
             return
         try:
-            call = root.last_call
-            root.answer = root.agent_answer or answer_in(output, self._raw_text_chars, inputs)
-            root.claimed_confidence = confidence_in(output)
-            root.has_structured_answer = structured_response_in(output) is not None
+            call = root.state.last_call
+            root.answer = root.state.agent_answer or answer_in(output, self._raw_text_chars, inputs)
+            root.claims.confidence = confidence_in(output)
+            root.claims.has_structured_answer = structured_response_in(output) is not None
             if call is not None and call.refusal and root.answer == "":
                 root.answer = call.refusal  # a parser leaves out a refusal
             if self._keep_output:
-                root.output = output
+                root.claims.output = output
         finally:  # an output that cannot be read ends the run all the same
             self._end_root(root, "finished")
 
@@ -114,7 +102,7 @@ class RootRuns(RunTree):
             case "cancelled" if has_paused(entry):
                 self._pause_root(entry)
             case "cancelled" if root.has_answered:
-                self._finish_root(root, root.final_message)
+                self._finish_root(root, root.state.final_message)
             case "cancelled":
                 self._end_root(root, "cancelled")
             case "handoff":
@@ -129,34 +117,26 @@ class RootRuns(RunTree):
     def _end_root(self, root: RunRecord, ending: Ending) -> None:
         if not self._take(root):
             return
-        try:
-            self._forget(root)
-            self._settle(root, ending)
-        except BaseException:  # a signal handler's; the run ended all the same
-            if not root.is_settled:
-                self._settle(root, ending)
-            raise
+        self._forget(root)
+        self._settle(root, ending)
 
     def _settle(self, root: RunRecord, ending: Ending) -> None:
         root.ending = ending
         if root.name.endswith(_STATE_UPDATE):
             if not root.timeline:
-                root.is_settled = True
                 self.counters.add("runs", -1)
                 return
         elif root.is_langgraph:
-            for thread_id in root.new_input_threads:
+            for thread_id in root.state.new_input_threads:
                 self._abandon_paused(thread_id, root.started_at)
         if ending == "paused":
             self._pause(root)
         elif ending == "cancelled":
-            root.is_settled = True
             self.counters.add("cancelled")
         elif not root.timeline and root.resumption is None:
-            root.is_settled = True
             self.counters.add("empty")
         else:
-            self._deliver(root)
+            self._receiver.add(root)
 
     # ---------------------------------------------------------------- how they pause and resume
 
@@ -182,57 +162,49 @@ class RootRuns(RunTree):
 
     def _pause(self, root: RunRecord) -> None:
         if root.thread_id is None:  # without a checkpointer nothing can resume it
-            root.is_settled = True
             self.counters.add("abandoned")
             return
-        root.paused_at, root.first_half_id = datetime.now(UTC), uuid4().hex
-        paused_in_memory.add(root)
-        root.is_settled = True
-        if self._store_paused is not None:
-            self._store_paused(root)
+        root.pause = Pause(uuid4().hex, datetime.now(UTC), root.state.checkpoint_id)
+        pauses.add(root)
+        if self._receiver.keeps_paused:
+            self._receiver.add_paused(root)
 
     def _abandon_paused(self, thread_id: str, until: datetime) -> None:
         """Abandon the run paused in a thread by `until`, when something new was asked there."""
-        if (
-            paused_in_memory.has_any()
-            and (earlier := paused_in_memory.take(thread_id, self.owner, until)) is not None
-        ):
+        if pauses.has_any() and (earlier := pauses.take(thread_id, self.owner, until)) is not None:
             earlier.owner.counters.add("abandoned")
-        if self._forget_paused is not None:
-            self._forget_paused(thread_id, until)
+        if self._receiver.keeps_paused:
+            self._receiver.forget_paused(thread_id, until)
 
     def _resume(self, root: RunRecord, inputs: object, metadata: Mapping[str, Any]) -> None:
         """Resume the run paused in this thread; new input abandons it when the root ends."""
-        thread_id = thread_id_in(metadata)
+        thread_id, state = thread_id_in(metadata), root.state
         if inputs is not None and not is_command(inputs):
-            if thread_id is not None and len(root.new_input_threads) < MAX_ITEMS:
-                root.new_input_threads.add(thread_id)
+            if thread_id is not None and len(state.new_input_threads) < MAX_ITEMS:
+                state.new_input_threads.add(thread_id)
             return
         if inputs is not None:
-            root.human_decision = decision_in(inputs)
-            root.resumed_with = answers_in(inputs)
-        has_paused_inside = root.is_interrupted
+            root.human.resume(inputs)
+        has_paused_inside = state.is_interrupted
         if has_paused_inside:
             root.requested_calls.wait()
-            root.note_resumed(root)
-        root.is_interrupted, root.waiting_model = False, None
+            root.human.note_answered(root.human)
+        state.is_interrupted, state.waiting_model = False, None
         if thread_id is None:
             return
-        if has_paused_inside and thread_id in root.new_input_threads:  # its own graph continues
+        if has_paused_inside and thread_id in state.new_input_threads:  # its own graph continues
             self._abandon_paused(thread_id, root.started_at)
             return
-        root.new_input_threads.discard(thread_id)
+        state.new_input_threads.discard(thread_id)
         for other in list(self._roots):
             if other is not root and other.thread_id == thread_id:
                 self._pause_if_left(other)
-        earlier = (
-            paused_in_memory.take(thread_id, self.owner) if paused_in_memory.has_any() else None
-        )
+        earlier = pauses.take(thread_id, self.owner) if pauses.has_any() else None
         if earlier is None:
-            if self._store_paused is not None and not has_paused_inside:
+            if self._receiver.keeps_paused and not has_paused_inside:
                 root.resume(thread_id, None)
             return
-        if self._store_paused is None:  # no store may have another first half
+        if not self._receiver.keeps_paused:  # no store may have another first half
             earlier.requested_calls.wait()
             root.prepend(earlier)
         else:
@@ -248,20 +220,16 @@ class RootRuns(RunTree):
             entry.is_interrupted = True
             entry.checkpoint_id = _checkpoint_text(checkpoint_id)
 
-    def graph_resumed(self, run_id: UUID | None, checkpoint_id: object = None) -> None:
+    def graph_resumed(self, run_id: UUID | None) -> None:
         """Note that a graph continues from a pause."""
         if run_id is not None and (entry := self._open.get(run_id)) is not None:
-            root = entry.root
-            root.is_interrupted = False
-            # Graphs inside it also continue; the event of the outermost one comes first.
-            if root.resumption is not None and root.resumption.checkpoint_id is None:
-                root.resumption.checkpoint_id = _checkpoint_text(checkpoint_id)
+            entry.root.state.is_interrupted = False
 
     def _pass_on_interrupt(self, entry: OpenRun, error: BaseException) -> None:
-        entry.root.question = question_in(error) or entry.root.question
-        parent = self._open.get(entry.parent_id) if entry.parent_id is not None else None
-        if parent is not None:
-            parent.is_interrupted = True
+        human = entry.root.human
+        human.question = question_in(error) or human.question
+        if entry.parent is not None:
+            entry.parent.is_interrupted = True
 
 
 def continues_in_process(root: RunRecord) -> bool:
@@ -271,14 +239,14 @@ def continues_in_process(root: RunRecord) -> bool:
 
 def has_paused(entry: OpenRun) -> bool:
     """Return whether a root run has paused, although it has not ended."""
-    return entry.is_interrupted or entry.root.is_interrupted
+    return entry.is_interrupted or entry.root.state.is_interrupted
 
 
 def note_pause(entry: OpenRun) -> None:
     """Note where a run paused, for the record of its root."""
     root = entry.root
-    root.thread_id = entry.thread_id or root.thread_id
-    root.checkpoint_id = entry.checkpoint_id or root.checkpoint_id
+    root.thread_id = thread_id_in(entry.metadata) or root.thread_id
+    root.state.checkpoint_id = entry.checkpoint_id or root.state.checkpoint_id
 
 
 def _checkpoint_text(checkpoint_id: object) -> str | None:

@@ -3,30 +3,33 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import InitVar, dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from uuid import UUID
 
-from kp_langchain.recording.answer import answer_in
-from kp_langchain.recording.bounds import MARGIN_CHARS
-from kp_langchain.recording.calls import Call, Mark
-from kp_langchain.recording.clipping import NAME_CHARS, clip, join_texts, short_name
-from kp_langchain.recording.exchanges import MAX_EXCHANGES, Exchange, exchange_by_tool
-from kp_langchain.recording.plain_values import as_input, gist_text, text_size
+from kp_langchain.recording.answers import answer_in
+from kp_langchain.recording.bounds import RecordOwner
+from kp_langchain.recording.calls import Call, Timeline
+from kp_langchain.recording.human import Exchange, HumanInput, exchange_by_tool
 from kp_langchain.recording.quotes import Quotes
-from kp_langchain.recording.record_owner import RecordOwner
 from kp_langchain.recording.requested_calls import RequestedCalls
 from kp_langchain.recording.run_start import Start, metadata_text, thread_id_in
-from kp_langchain.recording.safe_reads import attribute
-from kp_langchain.recording.timeline import Timeline
+from kp_langchain.recording.safe_reads import (
+    NAME_CHARS,
+    attribute,
+    clip,
+    default_on_error,
+    join_texts,
+    short_name,
+)
+from kp_langchain.recording.values import as_input, flat_size, gist_text, text_size
 from kp_langchain.verdict import NOTE_READ_CHARS
 
 if TYPE_CHECKING:
     from kp_langchain.gate.external_trace import ExternalTrace
     from kp_langchain.gate.shown_trace import ShownTrace
-    from kp_langchain.recording.human_decisions import HumanDecision
     from kp_langchain.run_keys import RunKeys
 
 Ending = Literal["finished", "failed", "cancelled", "paused"]
@@ -34,6 +37,95 @@ _Text = TypeVar("_Text")
 
 # How agents and graphs name themselves in `metadata.ls_integration`.
 _GRAPHS = ("langgraph", "langchain_create_agent")
+
+
+@dataclass(slots=True)
+class OpenState:
+    """What is known of a run while it is under way.
+
+    Attributes:
+        last_seen_s: When its last event came, in seconds of `time.monotonic`.
+        open_runs: Its runs that have not ended, each an `OpenRun`.
+        last_call: The call that began last.
+        last_failure: The error of a chain, as long as nothing has begun after it.
+        last_action: The tool that a classic agent chose last, and its input.
+        final_message: What the model answered last, if that asks for no tool; None if a model was
+            asked, or anything was cancelled, since then.
+        agent_answer: The answer of a classic agent, which a streamed one does not return.
+        attempts: The latest attempts of LangGraph's nodes that have neither returned nor raised an
+            error, each an `OpenRun`, by their tasks; cancelled ones stay.
+        error_ids: The ids of the exceptions that are recorded already.
+        new_input_threads: The threads in which new input was given, so that a paused run in one
+            of them is abandoned.
+        is_interrupted: Whether a graph inside it has paused, and nothing has begun since.
+        waiting_model: The model that was called last when a graph inside it paused that has not
+            been resumed: its tool calls wait for an approval.
+        checkpoint_id: LangGraph's id of the checkpoint at which it paused, if known.
+        is_over: Whether it has ended, been abandoned, or been left to a parent process.
+    """
+
+    last_seen_s: float
+    open_runs: set[Any] = field(default_factory=set)
+    last_call: Call | None = None
+    last_failure: Call | None = None
+    last_action: tuple[str, object] = ("", None)
+    final_message: object = None
+    agent_answer: Any = ""
+    attempts: dict[str, Any] = field(default_factory=dict)
+    error_ids: list[int] = field(default_factory=list)
+    new_input_threads: set[str] = field(default_factory=set)
+    is_interrupted: bool = False
+    waiting_model: Call | None = None
+    checkpoint_id: str | None = None
+    is_over: bool = False
+
+
+@default_on_error(None)
+def logprobs_in(message: object, info: Mapping[str, Any] | None) -> object:
+    """Return the log probabilities of an answer's tokens, in the provider's form."""
+    metadata = attribute(message, "response_metadata") or {}
+    return (metadata if "logprobs" in metadata else info or {}).get("logprobs")
+
+
+@dataclass(slots=True)
+class Claims:
+    """What a run says of its own outcome.
+
+    Attributes:
+        output: What the root run returned, by reference, if the recorder keeps that.
+        confidence: The confidence that its structured output states, 0 to 1.
+        has_structured_answer: Whether it returned a structure that the agent had checked.
+        has_reached_limit: Whether a limit of steps or calls ended it.
+        last_answer: The message that a model answered last, and LangChain's `generation_info`.
+    """
+
+    output: object = None
+    confidence: float | None = None
+    has_structured_answer: bool = False
+    has_reached_limit: bool = False
+    last_answer: tuple[object, Mapping[str, Any] | None] = (None, None)
+
+    @property
+    def logprobs(self) -> object:
+        """The log probabilities of the last answer's tokens, in the provider's form."""
+        return logprobs_in(*self.last_answer)
+
+
+@dataclass(slots=True)
+class Pause:
+    """Where and when a run paused.
+
+    Attributes:
+        half_id: The id under which what it recorded before may be stored.
+        paused_at: When it paused, in UTC.
+        checkpoint_id: LangGraph's id of the checkpoint at which it paused, if known.
+        is_stored: Whether what it recorded before is in the store.
+    """
+
+    half_id: str
+    paused_at: datetime
+    checkpoint_id: str | None
+    is_stored: bool = False
 
 
 @dataclass(slots=True, eq=False)
@@ -44,12 +136,10 @@ class Resumption:
         thread_id: The LangGraph thread in which the run had paused.
         earlier: What it recorded before the pause in this process; None if it did not, or if
             another process may have continued it since.
-        checkpoint_id: LangGraph's id of the checkpoint from which it continues, if known.
     """
 
     thread_id: str
     earlier: RunRecord | None
-    checkpoint_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,43 +177,19 @@ class RunRecord:
         raw_text_chars: Characters kept of one text until it is redacted.
         dropped_texts: Texts and inputs that were left out because there was no room.
         started_at: When the run began, in UTC.
-        last_seen_s: When its last event came, in seconds of `time.monotonic`.
         objective: The task as its inputs state it.
         fallback_objective: The task as the first model was asked, in case the inputs state none.
-        open_runs: The ids of its runs that have not ended.
         requested_calls: The tool calls that a model asked for and nobody has answered yet.
-        last_action: The tool that a classic agent chose last, and its input.
         provider_calls: The calls of providers' tools without a result yet, by each of their ids.
-        last_call: The call that began last.
-        last_failure: The error of a chain, as long as nothing has begun after it.
-        final_message: What the model answered last, if that asks for no tool; None if a model was
-            asked, or anything was cancelled, since then.
-        attempts: The latest attempts of LangGraph's nodes that have neither returned nor raised an
-            error, each an `OpenRun`, by their tasks; cancelled ones stay.
-        error_ids: The ids of the exceptions that are recorded already.
-        new_input_threads: The threads in which new input was given, so that a paused run in one
-            of them is abandoned.
-        human_decision: What a human decided on the paused run; None where nobody was asked.
-        is_interrupted: Whether a graph inside it has paused, and nothing has begun since.
-        waiting_model: The model that was called last when a graph inside it paused that has not
-            been resumed: its tool calls wait for an approval.
-        has_reached_limit: Whether a limit of steps or calls ended it.
-        is_over: Whether it has ended, been abandoned, or been left to a parent process.
-        is_settled: Whether its fate is counted, or it is handed to the worker.
+        state: What is known of it while it is under way.
+        human: What a human was asked and answered.
+        claims: What it says of its own outcome.
         ending: How it ended; None while it is under way.
         error: The error that ended it; "" if none did.
         answer: The `gist` of its answer, a text after `write_out`; None if it returned nothing.
-        agent_answer: The answer of a classic agent, which a streamed one does not return.
-        output: What the root run returned, by reference, if the recorder keeps that.
-        claimed_confidence: The confidence that its structured output states, 0 to 1.
-        has_structured_answer: Whether it returned a structure that the agent had checked.
-        logprobs: The log probabilities of the last answer's tokens, in the provider's form.
         verdict: What was said of its outcome while it was under way: a `Verdict`, or the data of
             a `kp.outcome` event.
-        paused_at: When it paused, in UTC; None unless it did.
-        first_half_id: The id under which what it recorded before the pause may be stored.
-        checkpoint_id: LangGraph's id of the checkpoint at which it paused, if known.
-        is_stored: Whether what it recorded before the pause is in the store.
+        pause: Where it paused; None unless it did.
         resumption: The pause that it continues from, until it is joined to the earlier part.
         earlier_part: What is known of its part in another process, once it is joined to that.
         external_traces: Where other tracers record it, by the name of the tool.
@@ -132,9 +198,6 @@ class RunRecord:
         examples: The texts of these examples.
         inner_namespaces: The metadata that name a namespace, of chains inside it where they differ
             from its own.
-        exchanges: What was asked of a human and answered, in the messages that models were given.
-        question: Why it paused, as the graph tells the human who is to decide; "" if it did not.
-        resumed_with: The texts with which a human resumed it.
     """
 
     owner: RecordOwner
@@ -151,38 +214,18 @@ class RunRecord:
     raw_text_chars: int = field(init=False)
     dropped_texts: int = 0
     started_at: datetime = field(default_factory=lambda: datetime.now(UTC))
-    last_seen_s: float = field(init=False)
     objective: str = ""
     fallback_objective: str = ""
-    open_runs: set[UUID] = field(default_factory=set)
     requested_calls: RequestedCalls = field(default_factory=RequestedCalls)
-    last_action: tuple[str, object] = ("", None)
     provider_calls: dict[str, Call] = field(default_factory=dict)
-    last_call: Call | None = None
-    last_failure: Call | None = None
-    final_message: object = None
-    attempts: dict[str, Any] = field(default_factory=dict)
-    error_ids: list[int] = field(default_factory=list)
-    new_input_threads: set[str] = field(default_factory=set)
-    human_decision: HumanDecision | None = None
-    is_interrupted: bool = False
-    waiting_model: Call | None = None
-    has_reached_limit: bool = False
-    is_over: bool = False
-    is_settled: bool = False
+    state: OpenState = field(init=False)
+    human: HumanInput = field(default_factory=HumanInput)
+    claims: Claims = field(default_factory=Claims)
     ending: Ending | None = None
     error: str = ""
     answer: Any = None
-    agent_answer: Any = ""
-    output: object = None
-    claimed_confidence: float | None = None
-    has_structured_answer: bool = False
-    logprobs: object = None
     verdict: Any = None
-    paused_at: datetime | None = None
-    first_half_id: str = ""
-    checkpoint_id: str | None = None
-    is_stored: bool = False
+    pause: Pause | None = None
     resumption: Resumption | None = None
     earlier_part: EarlierPart | None = None
     external_traces: dict[str, ExternalTrace] = field(default_factory=dict)
@@ -190,14 +233,10 @@ class RunRecord:
     shown: dict[str, ShownTrace] = field(default_factory=dict)
     examples: list[str] = field(default_factory=list)
     inner_namespaces: list[Mapping[str, Any]] = field(default_factory=list)
-    exchanges: list[Exchange] = field(default_factory=list)
-    question: str = ""
-    resumed_with: tuple[str, ...] = ()
 
     def __post_init__(self, start: Start) -> None:
         self.run_id, _, name, self.metadata, self.tags = start
         self.name = short_name(name)
-        self.last_seen_s = time.monotonic()
         self.domain = clip(metadata_text(self.metadata, "kp_domain"), 4 * NAME_CHARS).strip()[:100]
         self.thread_id = thread_id_in(self.metadata)
         self.is_langgraph = metadata_text(self.metadata, "ls_integration") in _GRAPHS
@@ -205,10 +244,7 @@ class RunRecord:
         self.room_chars = bounds.run_chars
         self.raw_text_chars = bounds.raw_text_chars
         self.timeline = Timeline(bounds.steps)
-
-    def mark(self, mark: Mark, call: Call) -> None:
-        """Add a start, end or error of `call` to the timeline."""
-        self.timeline.add(mark, call)
+        self.state = OpenState(time.monotonic())
 
     def read(self, reader: Callable[[Any, int], _Text], value: object) -> _Text:
         """Return a step's text or input, read from `value` within what there is room for.
@@ -224,59 +260,54 @@ class RunRecord:
         else:
             text = reader(value, 0)
             self.dropped_texts += bool(text)
-        self.room_chars -= min(text_size(text), self.raw_text_chars - 2 * MARGIN_CHARS)
+        size = len(text) if isinstance(text, str) else text_size(text)
+        self.room_chars -= min(size, self.owner.bounds.text_chars)
         return text
+
+    def read_input(self, inputs: object) -> dict[str, Any]:
+        """Return a tool's input, read within what there is room for."""
+        size = flat_size(inputs)
+        if size is None or size >= min(self.room_chars, self.raw_text_chars):
+            return self.read(as_input, inputs)
+        self.room_chars -= min(size, self.owner.bounds.text_chars)
+        return dict(inputs)  # type: ignore[call-overload, no-any-return]
 
     def note_error(self, error: BaseException) -> None:
         """Remember a recorded exception, so that it is not recorded again when it propagates."""
-        if len(self.error_ids) < self.owner.bounds.steps:
-            self.error_ids.append(id(error))
-
-    def note_exchanges(self, exchanges: Iterable[Exchange]) -> None:
-        """Remember what a human was asked and answered."""
-        for exchange in exchanges:
-            if len(self.exchanges) < MAX_EXCHANGES and exchange not in self.exchanges:
-                self.exchanges.append(exchange)
-
-    def note_resumed(self, earlier: RunRecord) -> None:
-        """Remember what the human answered to the question of a part before a pause."""
-        answers, self.resumed_with = self.resumed_with, ()
-        question = earlier.question
-        self.note_exchanges(Exchange(question, answer) for answer in answers)
-        # The tool that asked may return the answer.
-        self.note_exchanges(Exchange(question, answer, is_step=True) for answer in answers)
+        if len(self.state.error_ids) < self.owner.bounds.steps:
+            self.state.error_ids.append(id(error))
 
     def parts(self) -> Iterator[Any]:
         """Yield all that is recorded of it in words, once it is written out."""
-        yield from (self.objective, self.fallback_objective, self.name, self.error, self.question)
-        yield self.answer
+        yield from (self.objective, self.fallback_objective, self.name, self.error)
+        yield from (self.human.question, self.answer)
         verdict = self.verdict
         note = verdict.get("note") if isinstance(verdict, dict) else attribute(verdict, "note")
         if isinstance(note, str):
             yield clip(note, NOTE_READ_CHARS)
-        for call in dict.fromkeys(call for _, call in self.timeline):
+        for call in self.timeline.calls():
             yield from (call.name, call.input, call.text, call.error)
         for request in self.requested_calls:
             yield as_input(request.arguments, self.raw_text_chars)
 
     def answers(self) -> Iterator[Exchange]:
         """Yield what a human was asked and answered, also by way of a tool."""
-        yield from self.exchanges
-        for call in dict.fromkeys(call for _, call in self.timeline):
+        yield from self.human.exchanges
+        for call in self.timeline.calls():
             yield from exchange_by_tool(call)
 
     def write_out(self) -> None:
         """Turn the structures among answer, texts and errors into text.
 
-        Called on the worker, because it would take the agent's time.
+        Called on the engine's thread, because it would take the agent's time.
         """
         limit = self.raw_text_chars
+        for call in self.timeline.calls():
+            call.write_out(limit)
         if self.ending != "paused":
             self._add_decisions()
         if self.answer is not None:
             self.answer = gist_text(self.answer, limit)
-        for _, call in self.timeline:
-            call.text, call.error = gist_text(call.text, limit), gist_text(call.error, limit)
         if self.earlier_part is not None:
             self._drop_last_texts()
 
@@ -289,13 +320,13 @@ class RunRecord:
             model = request.model
             if model is None or model.kind != "model" or model.is_incomplete:
                 continue
-            if model is self.waiting_model:
+            if model is self.state.waiting_model:
                 continue
             structure = self.read(as_input, request.arguments)
             if request.name and (model.offers_choice or not structure):  # it tells the choice
                 structure = {request.name: structure}
-            texts = (gist_text(one, self.raw_text_chars) for one in (model.text, structure))
-            model.text = join_texts(texts, self.raw_text_chars)
+            texts = (model.text, gist_text(structure, self.raw_text_chars))
+            model.text = join_texts(iter(texts), self.raw_text_chars)
 
     def drop_quotes(self) -> None:
         """Drop what model and retriever only repeat of the examples that the run was shown.
@@ -306,7 +337,7 @@ class RunRecord:
         if not self.examples:
             return
         quotes = Quotes(self.examples)
-        calls = list(dict.fromkeys(call for _, call in self.timeline))
+        calls = self.timeline.calls()
         answer, answering = self.answer, None
         if isinstance(answer, str) and quotes.without(answer) != answer:
             self.answer = quotes.without_in_answer(answer)
@@ -322,7 +353,7 @@ class RunRecord:
     def _drop_last_texts(self) -> None:
         """Drop the last texts of a resumed run, each part of which kept to the bound by itself."""
         room = self.owner.bounds.run_chars
-        for call in dict.fromkeys(call for _, call in self.timeline):
+        for call in self.timeline.calls():
             size = text_size(call.text) + text_size(call.error) + text_size(call.input)
             if room <= 0 and size:
                 call.text, call.error = clip(call.text, 0), clip(call.error, 0)
@@ -333,8 +364,8 @@ class RunRecord:
     @property
     def has_answered(self) -> bool:
         """Whether the model has answered and nothing is under way: it needs no further event."""
-        return not (self.requested_calls or self.open_runs) and bool(
-            answer_in(self.final_message, self.raw_text_chars)
+        return not (self.requested_calls or self.state.open_runs) and bool(
+            answer_in(self.state.final_message, self.raw_text_chars)
         )
 
     @property
@@ -368,8 +399,8 @@ class RunRecord:
         The task, the name and the start are those of the earlier part; what was reported later,
         such as a verdict or a domain, prevails.
         """
-        self.note_resumed(earlier)
-        self.note_exchanges(earlier.exchanges)
+        self.human.note_answered(earlier.human)
+        self.human.note(earlier.human.exchanges)
         self.objective = earlier.objective or self.objective
         self.fallback_objective = earlier.fallback_objective or self.fallback_objective
         self.name = earlier.name or self.name

@@ -8,9 +8,8 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 from uuid import UUID
 
-from kp_langchain.recording.clipping import NAME_CHARS, short_name
-from kp_langchain.recording.plain_values import as_text
-from kp_langchain.recording.safe_reads import default_on_error
+from kp_langchain.recording.safe_reads import NAME_CHARS, default_on_error, short_name
+from kp_langchain.recording.values import as_text
 
 _LONG_ID_CHARS = 10_000
 _DECIMAL_BITS = 512
@@ -70,6 +69,8 @@ def is_inner_call(metadata: Mapping[str, Any], root_metadata: Mapping[str, Any])
         metadata: The metadata of the call.
         root_metadata: Those of the root run; a run that is marked as a whole has no inner calls.
     """
+    if _SOURCE not in metadata and _INTERNAL not in metadata:  # like most
+        return False
     # As text, because values of the user's own may raise when they are compared.
     source, mark = metadata_text(metadata, _SOURCE), metadata_text(metadata, _INTERNAL)
     return (source in _SOURCES and source != metadata_text(root_metadata, _SOURCE)) or (

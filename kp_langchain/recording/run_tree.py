@@ -16,17 +16,18 @@ from __future__ import annotations
 import os
 import time
 import weakref
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from datetime import datetime
+from typing import TYPE_CHECKING, Protocol
 from uuid import UUID
 
 from kp_langchain._logging import warn_once
 from kp_langchain.recording.calls import Call
-from kp_langchain.recording.record_owner import RecordOwner
+from kp_langchain.recording.langchain_context import ambient_run_id
 from kp_langchain.recording.run_record import RunRecord
-from kp_langchain.recording.run_start import Start, thread_id_in
+from kp_langchain.recording.run_start import Start
 
 if TYPE_CHECKING:
+    from kp_langchain.recording.bounds import RecordOwner
     from kp_langchain.recording.score_receivers import TraceFinder
 
 _MAX_RECENTLY_OVER = 1024
@@ -41,16 +42,16 @@ class OpenRun:
     """A run that has not ended.
 
     Attributes:
+        run_id: LangChain's id of it.
         root: The record of the root run that it belongs to.
-        parent_id: The id of the run that it is part of; None for a root run.
-        thread_id: The LangGraph thread that its metadata name.
+        parent: The run that it is part of; None for a root run.
+        metadata: Its metadata.
         call: The call that it is, of a model, tool or retriever; None for a chain.
         name: The name of a chain.
         inner: Up to two of the calls that a tool or retriever makes itself, not through a graph.
         inputs: What a chain was given, in the form of `last_items`.
         has_calls: Whether a call inside it is recorded, so that its outputs show nothing new.
         task: LangGraph's name for one execution of a node, the same for all its attempts.
-        is_limit_node: Whether it is middleware that ends an agent at a limit.
         errors_before: Exceptions that were recorded when it began.
         is_interrupted: Whether it has paused, or something directly below it.
         checkpoint_id: LangGraph's id of the checkpoint at which it paused.
@@ -58,23 +59,66 @@ class OpenRun:
 
     __slots__ = (
         "call", "checkpoint_id", "errors_before", "has_calls", "inner", "inputs",
-        "is_interrupted", "is_limit_node", "name", "parent_id", "root", "task", "thread_id",
+        "is_interrupted", "metadata", "name", "parent", "root", "run_id", "task",
     )  # fmt: skip
 
-    def __init__(self, root: RunRecord, parent_id: UUID | None, thread_id: str | None) -> None:
+    def __init__(self, root: RunRecord, parent: OpenRun | None, start: Start) -> None:
+        self.run_id = start.run_id
         self.root = root
-        self.parent_id = parent_id
-        self.thread_id = thread_id
+        self.parent = parent
+        self.metadata = start.metadata
         self.call: Call | None = None
         self.inner: tuple[Call, ...] = ()
         self.name = ""
         self.inputs: object = None
         self.has_calls = False
         self.task = ""
-        self.is_limit_node = False
-        self.errors_before = len(root.error_ids)
+        self.errors_before = len(root.state.error_ids)
         self.is_interrupted = False
         self.checkpoint_id: str | None = None
+
+    @property
+    def place(self) -> object:
+        """What all attempts at one call have in common: what they are part of."""
+        return None if self.parent is None else self.parent.run_id
+
+    def outer_call(self) -> OpenRun | None:
+        """Return the tool or retriever that makes a call; None if a graph inside it does."""
+        outer = self.parent
+        for _ in range(_MAX_CHAINS):
+            if outer is None or outer.task != self.task:
+                return None
+            if outer.call is not None:
+                return outer if outer.call.kind != "model" else None
+            outer = outer.parent
+        return None
+
+    def note_call_inside(self) -> None:
+        """Note in the runs around it that a call inside them is recorded."""
+        outer = self.parent
+        while outer is not None and not outer.has_calls:
+            outer.has_calls = True
+            outer = outer.parent
+
+
+class RunReceiver(Protocol):
+    """Takes the runs of a recorder, on the agent's thread: it must not wait."""
+
+    @property
+    def keeps_paused(self) -> bool:
+        """Whether paused runs are kept where other processes may resume them."""
+
+    def prepare(self) -> None:
+        """Get ready for a run that begins."""
+
+    def add(self, record: RunRecord) -> None:
+        """Take a run that ended."""
+
+    def add_paused(self, record: RunRecord) -> None:
+        """Take a run that paused, which is also kept in memory."""
+
+    def forget_paused(self, thread_id: str, until: datetime) -> None:
+        """Forget what had paused in a thread by a time, in UTC."""
 
 
 class RunTree:
@@ -82,7 +126,9 @@ class RunTree:
 
     Args:
         owner: What the records of its root runs share.
-        ambient: Returns the id of the run that LangChain's context names as the current one.
+        receiver: Takes each root run that ends or pauses, in the thread of its last event.
+        is_live: Whether the events come from runs around this code, whose ids LangChain's context
+            names; False for runs that are played again.
         find_traces: Looks up where other tracers record a root run, whenever something begins or
             ends inside it; None if nobody wants to know.
     """
@@ -90,13 +136,16 @@ class RunTree:
     def __init__(
         self,
         owner: RecordOwner,
-        ambient: Callable[[], UUID | None],
+        receiver: RunReceiver,
+        *,
+        is_live: bool = False,
         find_traces: TraceFinder | None = None,
     ) -> None:
         self.owner = owner
         self.bounds = owner.bounds
         self.counters = owner.counters
-        self._ambient = ambient
+        self._receiver = receiver
+        self._is_live = is_live
         self._find_traces = find_traces
         self._open: dict[UUID, OpenRun] = {}
         self._roots: dict[RunRecord, None] = {}  # in the order in which they began
@@ -112,78 +161,61 @@ class RunTree:
         run is remembered until it ends, because what begins inside it is none.
         """
         run_id, parent_id, _, metadata, _ = start
-        parent = self._open.get(parent_id) if parent_id is not None else None
+        parent = self._open.get(parent_id)  # type: ignore[arg-type]
         if parent is None:
             # LangChain drops the parent when it tries a fallback, but its context still names it.
-            outer = self._ambient()
-            if parent_id in self._late or parent_id in self._over or outer in self._late:
+            outer_id = ambient_run_id() if self._is_live else None
+            if parent_id in self._late or parent_id in self._over or outer_id in self._late:
                 _remember(self._late, run_id, _MAX_LATE)
                 return None
-            if outer is not None and outer != run_id:
-                parent = self._open.get(outer)
-                parent_id = outer if parent is not None else parent_id
+            if outer_id != run_id:
+                parent = self._open.get(outer_id)  # type: ignore[arg-type]
         root = RunRecord(self.owner, start) if parent is None else parent.root
-        entry = OpenRun(root, parent_id, thread_id_in(metadata))
-        root.open_runs.add(run_id)  # first, so that whoever ends the root finds all of its runs
+        run = OpenRun(root, parent, start)
+        if self._open.setdefault(run_id, run) is not run:
+            return None
+        root.state.open_runs.add(run)
         if parent is None:
             self._roots[root] = None
-        if self._open.setdefault(run_id, entry) is not entry:
-            if parent is None:
-                self._roots.pop(root, None)
-            return None
-        if parent is None:
             self.counters.add("runs")
+            self._receiver.prepare()
             self._make_room()
         else:
-            root.last_seen_s = time.monotonic()
-            find_traces = self._find_traces
-            if find_traces is not None and parent_id is not None and not find_traces.is_done(root):
-                find_traces(root, parent_id)
-        if root.is_over:  # it ended in another thread just now
+            root.state.last_seen_s = time.monotonic()
+            if self._find_traces is not None and not self._find_traces.is_done(root):
+                self._find_traces(root, parent.run_id)
+        if root.state.is_over:  # it ended in another thread just now
             self._open.pop(run_id, None)
             _remember(self._late, run_id, _MAX_LATE)
             return None
         if not root.is_langgraph and "langgraph_step" in metadata:
             root.is_langgraph = True
-        return entry
-
-    def _outer_call(self, entry: OpenRun) -> OpenRun | None:
-        """Return the tool or retriever that makes a call; None if a graph inside it does."""
-        outer: OpenRun | None = entry
-        for _ in range(_MAX_CHAINS):
-            if outer is None or outer.parent_id is None:
-                return None
-            outer = self._open.get(outer.parent_id)
-            if outer is None or outer.task != entry.task:
-                return None
-            if outer.call is not None:
-                return outer if outer.call.kind != "model" else None
-        return None
+        return run
 
     def _finish(self, run_id: UUID) -> OpenRun | None:
         """Claim the end of a run; return None if it is not open."""
-        entry = self._open.pop(run_id, None)
-        if entry is not None:
-            root = entry.root
-            root.open_runs.discard(run_id)
-            find_traces = self._find_traces
-            if find_traces is not None and not find_traces.is_done(root):
-                find_traces(root, run_id)  # inside a model, nothing begins
+        run = self._open.pop(run_id, None)
+        if run is not None:
+            root = run.root
+            root.state.open_runs.discard(run)
+            root.state.last_seen_s = time.monotonic()
+            if self._find_traces is not None and not self._find_traces.is_done(root):
+                self._find_traces(root, run_id)  # inside a model, nothing begins
         elif self._late.pop(run_id, _ABSENT) is not _ABSENT:
             _remember(self._over, run_id, _MAX_RECENTLY_OVER)
-        return entry
+        return run
 
     def _take(self, root: RunRecord) -> bool:
         """Claim the end of a root; return False if somebody else has."""
         return self._roots.pop(root, _ABSENT) is not _ABSENT
 
     def _forget(self, root: RunRecord) -> None:
-        root.is_over = True
+        root.state.is_over = True
         _remember(self._over, root.run_id, _MAX_RECENTLY_OVER)
-        for run_id in list(root.open_runs):
-            self._open.pop(run_id, None)
-            _remember(self._late, run_id, _MAX_LATE)
-        root.open_runs.clear()
+        for run in list(root.state.open_runs):
+            self._open.pop(run.run_id, None)
+            _remember(self._late, run.run_id, _MAX_LATE)
+        root.state.open_runs.clear()
 
     def _make_room(self) -> None:
         """Abandon the roots silent for longest if there are too many, and sweep now and then."""
@@ -204,29 +236,23 @@ class RunTree:
         now = time.monotonic()
         self._next_sweep_s = now + self.bounds.run_timeout_s / 10
         for root in list(self._roots):
-            if root.last_seen_s < now - self.bounds.run_timeout_s:
+            if root.state.last_seen_s < now - self.bounds.run_timeout_s:
                 self._abandon(root)
-        for run_id, entry in list(self._open.items()):
-            if entry.root.is_over:  # a signal handler raised after its root ended
-                self._open.pop(run_id, None)
 
     def _most_silent(self) -> RunRecord | None:
-        return min(list(self._roots), key=lambda root: root.last_seen_s, default=None)
+        return min(list(self._roots), key=lambda root: root.state.last_seen_s, default=None)
 
     def _abandon(self, root: RunRecord | None) -> bool:
         if root is None or not self._take(root):
             return False
-        try:
-            self._forget(root)
-        finally:
-            self.counters.add("abandoned")
+        self._forget(root)
+        self.counters.add("abandoned")
         return True
 
     def close(self) -> None:
         """Abandon all roots that are open."""
         while self._abandon(self._most_silent()):
             pass
-        self.sweep()
 
     @property
     def open_count(self) -> int:
@@ -239,12 +265,12 @@ class RunTree:
         Runs that the child starts inside the innermost open run are its own. Runs that it starts
         directly below another open run belong to the parent's run, which both processes continue.
         """
-        entries, self._open = self._open, {}
+        runs, self._open = self._open, {}
         roots, self._roots = self._roots, {}
-        for entry in entries.values():
-            entry.root.is_over = True
-            if entry.parent_id in entries:
-                _remember(self._late, entry.parent_id, _MAX_LATE)
+        for run in runs.values():
+            run.root.state.is_over = True
+            if run.parent is not None:
+                _remember(self._late, run.parent.run_id, _MAX_LATE)
         counts = self.counters.counts()
         for name in ("queued", "queued_verdicts", "scores_queued"):
             self.counters.add(name, -counts.get(name, 0))

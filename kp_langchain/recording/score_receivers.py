@@ -6,6 +6,7 @@ knows it. It is never guessed: a run without one is counted, and its score is no
 
 from __future__ import annotations
 
+import logging
 import time
 import weakref
 from collections.abc import Iterable, Sequence
@@ -16,18 +17,20 @@ from typing import TYPE_CHECKING, ClassVar, Final, Protocol, cast
 from uuid import UUID
 
 from kp_langchain._forksafe import allow_forks
-from kp_langchain._host_exceptions import raised_by_host
 from kp_langchain._logging import describe_error, warn_once
-from kp_langchain.errors import ConfigError, KPError
+from kp_langchain.errors import NOT_FOUND, ConfigError, KPError, status_of
 from kp_langchain.gate.external_trace import ExternalTrace
 from kp_langchain.near_names import near_name
-from kp_langchain.recording.http_status import NOT_FOUND, status_of
-from kp_langchain.recording.worker import Worker, lane_for
+from kp_langchain.recording import exit_hooks
+from kp_langchain.recording.counters import total
+from kp_langchain.recording.user_calls import SENDING, Lane, lane_for
 
 if TYPE_CHECKING:
     from kp_langchain.gate import ScoredTrace
     from kp_langchain.recording.counters import Counters
     from kp_langchain.recording.run_record import RunRecord
+
+log = logging.getLogger("kp_langchain")
 
 _MOST_SEARCHES = 8
 _ATTEMPTS = 4
@@ -142,9 +145,7 @@ class TraceFinder:
                 continue
             try:
                 external: object = receiver.find_trace(root.run_id, parent_id)
-            except BaseException as error:
-                if raised_by_host(error):
-                    raise
+            except Exception as error:  # noqa: BLE001 - the tool's package
                 self.counters.add("callback_errors")
                 warn_once(
                     f"find_trace:{receiver.name}:{type(error).__name__}",
@@ -175,12 +176,12 @@ class TraceFinder:
 
 
 # The lanes of tools that did not answer the last time; handlers made per request share them.
-_unanswering: weakref.WeakSet[Worker] = weakref.WeakSet()
+_unanswering: weakref.WeakSet[Lane] = weakref.WeakSet()
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, weakref_slot=True)
 class ReceiverSink:
-    """Hands scored runs to one score receiver, which sends them on a thread of its own.
+    """Hands scored runs to one score receiver, which sends them on the pool `SENDING`.
 
     Attributes:
         receiver: The receiver.
@@ -191,14 +192,12 @@ class ReceiverSink:
     receiver: ScoreReceiver
     counters: Counters
     max_queue: int
-    error_counter: ClassVar[str] = "scores_failed"
-    calls_user_code: ClassVar[bool] = False
-    _lane: Worker = field(init=False)
+    _lane: Lane = field(init=False)
 
     def __post_init__(self) -> None:
-        self._lane = lane_for(
-            ("scores", id(self.receiver)), f"kp_langchain {self.receiver.name}", at_exit="last"
-        )
+        name = f"kp_langchain {self.receiver.name}"
+        self._lane = lane_for(("scores", id(self.receiver)), name, SENDING)
+        _sinks.add(self)
 
     @property
     def name(self) -> str:
@@ -230,6 +229,11 @@ class ReceiverSink:
         else:
             self.counters.add("scores_queued")
             self._lane.submit(lambda: self._send(scored, external))
+
+    @property
+    def has_queued(self) -> bool:
+        """Whether something waits to be sent, or is being sent."""
+        return self.counters.counts().get("scores_queued", 0) > 0
 
     def wait(self, timeout_s: float) -> bool:
         """Wait until all that was queued so far is sent, or has failed.
@@ -281,11 +285,11 @@ class ReceiverSink:
             self.counters.add("scores_queued", -1)
 
 
-def wait_for(sinks: Iterable[object], timeout_s: float) -> bool:
+def wait_for(receivers: Iterable[ReceiverSink], timeout_s: float) -> bool:
     """Wait until the scores that were queued so far are sent, or have failed.
 
     Args:
-        sinks: Sinks; only those of score receivers are waited for.
+        receivers: Those that have them.
         timeout_s: Seconds to wait at most, in all.
 
     Returns:
@@ -293,7 +297,21 @@ def wait_for(sinks: Iterable[object], timeout_s: float) -> bool:
     """
     until = time.monotonic() + timeout_s
     are_done = True
-    for sink in sinks:
-        if isinstance(sink, ReceiverSink):
-            are_done &= sink.wait(max(0.0, until - time.monotonic()))
+    for one in receivers:
+        are_done &= one.wait(max(0.0, until - time.monotonic()))
     return are_done
+
+
+def _finish(timeout_s: float) -> None:
+    wait_for([one for one in list(_sinks) if one.has_queued], timeout_s)
+    if unsent := total("scores_queued"):
+        log.warning(
+            "%d scores were not sent to other tools within %.0f s of exit. Call handler.send() "
+            "before the program ends, or raise exit_timeout_s",
+            unsent,
+            exit_hooks.exit_timeout_s,
+        )
+
+
+_sinks: weakref.WeakSet[ReceiverSink] = weakref.WeakSet()
+exit_hooks.at_finish["scores"] = _finish

@@ -1,4 +1,4 @@
-"""From the calls of a run to the steps of a trace.
+"""From the calls of a run to the steps of a trace, and to the trace.
 
 A model's answer is a thought and stands where the model was asked. A tool or retriever is a
 `tool_call` where it starts and an `observation` where it ends. A failure is an `error_recovery` if
@@ -9,11 +9,17 @@ one call are one step with their number.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kp_langchain.calibration.failed_outputs import output_failed
-from kp_langchain.recording.calls import Call, Mark
-from kp_langchain.recording.timeline import Timeline
+from kp_langchain.recording.calls import Call, Mark, Timeline
+from kp_langchain.schema import ReasoningTrace
+
+if TYPE_CHECKING:
+    from kp_langchain.config import DomainPolicy
+    from kp_langchain.recording.redactor import Redactor
+    from kp_langchain.recording.run_record import RunRecord
+    from kp_langchain.verdict import Verdict
 
 Step = dict[str, Any]
 """A step in wire form, before redaction."""
@@ -55,13 +61,14 @@ def build_steps(timeline: Timeline, *, fatal: str, answer: str) -> StepList:
         answer: The run's answer, for a run that shows no other step.
     """
     builder = _Builder(fatal)
-    for at, mark, call in _marks_in_order(timeline):
+    marks = _marks_in_order(timeline)
+    for at, mark, call in marks:
         builder.add(at, mark, call)
     step_list = builder.step_list
-    models = [call for _, call in timeline if call.kind == "model" and not call.is_void]
+    models = [call for _, _, call in marks if call.kind == "model"]
     if not step_list.steps and models:
         builder.add_step("thought", content=answer)
-    builder.settle_failures(_last_start(timeline))
+    builder.settle_failures(max((at for at, mark, _ in marks if mark == "start"), default=-1))
     answers = [call for call in models if answer.strip() and answer in call.text]
     if answers:  # a log, a title or the like may follow the answer
         step_list.is_incomplete = answers[-1].is_incomplete
@@ -90,13 +97,6 @@ def _marks_in_order(timeline: Timeline) -> list[tuple[int, Mark, Call]]:
         if call.is_void and mark == "start" and call.tool_call_id is not None:
             places[call.tool_call_id] = place
     return [(at, mark, call) for at, mark, call in marks if not call.is_void]
-
-
-def _last_start(timeline: Timeline) -> int:
-    starts = (
-        at for at, (mark, call) in enumerate(timeline) if mark == "start" and not call.is_void
-    )
-    return max(starts, default=-1)
 
 
 @dataclass
@@ -242,3 +242,49 @@ def _tool(call: Call) -> Step:
     if call.mcp_server:
         tool["mcp_server"] = call.mcp_server
     return tool
+
+
+def build_trace(
+    record: RunRecord,
+    step_list: StepList,
+    *,
+    domain: str,
+    agent_id: str | None,
+    policy: DomainPolicy,
+    verdict: Verdict,
+    answer: str,
+    redaction: Redactor,
+) -> ReasoningTrace:
+    """Return the trace of a run; every text is redacted.
+
+    Args:
+        record: The run.
+        step_list: Its steps.
+        domain: Its domain, redacted.
+        agent_id: `kp:agent:<id>`, checked with the handler's arguments.
+        policy: The policy of the domain.
+        verdict: Success and confidence, both stated.
+        answer: The final answer.
+        redaction: Redacts the texts.
+    """
+    level = policy.privacy_level
+    objective = record.objective or record.fallback_objective or record.name or "(not stated)"
+    return ReasoningTrace.model_validate(
+        {
+            "metadata": {
+                "created_at": record.started_at,
+                "agent_id": agent_id,
+                "framework": "langgraph" if record.is_langgraph else "langchain",
+                "task_domain": domain,
+                "success": verdict.success,
+                "visibility": policy.visibility,
+                "privacy_level": level,
+            },
+            "task": {"objective": redaction.task(objective, level) or "(removed)"},
+            "steps": [redaction.step(step, level) for step in step_list.steps],
+            "outcome": {
+                "result_summary": redaction.text(record.error or answer, level),
+                "confidence": verdict.confidence,
+            },
+        }
+    )

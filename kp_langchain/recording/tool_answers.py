@@ -2,78 +2,114 @@
 
 A node of the graph, a limit, middleware or a human may answer a requested call with a message, or
 nobody may answer it at all. Each is recorded as if a tool had run.
+
+A graph that runs elsewhere, such as LangGraph's `RemoteGraph`, sends no events. Only the state that
+it returns shows what it did: the messages in it are JSON objects, while those of a local graph are
+LangChain's own.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import takewhile
+from itertools import islice, takewhile
 from typing import Any, Literal
 
-from kp_langchain.recording.answer import structured_response_in
+from kp_langchain.recording.answers import (
+    ended_early,
+    messages_since,
+    refusal_in,
+    structured_response_in,
+)
 from kp_langchain.recording.calls import Call
-from kp_langchain.recording.clipping import clip
-from kp_langchain.recording.message_parts import parts_of
 from kp_langchain.recording.messages import (
     is_command,
+    is_message,
     message_text,
     messages_in,
     tool_messages_in,
 )
-from kp_langchain.recording.plain_values import as_input, as_text
-from kp_langchain.recording.provider_calls import mark_parts
+from kp_langchain.recording.provider_calls import mark_parts, parts_of
 from kp_langchain.recording.requested_calls import RequestedCall, UnnamedCallKey, requests_in
 from kp_langchain.recording.run_record import RunRecord
-from kp_langchain.recording.safe_reads import MAPPING, MAX_ITEMS, attribute, default_on_error
-from kp_langchain.recording.stop_reasons import ended_early, refusal_in
+from kp_langchain.recording.safe_reads import MAPPING, MAX_ITEMS, attribute, clip, default_on_error
+from kp_langchain.recording.values import as_input, as_text
 
+_GROUNDING = "grounding_metadata"  # what Google's models looked up
+_REMOTE_TYPES = ("ai", "tool")
+# Messages of its own that a node may add to those of a remote graph, as a supervisor does.
+_MAX_ADDED = 2
 _UNPARSED = "the arguments of the call cannot be parsed"
 
 
-def record_model_answer(root: RunRecord, call: Call, message: object) -> None:
+def record_model_answer(root: RunRecord, call: Call, message: object) -> bool:
     """Record what a model answered, and the tool calls that it made or asks for.
 
     Args:
         root: The run; changed.
         call: The call of the model; changed.
         message: The answer.
+
+    Returns:
+        Whether it asks for tool calls.
     """
-    refusal = clip(refusal_in(message), root.raw_text_chars)
-    metadata = attribute(message, "response_metadata")
-    call.is_incomplete = call.is_incomplete or bool(refusal) or ended_early(metadata)
+    content, metadata = attribute(message, "content"), attribute(message, "response_metadata")
+    call.is_incomplete = call.is_incomplete or (bool(metadata) and ended_early(metadata))
     last = call
-    if parts := parts_of(message, root.raw_text_chars):
-        last = mark_parts(root, call, parts)
+    is_short = type(content) is str and len(content) <= root.raw_text_chars
+    if is_short and _is_plain(message, metadata):
+        call.text, call.has_tags = root.read(clip, content), True
     else:
-        call.text = root.read(message_text, message)
-    last.refusal = refusal
-    record_requests(root, last, message)
+        refusal = clip(refusal_in(message), root.raw_text_chars)
+        call.is_incomplete = call.is_incomplete or bool(refusal)
+        if parts := parts_of(message, root.raw_text_chars):
+            last = mark_parts(root, call, parts)
+        else:
+            call.text = root.read(message_text, message)
+        last.refusal = refusal
+    return _record_requests(root, last, message)
 
 
-def record_requests(root: RunRecord, model: Call, message: object) -> None:
+def _is_plain(message: object, metadata: object) -> bool:
+    """Return whether a message with a text as its content holds nothing else, like most."""
+    extra = attribute(message, "additional_kwargs")
+    has_more = type(extra) is not dict or any(extra.values())
+    return not has_more and type(metadata) is dict and _GROUNDING not in metadata
+
+
+def _record_requests(root: RunRecord, model: Call, message: object) -> bool:
     """Note the tool calls that a model's answer asks for; those that cannot be parsed fail at once.
 
     Args:
         root: The run; changed.
         model: The call of the model.
         message: The answer.
+
+    Returns:
+        Whether there are any that can be parsed.
     """
-    for request in requests_in(message, "tool_calls", model):
+    requests = attribute(message, "tool_calls")
+    for request in requests_in(requests, model):
         root.requested_calls.add(request)
-    for request in requests_in(message, "invalid_tool_calls", model):
+    for request in requests_in(attribute(message, "invalid_tool_calls"), model):
         call = begin_requested(root, request)
         call.has_ended = call.has_failed = True
         call.error = root.read(as_text, request.error) or _UNPARSED
-        root.mark("error", call)
+        root.timeline.add("error", call)
         root.requested_calls.add_unparsed(request.call_id, call)
+    return bool(requests)
 
 
 def begin_requested(root: RunRecord, request: RequestedCall) -> Call:
     """Record the start of a requested call that no tool begins, and return the call."""
     call = Call("tool", request.name, ("tool", request.call_id))
     call.input = root.read(as_input, request.arguments)
-    root.mark("start", call)
+    root.timeline.add("start", call)
     return call
+
+
+def may_be_answered(root: RunRecord) -> bool:
+    """Return whether a message may answer a tool call that no tool has answered."""
+    return bool(root.requested_calls) or root.resumption is not None
 
 
 def record_answers(root: RunRecord, outputs: object) -> None:
@@ -83,12 +119,15 @@ def record_answers(root: RunRecord, outputs: object) -> None:
         root: The run; changed.
         outputs: What the chain returned.
     """
-    requested_here: set[str] = set()  # in the same outputs
-    for message in messages_in(outputs):
-        if message.type == "ai":
-            requested_here.update(one.call_id for one in requests_in(message, "tool_calls", None))
-        if message.type != "tool":
-            continue
+    messages = messages_in(outputs)
+    answers = [message for message in messages if message.type == "tool"]
+    if not answers:
+        return
+    models = (message for message in messages if message.type == "ai")
+    requests = (attribute(message, "tool_calls") for message in models)
+    # in the same outputs
+    requested_here = {one.call_id for each in requests for one in requests_in(each, None)}
+    for message in answers:
         call_id = attribute(message, "tool_call_id")
         verdict = _structure_verdict(outputs) if call_id in requested_here else None
         if verdict == "accepted":
@@ -108,7 +147,7 @@ def record_answers_in_input(root: RunRecord, messages: object) -> None:
         messages: The model's input.
     """
     for message in _last_tool_messages(messages):
-        record_answer(root, message, by_human=root.human_decision != "approved")
+        record_answer(root, message, by_human=root.human.decision != "approved")
 
 
 def record_unanswered(root: RunRecord, outputs: object) -> None:
@@ -123,7 +162,7 @@ def record_unanswered(root: RunRecord, outputs: object) -> None:
         return
     if structured_response_in(outputs) is not None:
         return
-    for last_request in requests_in(messages[-1], "tool_calls", None):
+    for last_request in requests_in(attribute(messages[-1], "tool_calls"), None):
         if (request := root.requested_calls.take(last_request.call_id)) is not None:
             call = begin_requested(root, request)
             has_waited = root.requested_calls.has_waited(request.call_id)
@@ -152,18 +191,18 @@ def record_answer(
     elif call is None and root.is_awaiting_first_half and requested.is_unseen(call_id):
         # The request is known once the first half is read; see `name_answers`.
         call = Call("tool", "", UnnamedCallKey(call_id, by_human))
-        root.mark("start", call)
+        root.timeline.add("start", call)
     if call is None:
         return None
     call.has_ended, call.is_cancelled = True, False
     call.has_failed = has_failed and not call.is_rejected
-    root.mark(call.set_result(root.read(message_text, message)), call)
+    root.timeline.add(call.set_result(root.read(message_text, message)), call)
     return call
 
 
 def _may_be_rejected(root: RunRecord) -> bool:
     """Return whether a human may have rejected a call."""
-    return root.human_decision in ("rejected", "unclear")
+    return root.human.decision in ("rejected", "unclear")
 
 
 def answer_to_call(output: object, call_id: str | None) -> Any:
@@ -183,12 +222,6 @@ def answer_to_call(output: object, call_id: str | None) -> Any:
     answers = tool_messages_in(output)
     of_call = [one for one in answers if call_id in (None, attribute(one, "tool_call_id"))]
     return of_call[-1] if of_call else None
-
-
-@default_on_error(False)
-def is_error_output(output: object) -> bool:
-    """Return whether a tool's output is a message that says that it failed."""
-    return bool(getattr(output, "status", None) == "error")
 
 
 @default_on_error(())
@@ -220,3 +253,54 @@ def _structure_verdict(outputs: object) -> Literal["accepted", "refused"] | None
             if isinstance(text, str) and text.startswith("Error: "):
                 return "refused"
     return None
+
+
+def record_remote_answers(root: RunRecord, inputs: object, outputs: object) -> bool:
+    """Record the answers and tool calls that only the state returned by a remote graph shows.
+
+    Args:
+        root: The run; changed.
+        inputs: What the chain was given that returned the state.
+        outputs: What it returned.
+
+    Returns:
+        Whether there are any.
+    """
+    last = root.state.last_call
+    # Without ids, which a server gives, they may be a note of what was recorded already.
+    messages = _remote_messages(inputs, outputs, needs_ids=last is not None and not last.is_remote)
+    for message in messages:
+        if message.type == "ai":
+            model = root.state.last_call = Call("model", "", object())  # a unique key: no retries
+            root.timeline.add("start", model)
+            model.has_ended = model.is_remote = True
+            record_model_answer(root, model, message)
+        elif (call := record_answer(root, message, by_human=False)) is not None:
+            call.is_remote = True
+    return bool(messages)
+
+
+@default_on_error(())
+def _remote_messages(inputs: object, outputs: object, *, needs_ids: bool) -> Sequence[Any]:
+    if is_message(outputs):  # like many
+        return ()
+    state: Any = outputs.update if is_command(outputs) else outputs  # type: ignore[attr-defined]
+    if not isinstance(state, MAPPING):
+        return ()
+    for key, messages in islice(state.items(), MAX_ITEMS):
+        if isinstance(inputs, MAPPING) and key not in inputs:
+            continue  # such as a log of what was recorded already
+        if isinstance(messages, list) and any(map(_is_remote, messages[-1 - _MAX_ADDED :])):
+            given = inputs.get(key) if isinstance(inputs, MAPPING) else inputs
+            new = [one for one in messages_since(given, messages) if _is_remote(one)]
+            if needs_ids and not any(one.get("id") for one in new):
+                return ()
+            # Imported here because it takes 0.2 s, unless an agent has loaded it.
+            from kp_langchain.recording.provider_messages import read_messages
+
+            return read_messages(new[::-1])
+    return ()
+
+
+def _is_remote(message: object) -> bool:
+    return type(message) is dict and message.get("type") in _REMOTE_TYPES and "content" in message

@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from itertools import islice
 
-from kp_langchain._host_exceptions import raised_by_host
 from kp_langchain.errors import VerdictError
-from kp_langchain.recording.clipping import clean, clip
+from kp_langchain.recording.safe_reads import clean, clip
 from kp_langchain.verdict import NOTE_READ_CHARS, Verdict, is_unit
 
 _KEYS = ("success", "confidence", "note")
@@ -37,9 +36,7 @@ def read_verdict(value: object, source: str) -> Verdict | None:
         return _read(value, source)
     except VerdictError:
         raise
-    except BaseException as error:  # somebody else's mapping, which may do anything
-        if raised_by_host(error):
-            raise
+    except Exception as error:  # somebody else's mapping, which may do anything
         raise VerdictError(f"it cannot be read ({type(error).__name__})") from error
 
 

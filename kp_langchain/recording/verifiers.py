@@ -19,13 +19,13 @@ from typing import TYPE_CHECKING, Any
 from kp_langchain._logging import describe_error, warn_once
 from kp_langchain.errors import BusyError
 from kp_langchain.recording.outcome import FinishedRun
-from kp_langchain.recording.time_limit import name_of
+from kp_langchain.recording.user_calls import name_of
 from kp_langchain.recording.verdict_reader import read_verdict
 
 if TYPE_CHECKING:
+    from kp_langchain.gate.run import Run
     from kp_langchain.recording.counters import Counters
-    from kp_langchain.recording.draft import Draft
-    from kp_langchain.recording.worker import Worker
+    from kp_langchain.recording.user_calls import Lane
     from kp_langchain.verdict import Verdict
 
 Verifier = Callable[[FinishedRun], bool | float | Mapping[str, Any] | Awaitable[Any] | None]
@@ -51,19 +51,19 @@ class Verifiers:
         """Whether this code runs inside a verifier."""
         return _inside.get()
 
-    def ask(self, draft: Draft, lane: Worker) -> list[Verdict]:
+    def ask(self, judged: Run, lane: Lane) -> list[Verdict]:
         """Ask one after the other, until one says whether the run succeeded.
 
         Args:
-            draft: The redacted run; verifiers receive its `looked_successful` as `success`.
-            lane: The worker on which this is called.
+            judged: The redacted run; verifiers receive its `looked_successful` as `success`.
+            lane: The lane on which this is called.
 
         Returns:
             The verdicts of those that were asked, in order; their notes are not redacted.
         """
         verdicts: list[Verdict] = []
         for function in self.functions:
-            verdict = self._verdict(function, _finished_run(draft), lane)
+            verdict = self._verdict(function, _finished_run(judged), lane)
             if verdict is None:
                 continue
             verdicts.append(verdict)
@@ -71,7 +71,7 @@ class Verifiers:
                 break
         return verdicts
 
-    def _verdict(self, function: Verifier, run: FinishedRun, lane: Worker) -> Verdict | None:
+    def _verdict(self, function: Verifier, run: FinishedRun, lane: Lane) -> Verdict | None:
         source = f"verifier {name_of(function)}"
         ask = partial(_ask, function, run, source, self.timeout_s)
         try:
@@ -115,19 +115,19 @@ async def _within(answer: Awaitable[object], limit_s: float) -> object:
     return await asyncio.wait_for(answer, limit_s)
 
 
-def _finished_run(draft: Draft) -> FinishedRun:
-    trace = draft.trace
+def _finished_run(run: Run) -> FinishedRun:
+    trace = run.trace
     result = trace.outcome.result_summary
     return FinishedRun(
-        run_id=draft.run_id,
+        run_id=run.run_id,
         domain=trace.metadata.task_domain,
         objective=trace.task.objective,
         # Copies, because a late verifier still has its steps when the trace is stored.
         steps=tuple(step.model_copy(deep=True) for step in trace.steps),
-        answer="" if draft.failed else result,
+        answer="" if run.failed else result,
         output=None,
-        error=result if draft.failed else "",
-        success=draft.looked_successful,
+        error=result if run.failed else "",
+        success=run.looked_successful,
         metadata={},
     )
 

@@ -151,7 +151,7 @@ class Rules(BaseModel):
     """The user's own redaction rules, in addition to the built-in ones.
 
     The regular expressions use the syntax of the package `regex`, a superset of `re`. If one takes
-    longer than a second on a text, that text is dropped and its run is not contributed. The pattern
+    longer than a second on a text, that text is dropped and its run is not kept. The pattern
     is then suspended for a minute, and the texts that it would search are dropped as well.
 
     Attributes:

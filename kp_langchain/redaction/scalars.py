@@ -11,12 +11,11 @@ import tomllib
 from itertools import islice
 from typing import Any
 
-import yaml  # type: ignore[import-untyped]
-
 from kp_langchain.redaction.spans import PLACEHOLDER
 
+# PyYAML is imported where a text may be YAML: it takes 20 ms to load, and most runs have none.
+
 _MAX_CHARS = 65_536
-_LOADER: Any = getattr(yaml, "CSafeLoader", None)  # without it, reading takes 50 times as long
 _SLOW_CHARS = 4096
 # A placeholder that may start a scalar, or be within brackets. A quote does not start one within.
 _BARE = re.compile(
@@ -102,20 +101,27 @@ def _is_yaml(text: str) -> bool:
         match = _ONE_ENTRY.match(text) if is_one_entry else _ROOT_LINES.fullmatch(f"{text}\n")
         if match is None:
             return False
+    import yaml  # type: ignore[import-untyped]
+
     return any(isinstance(event, yaml.CollectionStartEvent) for event in _events(text))
 
 
 def _events(text: str) -> list[Any]:
     """Return the events of a text that is YAML; none if it is not."""
-    if _LOADER is None and len(text) > _SLOW_CHARS:
+    import yaml
+
+    loader = getattr(yaml, "CSafeLoader", None)  # without it, reading takes 50 times as long
+    if loader is None and len(text) > _SLOW_CHARS:
         return []
     try:
-        return list(yaml.parse(text, Loader=_LOADER or yaml.SafeLoader))
+        return list(yaml.parse(text, Loader=loader or yaml.SafeLoader))
     except (yaml.YAMLError, ValueError, RecursionError):
         return []
 
 
 def _quote_in_yaml(text: str) -> str:
+    import yaml
+
     # With letters in its place, a placeholder is a part of a scalar whose start and end can be read.
     letters = PLACEHOLDER.sub(lambda match: "x" * len(match.group()), text)
     pieces, position, flow_depth = [], 0, 0

@@ -1,6 +1,7 @@
-"""The keys of registries, in one file in the data folder that only its owner may read.
+"""The keys of registries: where they are stored, which one a registry gets, whose it is.
 
-Each key is stored under its registry's URL, so that it is never sent to another registry.
+They are in one file in the data folder that only its owner may read. Each is stored under its
+registry's URL, so that it is never sent to another registry.
 """
 
 from __future__ import annotations
@@ -10,29 +11,30 @@ import json
 import os
 import sqlite3
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING
 
-from pydantic import SecretStr
+from pydantic import BaseModel, SecretStr, TypeAdapter, ValidationError
 
+from kp_langchain._logging import warn_once
+from kp_langchain.agent_id import check_agent_id, normalise_agent_id, redact_agent_id
 from kp_langchain.config import data_dir
 from kp_langchain.errors import ConfigError
 from kp_langchain.private_files import read_private_file
-from kp_langchain.registry.urls import base_url
+from kp_langchain.registry.client import Registry
+from kp_langchain.registry.exchange import base_url
 from kp_langchain.store.sqlite_files import make_private
+
+if TYPE_CHECKING:
+    from kp_langchain.config import Settings
 
 _MAX_BYTES = 2**20
 _LOCK_TIMEOUT_S = 10.0
 
 
-def key_file() -> Path:
-    """Return the path of the key file, which may not exist."""
-    return data_dir() / "credentials.json"
-
-
-class StoredKey(NamedTuple):
+class StoredKey(BaseModel):
     """A stored key.
 
     Attributes:
@@ -42,6 +44,14 @@ class StoredKey(NamedTuple):
 
     api_key: SecretStr
     agent_id: str
+
+
+_KEYS = TypeAdapter(dict[str, StoredKey])
+
+
+def key_file() -> Path:
+    """Return the path of the key file, which may not exist."""
+    return data_dir() / "credentials.json"
 
 
 def stored_key(url: str) -> StoredKey | None:
@@ -54,8 +64,7 @@ def stored_key(url: str) -> StoredKey | None:
         ConfigError: The URL is invalid, or the key file is damaged, cannot be read, or can be read
             by others.
     """
-    entry = _read(key_file()).get(base_url(url))
-    return None if entry is None else StoredKey(SecretStr(entry["api_key"]), entry["agent_id"])
+    return _read(key_file()).get(base_url(url))
 
 
 def save_key(url: str, agent_id: str, key: SecretStr) -> Path:
@@ -73,7 +82,7 @@ def save_key(url: str, agent_id: str, key: SecretStr) -> Path:
         ConfigError: The URL is invalid, or the key file cannot be read or written.
     """
     path = key_file()
-    entry = {"agent_id": agent_id, "api_key": key.get_secret_value()}
+    entry = StoredKey(api_key=key, agent_id=agent_id)
     try:
         with _exclusive_lock(path):
             _write(path, {**_read(path), base_url(url): entry})
@@ -94,12 +103,16 @@ def _exclusive_lock(path: Path) -> Iterator[None]:
         yield
 
 
-def _write(path: Path, keys: dict[str, dict[str, str]]) -> None:
+def _write(path: Path, keys: Mapping[str, StoredKey]) -> None:
+    entries = {
+        url: {"agent_id": entry.agent_id, "api_key": entry.api_key.get_secret_value()}
+        for url, entry in keys.items()
+    }
     # Private from the start, and never incomplete under its real name.
     descriptor, temporary = tempfile.mkstemp(prefix=f"{path.name}.", dir=path.parent)
     try:
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            json.dump(keys, file, indent=1)
+            json.dump(entries, file, indent=1)
             file.flush()
             os.fsync(file.fileno())
         Path(temporary).replace(path)
@@ -109,27 +122,91 @@ def _write(path: Path, keys: dict[str, dict[str, str]]) -> None:
         raise
 
 
-def _read(path: Path) -> dict[str, dict[str, str]]:
+def _read(path: Path) -> dict[str, StoredKey]:
     try:
         content = read_private_file(path, _MAX_BYTES, "key file")
     except OSError as error:
         reason = "it is a symbolic link" if error.errno == errno.ELOOP else error.strerror
         raise ConfigError(f"the key file {path} cannot be read: {reason}") from None
-    if content is None:
-        return {}
     try:
-        keys = json.loads(content)
-    except (ValueError, RecursionError):
-        keys = None
-    if not isinstance(keys, dict) or not all(map(_is_entry, keys.values())):
-        # Without the cause, which quotes the content.
-        raise ConfigError(f"the key file {path} is damaged; move it away and register again")
-    return keys
+        return {} if content is None else _KEYS.validate_json(content)
+    except ValidationError:  # which quotes the content
+        raise ConfigError(
+            f"the key file {path} is damaged; move it away and register again"
+        ) from None
 
 
-def _is_entry(entry: object) -> bool:
-    return (
-        isinstance(entry, dict)
-        and isinstance(entry.get("api_key"), str)
-        and isinstance(entry.get("agent_id"), str)
-    )
+# ------------------------------------------------------------------ which key, and whose it is
+
+
+def configured_registry(settings: Settings, url: str | None = None) -> Registry | None:
+    """Return the registry at `url`, or the registry of the settings; None if there is none.
+
+    Its key is the key of the settings if that belongs to this registry: the key belongs to the
+    registry set by the same source, or else to the registry of the settings. Otherwise its key is
+    the one that `kp-langchain register` stored.
+
+    Args:
+        settings: The settings.
+        url: The URL of a registry; None for the one of the settings.
+
+    Raises:
+        ConfigError: The URL or the key is invalid, or the key file cannot be read.
+    """
+    url = url or settings.registry_url
+    if url is None:
+        return None
+    url, key, owner = base_url(url), settings.api_key, settings.api_key_registry
+    if key is not None and owner is not None and base_url(owner) != url:
+        warn_once(
+            f"key of {owner} for {url}",
+            "the api_key of the settings belongs to %s and is not sent to %s; get a key for it: "
+            "kp-langchain register --registry %s",
+            base_url(owner),
+            url,
+            url,
+        )
+        key = None
+    entry = stored_key(url)
+    if entry is not None and key in (None, entry.api_key):
+        return Registry(url, api_key=entry.api_key, agent_id=entry.agent_id)
+    return Registry(url, api_key=key)
+
+
+def agent_of(agent_id: str | None, settings: Settings, registry: Registry) -> str | None:
+    """Return the agent id of traces: the argument, or that of the settings, or of the key.
+
+    Args:
+        agent_id: The argument `agent_id`.
+        settings: The settings.
+        registry: The registry that traces are sent to.
+
+    Returns:
+        `kp:agent:<id>`; None if there is none. If the registry spells the id of the same agent
+        differently, its spelling, because it deletes only units with that one.
+
+    Raises:
+        ConfigError: The id is invalid or would be redacted, or the key file cannot be read.
+    """
+    trace_agent, agent_of_key = agent_id or settings.agent_id, key_agent(registry)
+    if trace_agent is not None:
+        trace_agent = check_agent_id(trace_agent, settings.redaction)
+        is_same = agent_of_key is not None and normalise_agent_id(agent_of_key) == trace_agent
+        return agent_of_key if is_same else trace_agent
+    if agent_of_key is None or redact_agent_id(agent_of_key, settings.redaction) != agent_of_key:
+        return None  # traces cannot carry it
+    return agent_of_key
+
+
+def key_agent(registry: Registry) -> str | None:
+    """Return the agent that the key of `registry` belongs to; None if unknown.
+
+    Raises:
+        ConfigError: The key file cannot be read.
+    """
+    if registry.agent_id is not None:
+        return registry.agent_id
+    entry = stored_key(registry.url)
+    if entry is None or Registry(registry.url, api_key=entry.api_key) != registry:
+        return None
+    return entry.agent_id

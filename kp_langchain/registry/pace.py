@@ -13,7 +13,7 @@ import random
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
-from kp_langchain.registry.responses import Answer
+from kp_langchain.registry.answers import LONGEST_WAIT_S, Allowance, Answer
 from kp_langchain.store import Contribution, Standing
 
 LONGEST_BACKOFF_S = 3600.0
@@ -45,39 +45,22 @@ def wait_s(standing: Standing, now: datetime) -> float:
     """Return the seconds until the next request may be sent; 0 if it may be sent now."""
     if standing.quiet_until is None:
         return 0.0
-    return max(0.0, (standing.quiet_until - now).total_seconds())
+    return _left_s(standing.quiet_until, now, standing.quiet_s)
 
 
 def due_in_s(contribution: Contribution, now: datetime) -> float:
     """Return the seconds until the next attempt of a contribution is due; 0 if it is due now."""
-    left_s = (contribution.due_at - now).total_seconds()
-    # A change in the future, or a wait longer than possible: the clock was set back meanwhile.
-    if now < contribution.changed_at or left_s > LONGEST_BACKOFF_S + 1.0:
-        return 0.0
-    return max(0.0, left_s)
+    return _left_s(contribution.due_at, now, LONGEST_BACKOFF_S)
 
 
-def restart_quiet_period(standing: Standing, now: datetime) -> Standing:
-    """Restart the quiet period if the clock was set back.
+def _left_s(until: datetime, now: datetime, whole_s: float) -> float:
+    """Return the seconds left of a wait that was `whole_s` long when it began.
 
-    It was, if the remaining time is longer than the whole quiet period.
+    A clock set back makes a wait longer, by an hour at most: the rest of a wait that would be
+    longer than that is dropped.
     """
-    if wait_s(standing, now) > standing.quiet_s + 1.0:
-        return replace(standing, quiet_until=now + timedelta(seconds=standing.quiet_s))
-    return standing
-
-
-def shift_times(standing: Standing, seconds: float) -> Standing:
-    """Move all times of the standing by the number of seconds by which the clock was set."""
-    shift = timedelta(seconds=seconds)
-    return replace(
-        standing,
-        quiet_until=standing.quiet_until and standing.quiet_until + shift,
-        window_ends_at=standing.window_ends_at and standing.window_ends_at + shift,
-        throttled_at=tuple(
-            (datetime.fromisoformat(time) + shift).isoformat() for time in standing.throttled_at
-        ),
-    )
+    left_s = (until - now).total_seconds()
+    return left_s if 0.0 < left_s <= whole_s + _HOUR_S else 0.0
 
 
 def before_request(standing: Standing, now: datetime, *, contributes: bool = True) -> Standing:
@@ -88,13 +71,12 @@ def before_request(standing: Standing, now: datetime, *, contributes: bool = Tru
         now: The current time.
         contributes: Whether the request is a contribution.
     """
-    if not contributes:
-        return standing
-    if standing.window_ends_at is None or standing.remaining is None:
+    if not contributes or standing.window_ends_at is None or standing.remaining is None:
         return standing
     if now >= standing.window_ends_at:
         return replace(standing, remaining=None, window_ends_at=None)
-    return _pause_at_limit(replace(standing, remaining=standing.remaining - 1), now)
+    standing = replace(standing, remaining=standing.remaining - 1)
+    return _pause_at_limit(standing, _window(standing, now), now)
 
 
 def after_answer(
@@ -108,39 +90,34 @@ def after_answer(
         now: When it arrived.
         contributes: Whether it answers a contribution, rather than another request.
     """
+    allowance = answer.allowance
     if contributes:
-        standing = _update_window(standing, answer, now)
+        standing = _update_window(standing, allowance, now)
+        allowance = _window(standing, now)
     throttles = _throttles_in_last_hour(standing, now)
     if answer.is_throttled:
         throttles.append(now)
     standing = replace(
         standing,
         throttled_at=tuple(time.isoformat() for time in throttles),
-        stopped=answer.kind == "stopped" and not is_stale(answer),
+        stopped=answer.kind == "stopped" and not answer.is_stale,
     )
-    if answer.kind in ("done", "refused") or is_stale(answer):
+    if answer.kind in ("done", "refused") or answer.is_stale:
         standing = replace(standing, failures=0, quiet_until=None, quiet_s=0.0, quiet_reason=None)
-        if contributes:
-            return _pause_at_limit(standing, now)
-        return _pause_at_read_limit(standing, answer, now)
+        return _pause_at_limit(standing, allowance, now)
     if answer.kind == "stopped":
-        seconds = max(LONGEST_BACKOFF_S, answer.retry_after_s or 0.0)
-        return _pause(standing, seconds, answer.reason, now)
-    standing = replace(standing, failures=standing.failures + 1)
-    seconds = max(backoff_s(standing.failures), answer.retry_after_s or 0.0)
-    if answer.is_throttled:
-        seconds = max(seconds, _after_throttle_s(answer, throttles, now))
-    return _pause(standing, seconds, answer.reason, now)
-
-
-def is_stale(answer: Answer) -> bool:
-    """Return whether a refusal repeats the answer to an earlier request, so it may be outdated."""
-    return answer.is_replayed and answer.kind in ("refused", "stopped")
+        seconds = LONGEST_BACKOFF_S
+    else:
+        standing = replace(standing, failures=standing.failures + 1)
+        seconds = backoff_s(standing.failures)
+        if answer.is_throttled:
+            seconds = max(seconds, _after_throttle_s(answer, throttles, now))
+    return _pause(standing, max(seconds, answer.retry_after_s or 0.0), answer.reason, now)
 
 
 def _after_throttle_s(answer: Answer, throttles: list[datetime], now: datetime) -> float:
     stated_s = answer.retry_after_s
-    if stated_s is None and answer.allowance is not None:
+    if stated_s is None:
         stated_s = answer.allowance.resets_in_s
     seconds = _THROTTLE_WAIT_S if stated_s is None else stated_s + _MARGIN_S
     if len(throttles) >= _THROTTLES_BEFORE_REVOKING - 1:
@@ -154,15 +131,21 @@ def _pause(standing: Standing, seconds: float, reason: str, now: datetime) -> St
     return replace(standing, quiet_until=until, quiet_s=seconds, quiet_reason=reason)
 
 
-def _update_window(standing: Standing, answer: Answer, now: datetime) -> Standing:
-    """Copy the window for contributions from an answer."""
-    allowance = answer.allowance
-    if (
-        allowance is None
-        or allowance.remaining is None
-        or allowance.resets_in_s is None
-        or allowance.limit == 0
-    ):
+def _pause_at_limit(standing: Standing, allowance: Allowance, now: datetime) -> Standing:
+    """Start a quiet period if an allowance is used up or unknown."""
+    if allowance.remaining is None or allowance.resets_in_s is None:
+        reason = "the registry does not state its rate limit"
+        return _pause(standing, _DEFAULT_INTERVAL_S, reason, now)
+    if allowance.remaining > _RESERVE:
+        return standing
+    limit = "" if allowance.limit is None else f"{allowance.limit} "
+    reason = f"its limit of {limit}requests is reached"
+    return _pause(standing, allowance.resets_in_s + _MARGIN_S, reason, now)
+
+
+def _update_window(standing: Standing, allowance: Allowance, now: datetime) -> Standing:
+    """Store the allowance for contributions that an answer states."""
+    if allowance.limit == 0 or allowance.remaining is None or allowance.resets_in_s is None:
         return standing
     return replace(
         standing,
@@ -172,36 +155,15 @@ def _update_window(standing: Standing, answer: Answer, now: datetime) -> Standin
     )
 
 
-def _pause_at_limit(standing: Standing, now: datetime) -> Standing:
-    """Start a quiet period if the window for contributions is used up or unknown."""
-    if standing.remaining is None or standing.window_ends_at is None:
-        return _pause(
-            standing, _DEFAULT_INTERVAL_S, "the registry does not state its rate limit", now
-        )
-    if standing.remaining > _RESERVE:
-        return standing
-    left_s = max(0.0, (standing.window_ends_at - now).total_seconds())
-    limit = standing.window_limit
-    why = f"its limit{f' of {limit} requests' if limit else ''} is reached"
-    return _pause(standing, left_s + _MARGIN_S, why, now)
-
-
-def _pause_at_read_limit(standing: Standing, answer: Answer, now: datetime) -> Standing:
-    """Start a quiet period if the window for other requests is used up or unknown."""
-    allowance = answer.allowance
-    if allowance is None or allowance.remaining is None or allowance.resets_in_s is None:
-        return _pause(
-            standing, _DEFAULT_INTERVAL_S, "the registry does not state its rate limit", now
-        )
-    if allowance.remaining > _RESERVE:
-        return standing
-    return _pause(
-        standing, allowance.resets_in_s + _MARGIN_S, "its limit of requests is reached", now
-    )
+def _window(standing: Standing, now: datetime) -> Allowance:
+    """Return the allowance for contributions, as it was stored."""
+    if standing.window_ends_at is None:
+        return Allowance()
+    left_s = _left_s(standing.window_ends_at, now, LONGEST_WAIT_S)
+    return Allowance(standing.window_limit, standing.remaining, left_s)
 
 
 def _throttles_in_last_hour(standing: Standing, now: datetime) -> list[datetime]:
     times = [datetime.fromisoformat(time).astimezone(UTC) for time in standing.throttled_at]
-    # A time in the future means that the clock was set back; it counts as now.
-    times = [min(time, now) for time in times]
-    return [time for time in times if (now - time).total_seconds() <= _HOUR_S]
+    # The clock of a machine that shares the store may be ahead.
+    return [time for time in times if abs((now - time).total_seconds()) <= _HOUR_S]

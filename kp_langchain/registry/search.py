@@ -5,15 +5,15 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, Protocol, Required, TypedDict
+from typing import TYPE_CHECKING, Any, Required, TypedDict
 from urllib.parse import urlencode
 
 from kp_langchain.errors import ConfigError
 from kp_langchain.registry import pace
-from kp_langchain.registry.responses import Answer
+from kp_langchain.registry.answers import Answer, json_object
 from kp_langchain.store import Standing
 
 if TYPE_CHECKING:
@@ -65,21 +65,6 @@ class SearchOptions(TypedDict, total=False):
     clock: Callable[[], datetime]
 
 
-class ReadsJson(Protocol):
-    """What is searched: a `Registry`, which this module cannot name because that one imports it."""
-
-    @property
-    def url(self) -> str:
-        """The URL of the registry."""
-
-    @property
-    def key_id(self) -> str:
-        """An id of the key that does not reveal it."""
-
-    def read_json(self, path: str, max_bytes: int) -> tuple[Answer, Any]:
-        """Read a document; see `Registry.read_json`."""
-
-
 @dataclass(frozen=True, slots=True)
 class SearchPage:
     """One page of what a registry has.
@@ -103,8 +88,13 @@ class SearchPage:
     total: int | None = None
 
 
+ReadJson = Callable[[str, int], tuple[Answer, Any]]
+"""Reads a document at a path, of a size at most; see `Registry.read_json`."""
+
+
 def search(
-    registry: ReadsJson,
+    read_json: ReadJson,
+    standing: Standing,
     *,
     domain: str,
     q: str | None = None,
@@ -116,7 +106,10 @@ def search(
     sleep: Callable[[float], object] = time.sleep,
     clock: Callable[[], datetime] = lambda: datetime.now(UTC),
 ) -> Iterator[SearchPage]:
-    """Yield what a registry has; see `Registry.search`. The arguments are its `SearchOptions`.
+    """Yield what a registry has; see `Registry.search`. Most arguments are its `SearchOptions`.
+
+    `read_json` reads a document of the registry, and `standing` names it: it is the standing of a
+    registry of which nothing is known yet.
 
     Raises:
         ConfigError: An argument cannot be used.
@@ -127,15 +120,16 @@ def search(
         )
     if min_quality is not None and not 0.0 <= min_quality <= 1.0:
         raise ConfigError(f"min_quality={min_quality} must be 0 to 1")
+    _check_text("domain", domain)
     conditions = {"domain": domain, "types": _TYPE}
     if min_quality is not None:
         conditions["min_quality"] = str(min_quality)
     if q:
+        _check_text("q", q)
         conditions["q"] = q
-    for name, text in conditions.items():
-        _check_text(name, text)
-    requests = _Requests(registry, conditions, outbox, sleep, clock, timeout_s)
-    return _pages(requests, offset=offset, limit=limit)
+    until = clock() + timedelta(seconds=timeout_s)
+    reader = _Reader(read_json, standing, conditions, outbox, sleep, clock, until)
+    return _pages(reader, offset, offset + limit)
 
 
 def _check_text(name: str, text: str) -> None:
@@ -149,52 +143,45 @@ def _check_text(name: str, text: str) -> None:
         )
 
 
-def _pages(requests: _Requests, *, offset: int, limit: int) -> Iterator[SearchPage]:
-    size, read, unreadable = PAGE_SIZE, 0, 0
-    while read < limit:
-        size = min(size, limit - read)
-        answer, document = requests.page(offset, size)
-        if answer.kind != "done":
-            yield SearchPage(answer, next_offset=offset)
-            return
-        if document is None and size > 1:
+def _pages(reader: _Reader, offset: int, end: int) -> Iterator[SearchPage]:
+    size, unreadable = PAGE_SIZE, 0
+    while offset < end:
+        size = min(size, end - offset)
+        answer, document = reader.read(offset, size)
+        is_unreadable = answer.kind == "done" and document is None
+        if is_unreadable and size > 1:
             # One unit may be what makes it too large, or too deep to be parsed.
             size //= 2
             continue
-        if document is None:
-            unreadable += 1
-            if unreadable > _MOST_UNREADABLE:
-                yield SearchPage(
-                    replace(answer, kind="later", reason="its answers cannot be read"),
-                    next_offset=offset,
-                )
-                return
-            offset, read, size = offset + 1, read + 1, 2
-            yield SearchPage(
-                answer, read=1, skipped={"too large or not JSON": 1}, next_offset=offset
-            )
-            continue
-        entries, total = _entries(document)
-        if entries is None:
-            reason = "its answer has no list of units"
-            yield SearchPage(replace(answer, kind="later", reason=reason), next_offset=offset)
+        unreadable = unreadable + 1 if is_unreadable else 0
+        if unreadable > _MOST_UNREADABLE:
+            answer = replace(answer, kind="later", reason="its answers cannot be read")
+        page = _page(answer, document, offset, size)
+        yield page
+        if page.answer.kind != "done" or page.next_offset is None:
             return
-        entries = entries[:size]
-        offset, read, unreadable = offset + len(entries), read + len(entries), 0
-        is_last = not entries or (len(entries) < size if total is None else offset >= total)
-        units, skipped = _units(entries)
-        yield SearchPage(answer, units, len(entries), skipped, None if is_last else offset, total)
-        if is_last:
-            return
-        size = min(PAGE_SIZE, 2 * size)
+        offset, size = page.next_offset, min(PAGE_SIZE, 2 * size)
 
 
-def _entries(document: Any) -> tuple[list[Any] | None, int | None]:
-    """Return the entries of a page, and how many there are in all; None for what is missing."""
-    values = document if isinstance(document, dict) else {}
+def _page(answer: Answer, document: Any, offset: int, size: int) -> SearchPage:
+    if answer.kind != "done":
+        return SearchPage(answer, next_offset=offset)
+    if document is None:
+        skipped = {"too large or not JSON": 1}
+        return SearchPage(answer, read=1, skipped=skipped, next_offset=offset + 1)
+    values = json_object(document)
     entries, total = values.get("data"), values.get("total")
-    is_number = type(total) is int and total >= 0
-    return (entries if isinstance(entries, list) else None, total if is_number else None)
+    if not isinstance(entries, list):
+        answer = replace(answer, kind="later", reason="its answer has no list of units")
+        return SearchPage(answer, next_offset=offset)
+    entries = entries[:size]
+    end = offset + len(entries)
+    if type(total) is int and total >= 0:
+        is_last = not entries or end >= total
+    else:
+        total, is_last = None, len(entries) < size
+    units, skipped = _units(entries)
+    return SearchPage(answer, units, len(entries), skipped, None if is_last else end, total)
 
 
 def _units(entries: list[Any]) -> tuple[tuple[Mapping[str, Any], ...], dict[str, int]]:
@@ -212,89 +199,76 @@ def _units(entries: list[Any]) -> tuple[tuple[Mapping[str, Any], ...], dict[str,
     return tuple(units), dict(skipped)
 
 
-class _Requests:
-    """Asks for pages, one request at a time, and waits before each as the registry demands.
+@dataclass(slots=True)
+class _Reader:
+    """Reads pages, one request at a time, and waits before each as the registry demands.
 
-    Args:
-        registry: The registry.
+    Attributes:
+        read_json: Reads a document of the registry.
+        own: What the last answer demands, also of a registry that takes no contributions at
+            present.
         conditions: What to look for, as the query of the request.
         outbox: As for `search`, like the others.
         sleep: Waits some seconds.
         clock: Returns the time in UTC.
-        timeout_s: Seconds that all requests and waits may take.
+        until: When all requests and waits must have ended.
     """
 
-    def __init__(
-        self,
-        registry: ReadsJson,
-        conditions: Mapping[str, str],
-        outbox: Outbox | None,
-        sleep: Callable[[float], object],
-        clock: Callable[[], datetime],
-        timeout_s: float,
-    ) -> None:
-        self._registry, self._conditions, self._outbox = registry, conditions, outbox
-        self._sleep, self._clock = sleep, clock
-        self._until = clock() + timedelta(seconds=timeout_s)
-        self._is_first = True
-        # What the last answer demands, also of a registry that takes no contributions at present.
-        self._own = Standing(registry.url, registry.key_id)
+    read_json: ReadJson
+    own: Standing
+    conditions: Mapping[str, str]
+    outbox: Outbox | None
+    sleep: Callable[[float], object]
+    clock: Callable[[], datetime]
+    until: datetime
 
-    def page(self, offset: int, size: int) -> tuple[Answer, Any]:
+    def read(self, offset: int, size: int) -> tuple[Answer, Any]:
         """Return the answer to a request, and the page; None if it cannot be read."""
-        place = {"limit": size, "offset": offset}
-        path = f"/v1/knowledge?{urlencode({**self._conditions, **place})}"
+        query = urlencode({**self.conditions, "limit": size, "offset": offset})
         while True:
-            with self._turn():
-                now = self._clock()
-                standing = pace.restart_quiet_period(self._standing(), now)
-                wait_s, reason = self._wait(standing, now)
-                if wait_s <= 0.0 and (now < self._until or self._is_first):
-                    self._is_first = False
-                    answer, document = self._registry.read_json(path, MOST_PAGE_BYTES)
+            # No other process sends to a registry from this store meanwhile.
+            with nullcontext() if self.outbox is None else self.outbox.changing():
+                now, standing = self.clock(), self._standing()
+                # A key that may not contribute may read all the same.
+                waits = [self.own] if standing.stopped else [self.own, standing]
+                longest = max(waits, key=lambda one: pace.wait_s(one, now))
+                wait_s = pace.wait_s(longest, now)
+                if now + timedelta(seconds=wait_s) >= self.until:
+                    return _too_late(wait_s, longest.quiet_reason), None
+                if wait_s <= 0.0:
+                    path = f"/v1/knowledge?{query}"
+                    answer, document = self.read_json(path, MOST_PAGE_BYTES)
                     self._note(standing, answer)
                     if not answer.is_throttled:
                         return answer, document
                     continue
-            if now + timedelta(seconds=wait_s) >= self._until:
-                return self._too_late(wait_s, reason), None
-            self._sleep(wait_s)
-
-    def _too_late(self, wait_s: float, reason: str) -> Answer:
-        if wait_s <= 0.0:
-            return Answer("later", "the time ran out before all was read")
-        text = f"no request may be sent for {wait_s:.0f} s: {reason}"
-        return Answer("later", text, retry_after_s=wait_s)
-
-    def _wait(self, standing: Standing, now: datetime) -> tuple[float, str]:
-        """Return the seconds until the next request may be sent, and why."""
-        # A key that may not contribute may read all the same.
-        waits = [self._own] if standing.stopped else [self._own, standing]
-        longest = max(waits, key=lambda one: pace.wait_s(one, now))
-        return pace.wait_s(longest, now), longest.quiet_reason or ""
-
-    def _turn(self) -> AbstractContextManager[object]:
-        """Return a block in which no other process sends to a registry from this store."""
-        return nullcontext() if self._outbox is None else self._outbox.changing()
+            self.sleep(wait_s)
 
     def _standing(self) -> Standing:
-        url, key_id = self._registry.url, self._registry.key_id
-        if self._outbox is None:
-            return _standings.get((url, key_id), Standing(url, key_id))
-        return self._outbox.standing(url, key_id)
+        key = (self.own.registry, self.own.key_id)
+        if self.outbox is None:
+            return _standings.get(key, Standing(*key))
+        return self.outbox.standing(*key)
 
     def _note(self, standing: Standing, answer: Answer) -> None:
         """Record what an answer says about further requests."""
-        after = pace.after_answer(standing, answer, self._clock(), contributes=False)
-        self._own = after
+        after = pace.after_answer(standing, answer, self.clock(), contributes=False)
+        self.own = after
         if answer.kind == "stopped":
             return  # it may take contributions although there is nothing to be read
         if standing.stopped and not answer.is_throttled:
             return  # it may refuse contributions although there is something to be read
-        if self._outbox is None:
+        if self.outbox is None:
             _standings[after.registry, after.key_id] = after
         else:
-            self._outbox.save(after)
+            self.outbox.save(after)
+
+
+def _too_late(wait_s: float, reason: str | None) -> Answer:
+    if wait_s <= 0.0:
+        return Answer("later", "the time ran out before all was read")
+    text = f"no request may be sent for {wait_s:.0f} s: {reason}"
+    return Answer("later", text, retry_after_s=wait_s)
 
 
 # What searches without a store met, by URL and id of the key. An hour may hold three 429 answers,

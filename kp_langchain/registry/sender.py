@@ -1,52 +1,41 @@
-"""Send the contributions in an outbox to one registry, on a background thread.
-
-Each attempt is recorded before and after the request. So another process can continue after this
-one ends: if it is unknown whether a unit arrived, the registry is asked before the unit is sent
-again, with the same idempotency key.
-"""
+"""Send the contributions in an outbox to one registry, on a background thread."""
 
 from __future__ import annotations
 
-import json
-import logging
 import os
 import threading
 import time
 import weakref
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
-from dataclasses import replace
 from datetime import UTC, datetime
+from importlib import import_module
 
 from kp_langchain._forksafe import ForkSafeLock, NoForkSection
 from kp_langchain._logging import describe_error, warn_once
-from kp_langchain.gate.decision import may_leave
 from kp_langchain.registry import pace
 from kp_langchain.registry.client import ANONYMOUS, Registry
-from kp_langchain.registry.contribution_state import after_attempt, after_lookup
-from kp_langchain.registry.responses import Answer
-from kp_langchain.store import Contribution, Standing, TraceStore
-
-log = logging.getLogger("kp_langchain")
+from kp_langchain.registry.contributions import (
+    after_answer,
+    before_request,
+    give_up_private,
+    is_private,
+    log_answer,
+    make_request,
+    next_request,
+    warn_of_no_key,
+)
+from kp_langchain.store import Standing, TraceStore
 
 # The turn of one process, the pause that lets another take its turn, and the wait for a turn.
 _TURN_S = 2.0
 _OTHERS_TURN_S = 0.05
 _RETRY_TURN_S = 1.0
 _STORE_TROUBLE_S = 15.0
-# A smaller difference between the clocks is measurement error.
-_CLOCK_SET_S = 1.0
 
 
 def _now() -> datetime:
     return datetime.now(UTC)
-
-
-def _steady() -> float:
-    """Return seconds of a clock that cannot be set; it counts sleep if the system supports that."""
-    if hasattr(time, "CLOCK_BOOTTIME"):
-        return time.clock_gettime(time.CLOCK_BOOTTIME)
-    return time.monotonic()
 
 
 class Sender:
@@ -56,7 +45,6 @@ class Sender:
         store: The store whose outbox is sent.
         registry: The registry to send to.
         clock: Returns the time in UTC.
-        steady: Returns seconds of a clock that cannot be set.
     """
 
     def __init__(
@@ -65,15 +53,11 @@ class Sender:
         registry: Registry,
         *,
         clock: Callable[[], datetime] = _now,
-        steady: Callable[[], float] | None = None,
     ) -> None:
         self._outbox = store.outbox
         self._store = store  # because a shared store stays open only while it is referenced
         self._registry = registry
         self._clock = clock
-        if steady is None:
-            steady = _steady if clock is _now else lambda: clock().timestamp()
-        self._steady = steady
         self._no_fork = NoForkSection()
         self._reset()
         _senders.add(self)
@@ -84,8 +68,6 @@ class Sender:
         self._requested_pass = 0
         self._completed_pass = 0
         self._wait_s: float | None = None
-        # The standing last read or written, with the time by both clocks.
-        self._last_standing: tuple[Standing, datetime, float] | None = None
 
     @property
     def registry(self) -> Registry:
@@ -178,15 +160,14 @@ class Sender:
                 if self._outbox.next_pending(self._registry.url) is None:
                     return None
                 if self._registry.key_id == ANONYMOUS:
-                    self._warn_of_no_key()
+                    warn_of_no_key(self._registry)
                     return pace.LONGEST_BACKOFF_S
-                now = self._clock()
-                stored_standing, standing = self._standings(now)
-                quiet_s = pace.wait_s(standing, now)
-                if quiet_s > 0.0 and standing is stored_standing:
+                quiet_s = pace.wait_s(self._standing(), self._clock())
+                if quiet_s > 0.0:
                     return quiet_s
                 with suppress(Exception):  # the request reports what is wrong
-                    self._registry.open()
+                    # A fork during an import leaves its lock locked in the child for ever.
+                    import_module("httpx")
                 has_turn = turn.enter_context(self._outbox.sending())
             block.callback(self._end_turn, turn.pop_all())
             if not has_turn:
@@ -202,22 +183,8 @@ class Sender:
         with self._no_fork:
             turn.close()
 
-    def _standings(self, now: datetime) -> tuple[Standing, Standing]:
-        """Return the stored standing, and the same adjusted to a clock that was set."""
-        stored_standing = self._outbox.standing(self._registry.url, self._registry.key_id)
-        standing = stored_standing
-        if self._last_standing is not None and self._last_standing[0] == stored_standing:
-            _, at, steady_at = self._last_standing
-            set_by_s = (now - at).total_seconds() - (self._steady() - steady_at)
-            if abs(set_by_s) > _CLOCK_SET_S:
-                standing = pace.shift_times(stored_standing, set_by_s)
-        else:
-            self._last_standing = (stored_standing, now, self._steady())
-        return stored_standing, pace.restart_quiet_period(standing, now)
-
-    def _remember_standing(self, standing: Standing, now: datetime) -> None:
-        """Remember the standing and the time by both clocks."""
-        self._last_standing = (standing, now, self._steady())
+    def _standing(self) -> Standing:
+        return self._outbox.standing(self._registry.url, self._registry.key_id)
 
     def _send_one(self) -> float | None:
         """Attempt the first pending contribution.
@@ -227,145 +194,30 @@ class Sender:
         """
         now = self._clock()
         with self._no_fork:
-            stored_standing, standing = self._standings(now)
+            standing = self._standing()
             stored_unit = self._outbox.next_pending(self._registry.url)
             if stored_unit is None:
                 return None
-            if _must_be_sent(stored_unit) and not _may_leave(stored_unit):
-                self._reject_private(stored_unit, now)
+            request = next_request(stored_unit)
+            if request == "contribute" and is_private(stored_unit):
+                self._outbox.settle(give_up_private(stored_unit, now), read=stored_unit)
                 return 0.0
-            due_in_s = pace.due_in_s(stored_unit, now)
-            wait_s = max(pace.wait_s(standing, now), due_in_s)
-            if wait_s <= 0.0:
-                standing = pace.before_request(
-                    standing, now, contributes=_must_be_sent(stored_unit)
-                )
-                unit = replace(
-                    stored_unit,
-                    attempts=stored_unit.attempts + 1,
-                    first_attempt_at=stored_unit.first_attempt_at or now,
-                    changed_at=now,
-                )
-                if not self._outbox.begin(unit, standing, read=stored_unit):
-                    return 0.0
-                self._remember_standing(standing, now)
-            else:
-                if standing is not stored_standing:
-                    self._outbox.save(standing)
-                    self._remember_standing(standing, now)
-                if due_in_s > 0.0 and self._outbox.make_due_after_clock_change(
-                    self._registry.url, now
-                ):
-                    return 0.0
+            wait_s = max(pace.wait_s(standing, now), pace.due_in_s(stored_unit, now))
+            if wait_s > 0.0:
                 return wait_s
-        self._attempt(unit, standing, stored_unit)
-        return 0.0
-
-    def _attempt(self, unit: Contribution, standing: Standing, stored_unit: Contribution) -> None:
-        contributes = _must_be_sent(stored_unit)
-        if stored_unit.withdraw_asked:
-            answer = self._registry.withdraw(unit.unit_id)
-        elif contributes:
-            answer = self._registry.contribute((unit.body or "").encode(), unit.idempotency_key)
-        else:
-            answer = self._registry.find(unit.unit_id)
+            contributes = request == "contribute"
+            standing = pace.before_request(standing, now, contributes=contributes)
+            unit = before_request(stored_unit, now)
+            if not self._outbox.begin(unit, standing, read=stored_unit):
+                return 0.0
+        answer = make_request(self._registry, unit, request)
         now = self._clock()
         standing = pace.after_answer(standing, answer, now, contributes=contributes)
-        is_lookup = not contributes and not stored_unit.withdraw_asked
-        new_state = (
-            after_lookup(unit, answer, now) if is_lookup else after_attempt(unit, answer, now)
-        )
+        unit = after_answer(unit, request, answer, now)
         with self._no_fork:
-            self._outbox.settle(new_state, standing, read=stored_unit)
-            self._remember_standing(standing, now)
-        if new_state.first_attempt_at is not None or not is_lookup:
-            self._log_answer(new_state, answer)
-
-    def _reject_private(self, unit: Contribution, now: datetime) -> None:
-        """Give up a contribution that must not leave this machine; earlier versions queued some."""
-        reason = "not sent: its metadata says visibility or privacy_level 'private'"
-        self._outbox.settle(replace(unit, state="dead", reason=reason, changed_at=now), read=unit)
-        warn_once(
-            f"kept here:{self._registry.url}",
-            "%s is %s. See this and later ones with: kp-langchain outbox",
-            unit.trace_id,
-            reason,
-        )
-
-    def _warn_of_no_key(self) -> None:
-        warn_once(
-            f"no key:{self._registry.url}",
-            "nothing is sent to the registry at %s, because there is no key for it; runs that "
-            "passed stay pending in the outbox. Get a key: "
-            "kp-langchain register --agent-id kp:agent:NAME",
-            self._registry.url,
-        )
-
-    def _log_answer(self, unit: Contribution, answer: Answer) -> None:
-        url = self._registry.url
-        if pace.is_stale(answer):
-            pass  # the next attempt has a current answer
-        elif answer.kind == "stopped":
-            warn_once(
-                f"stopped:{url}:{self._registry.key_id}",
-                "the registry at %s accepts nothing (%s); runs that passed stay pending in the "
-                "outbox. Check the key (kp-langchain register, KP_API_KEY) and registry_url, then "
-                "run: kp-langchain outbox send",
-                url,
-                answer.reason,
-            )
-        elif answer.kind == "refused" and unit.withdraw_asked:
-            warn_once(
-                f"not withdrawn:{url}",
-                "the registry at %s does not delete %s (%s), so the trace stays public; the "
-                "deletion is retried every hour. See this and later ones with: "
-                "kp-langchain outbox, kp-langchain doctor",
-                url,
-                unit.trace_id,
-                answer.reason,
-            )
-        elif answer.kind == "refused":
-            warn_once(
-                f"refused:{url}",
-                "the registry at %s refuses %s (%s). See this and later ones with: "
-                "kp-langchain outbox",
-                url,
-                unit.trace_id,
-                answer.reason,
-            )
-        elif answer.kind == "later":
-            warn_once(
-                f"later:{url}",
-                "the registry at %s cannot accept a trace now (%s); it is retried later. "
-                "See kp-langchain outbox",
-                url,
-                answer.reason,
-            )
-        with suppress(Exception):  # the host's handlers and filters may raise
-            log.info(
-                "kp.contribution %s %s (attempt %d)%s",
-                unit.status,
-                unit.trace_id,
-                unit.attempts,
-                f": {unit.reason}" if unit.reason else "",
-            )
-
-
-def _must_be_sent(unit: Contribution) -> bool:
-    """Return whether the next request sends the text of the contribution.
-
-    Otherwise it is to be withdrawn, or looked up because an attempt had no answer.
-    """
-    return not unit.withdraw_asked and unit.first_attempt_at is None
-
-
-def _may_leave(unit: Contribution) -> bool:
-    """Return whether the metadata allow the contribution to leave this machine."""
-    try:
-        metadata = json.loads(unit.body or "")["metadata"]
-        return may_leave(metadata["visibility"], metadata["privacy_level"])
-    except (ValueError, KeyError, TypeError):
-        return False
+            self._outbox.settle(unit, standing, read=stored_unit)
+        log_answer(unit, request, answer, self._registry)
+        return 0.0
 
 
 def sender_for(store: TraceStore, registry: Registry) -> Sender:

@@ -47,20 +47,13 @@ class ReportData:
     private_runs: int = 0
 
 
-def collect(
-    store: TraceStore,
-    filters: RunFilters,
-    *,
-    limit: int,
-    has_registry: bool,
-) -> ReportData:
+def collect(store: TraceStore, filters: RunFilters, *, limit: int) -> ReportData:
     """Return the newest runs of a store as the page has them.
 
     Args:
         store: The store.
         filters: Which runs, as for `TraceStore.runs`.
         limit: At most so many.
-        has_registry: Whether what passes is contributed to a registry.
 
     Raises:
         StoreError: The store cannot be read.
@@ -72,12 +65,12 @@ def collect(
         # A run that is added meanwhile moves the others, so that one comes twice.
         runs = [run for run in page if run.trace_id not in known]
         known.update(run.trace_id for run in runs)
-        _add(store, runs, data, credits_, has_registry=has_registry)
+        _add(store, runs, data, credits_)
     _add_figures(store, filters, data)
     return data
 
 
-def read_record(store: TraceStore, trace_id: str, *, has_registry: bool) -> dict[str, Any] | None:
+def read_record(store: TraceStore, trace_id: str) -> dict[str, Any] | None:
     """Return the record of one run as it is now; None if it is gone.
 
     Raises:
@@ -87,7 +80,7 @@ def read_record(store: TraceStore, trace_id: str, *, has_registry: bool) -> dict
     if run is None:
         return None
     data = ReportData("")
-    _add(store, [run], data, {}, has_registry=has_registry)
+    _add(store, [run], data, {})
     if not data.runs:
         return None
     # The page knows its domain, by a name that tells it from all others; and its credit, which a
@@ -158,8 +151,6 @@ def _add(
     runs: list[StoredRun],
     data: ReportData,
     credits_: Mapping[tuple[str, str], str],
-    *,
-    has_registry: bool,
 ) -> None:
     """Add the records and traces of a page of runs."""
     trace_ids = [run.trace_id for run in runs]
@@ -180,7 +171,6 @@ def _add(
                 run,
                 verdicts.get(run.trace_id, []),
                 body,
-                has_registry=has_registry,
                 shown=shown.get(run.trace_id, ()),
                 credit=credits_.get((run.domain, run.trace_id)),
                 planted=planted.get(run.trace_id),

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pydantic import ValidationError
 
-from kp_langchain.gate.decision import decision_word
 from kp_langchain.report.text import Excerpt, excerpt_of, line_of
 from kp_langchain.review.claims import claims_of
 from kp_langchain.review.outcome_text import outcome_text
@@ -156,7 +155,6 @@ def record_of(
     verdicts: Sequence[Verdict],
     body: Body | None,
     *,
-    has_registry: bool,
     shown: Sequence[ShownTrace] = (),
     credit: str | None = None,
     planted: str | None = None,
@@ -167,7 +165,6 @@ def record_of(
         run: The run.
         verdicts: The verdicts on it, the oldest first.
         body: Its trace, if the store has it.
-        has_registry: Whether what passes is contributed to a registry.
         shown: The traces that it was shown as examples, or held out from, the best first.
         credit: What its trace did for the runs that were shown it, in words.
         planted: What looks like planted instructions in its trace, if recall found any.
@@ -183,8 +180,8 @@ def record_of(
         "at": milliseconds(run.created_at),
         "domain": line_of(run.domain, _NAME_CHARS),
         "objective": Excerpt.of(objective, _OBJECTIVE_CHARS).to_json(),
-        "decision": _decision(run, has_registry=has_registry),
-        "passed": run.decision == "contributed",
+        "decision": line_of(run.decision, _NAME_CHARS),
+        "passed": run.decision == "kept",
         "gate": "worth" if run.gate == "worth" and run.worth is not None else "score",
         "score": figure(run.score),
         "worth": figure(run.worth),
@@ -238,13 +235,6 @@ def _id(trace_id: object) -> str:
     if not isinstance(trace_id, str):
         raise TypeError(f"an id is a {type(trace_id).__name__}")
     return trace_id
-
-
-def _decision(run: StoredRun, *, has_registry: bool) -> str:
-    word = decision_word(
-        run.decision, has_registry=has_registry, twin_of=run.twin_of, replaced_by=run.replaced_by
-    )
-    return word.replace("_", " ")
 
 
 def milliseconds(moment: datetime) -> int:

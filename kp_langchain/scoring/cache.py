@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import math
 import time
-from bisect import bisect_left
 from collections.abc import Callable, Sequence, Set
 from functools import partial
-from itertools import pairwise
+from itertools import chain, islice
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -23,24 +22,19 @@ _Lengths: TypeAlias = NDArray[np.float64]
 _Match: TypeAlias = tuple[str | None, float]
 
 # Similarities closer than this count as equal: the embedding of a text differs by about as much
-# from batch to batch, and that must not change which entry is the nearest.
+# from batch to batch.
 _EQUAL = 1e-6
 # An entry this far below the best in float32 may still be equal to it in float64.
 _CLOSE = 2 * _EQUAL
-# Rows compared at once. More would gain little and hold the lock for longer.
+# So many are compared again: there are more only if most vectors are the same.
+_CLOSE_MAX = 64
+# Vectors compared at once. More would gain little and hold the lock for longer.
 _BLOCK = 128
-# There is one spare row for this many; each entry is moved this many times on average.
-_SPARE = 8
 # Similarities held at once, so that they stay in the processor's cache: 1 MB.
 _PRODUCTS = 1 << 18
-# Pairs recomputed at once: 12 MB for vectors of 384.
-_PAIRS = 4096
-_CACHE_LINE_BYTES = 64
 # Vectors whose squared length is within these bounds are stored unchanged. Others are scaled by a
 # power of two, which changes no digit, so that no product leaves the range of float32.
 _SMALLEST_SQUARE, _LARGEST_SQUARE = 2.0**-80, 2.0**80
-# Spreads a small number over all bits of a hash (2^64 divided by the golden ratio).
-_SPREAD = np.int64(0x9E3779B97F4A7C15 - (1 << 64))
 
 
 class VectorCache:
@@ -48,13 +42,12 @@ class VectorCache:
 
     Vectors are the rows of one float32 array, and their lengths are stored beside it. So a search
     is one matrix-vector product over the rows in use, and many searches are one matrix product. A
-    float32 vector is stored exactly. The array has an eighth more rows than it needs (at least
-    128); when its end is reached, the rows in use move to its front. All operations may be called
-    from any thread, and keep working in a forked child.
+    float32 vector is stored exactly. Once all rows are in use, a new vector replaces the oldest.
+    All operations may be called from any thread, and keep working in a forked child.
 
-    Entries within 1e-6 of the highest similarity count as equally near; the newest of them is the
-    nearest. Entries that are close in float32 are compared again in float64; so a similarity is
-    that of float64 arithmetic, and one search finds the same as many at once.
+    Entries that are close in float32 are compared again in float64, so a similarity is that of
+    float64 arithmetic. Entries within 1e-6 of the highest similarity count as equally near: any of
+    them may be the nearest, in small caches the newest.
 
     Args:
         max_elements: How many vectors it holds; the oldest is dropped first. 1,000 of 384 values
@@ -90,14 +83,14 @@ class VectorCache:
         self.repeats = RepeatMemory(self._max_elements, ttl_ms, clock=clock)
         # A child forked in the middle of a matrix product may hang in its own first one.
         self._lock = NoForkSection()
-        # A block is written after the newest entry, while all entries it is compared with exist.
-        length = self._max_elements + max(_BLOCK, self._max_elements // _SPARE)
-        self._rows = _aligned_zeros(length, self._dimensions)
+        # Behind the rows of the entries is room for a block while it is compared.
+        length = self._max_elements + _BLOCK
+        self._rows = np.zeros((length, self._dimensions), dtype=np.float32)
         self._lengths = np.zeros(length)
-        self._hashes = np.zeros(length, dtype=np.int64)
-        self._added_at = np.zeros(length)
-        self._keys: list[str | None] = [None] * length
-        self._start = self._end = 0  # the rows of the entries, oldest first
+        self._added_at = np.zeros(self._max_elements)
+        self._keys: list[str | None] = [None] * self._max_elements
+        self._size = 0  # rows in use, including entries that have expired
+        self._next = 0  # the row of the next entry
         self._owner: object = None
 
     def __reduce__(self) -> tuple[partial[VectorCache], tuple[()]]:
@@ -119,8 +112,7 @@ class VectorCache:
     def size(self) -> int:
         """How many entries it holds now."""
         with self._lock:
-            self._expire()
-            return self._end - self._start
+            return self._size - int(np.count_nonzero(self._expired()))
 
     def __len__(self) -> int:
         return self.size
@@ -152,9 +144,7 @@ class VectorCache:
         """
         row, length = self._read_one(vector)
         with self._lock:
-            self._expire()
-            self._place(row[None], length, [key], self._clock())
-            self._commit(1)
+            self._append(row[None], length, [key], self._clock())
 
     def insert(
         self, vectors: NDArray[Any], keys: Sequence[str | None], ages_s: Sequence[float]
@@ -173,29 +163,26 @@ class VectorCache:
         """
         rows, lengths = self._read_all(vectors)
         with self._lock:
-            self._expire()
-            known = set(self._keys[self._start : self._end]) - {None}
+            rows_in_use = self._rows_by_age()
+            expired = self._expired()
+            known = {self._keys[row] for row in rows_in_use.tolist() if not expired[row]} - {None}
             new = np.array([at for at, key in enumerate(keys) if key not in known], dtype=np.intp)
             if not new.size:
                 return
             added_at = self._clock() - np.asarray(ages_s, dtype=np.float64)[new]
-            # Entries that are newer than an inserted one are placed again, after it.
-            after = np.searchsorted(
-                self._added_at[self._start : self._end], added_at.min(), "right"
-            )
-            later = slice(self._start + int(after), self._end)
+            # Entries that are newer than an inserted one are written again, after it.
+            after = np.searchsorted(self._added_at[rows_in_use], added_at.min(), "right")
+            later = rows_in_use[int(after) :]
             added_at = np.concatenate([self._added_at[later], added_at])
             rows = np.concatenate([self._rows[later], rows[new]])
             lengths = np.concatenate([self._lengths[later], lengths[new]])
-            all_keys = [*self._keys[later], *(keys[at] for at in new.tolist())]
+            all_keys = [self._keys[row] for row in later.tolist()]
+            all_keys += [keys[at] for at in new.tolist()]
             order = added_at.argsort(kind="stable")[-self._max_elements :]
-            self._end = later.start
-            for start in range(0, len(order), _BLOCK):
-                block = order[start : start + _BLOCK]
-                block_keys = [all_keys[at] for at in block.tolist()]
-                self._place(rows[block], lengths[block], block_keys, added_at[block])
-                self._commit(len(block))
-            self._expire()
+            self._size -= len(later)
+            self._next = (self._next - len(later)) % self._max_elements
+            ordered_keys = [all_keys[at] for at in order.tolist()]
+            self._append(rows[order], lengths[order], ordered_keys, added_at[order])
 
     def nearest(self, query: ArrayLike, *, ignore: Set[str] = frozenset()) -> _Match | None:
         """Return the key of the most similar entry and the highest cosine similarity, -1 to 1.
@@ -212,7 +199,6 @@ class VectorCache:
         """
         row, length = self._read_one(query)
         with self._lock:
-            self._expire()
             return self._nearest_of_one(row, length, ignore)
 
     def nearest_then_add(
@@ -242,17 +228,18 @@ class VectorCache:
         if len(keys) != len(rows):
             raise ValueError(f"there are {len(rows)} vectors, but {len(keys)} keys")
         matches: list[_Match | None] = []
-        size = 1 if self._ttl_ms == 0 else _BLOCK  # an entry must not count for the next one
+        # With a time of 0, an entry must not count for the next one.
+        size = 1 if self._ttl_ms == 0 else min(_BLOCK, self._max_elements)
         for start in range(0, len(rows), size):
             block = slice(start, start + size)
             with self._lock:
-                self._expire()
-                self._place(rows[block], lengths[block], keys[block], self._clock())
                 if len(rows[block]) == 1:
                     matches.append(self._nearest_of_one(rows[start], lengths.item(start), ignore))
                 else:
-                    matches += self._nearest_of_each(rows[block], lengths[block], ignore)
-                self._commit(len(rows[block]))
+                    matches += self._nearest_of_each(
+                        rows[block], lengths[block], keys[block], ignore
+                    )
+                self._append(rows[block], lengths[block], keys[block], self._clock())
         return matches
 
     def max_cosine_similarity(self, query: ArrayLike) -> float:
@@ -266,153 +253,130 @@ class VectorCache:
 
     def clear(self) -> None:
         """Forget every entry."""
-        self.repeats.clear()
-        with self._lock:
-            self._keys = [None] * len(self._keys)
-            self._start = self._end = 0
+        with self.repeats.section, self._lock:
+            self.repeats.clear()
+            self._keys = [None] * self._max_elements
+            self._size = self._next = 0
             self._owner = None
 
-    def _place(
+    def _append(
         self,
         rows: _Vectors,
         lengths: _Lengths | float,
         keys: Sequence[str | None],
         added_at: _Lengths | float,
     ) -> None:
-        """Write vectors after the newest entry, where they do not count yet."""
-        if self._end + len(rows) > len(self._rows):
-            self._move_to_front()
-        new = slice(self._end, self._end + len(rows))
-        self._rows[new] = rows
-        self._lengths[new] = lengths
-        self._hashes[new] = [hash(row.tobytes()) for row in rows]
-        self._added_at[new] = added_at
-        self._keys[new] = keys
+        """Write at most `max_elements` vectors; without room they replace the oldest ones."""
+        places = (self._next + np.arange(len(rows))) % self._max_elements
+        self._rows[places] = rows
+        self._lengths[places] = lengths
+        self._added_at[places] = added_at
+        for place, key in zip(places.tolist(), keys, strict=True):
+            self._keys[place] = key
+        self._next = (self._next + len(rows)) % self._max_elements
+        self._size = min(self._max_elements, self._size + len(rows))
 
-    def _commit(self, count: int) -> None:
-        """Make placed vectors count; the oldest entries are dropped if the cache is full."""
-        self._end += count
-        self._start = max(self._start, self._end - self._max_elements)
+    def _rows_by_age(self) -> _Indices:
+        """Return the rows in use, that of the oldest entry first."""
+        return (self._next - self._size + np.arange(self._size)) % self._max_elements
 
-    def _move_to_front(self) -> None:
-        shift, count = self._start, self._end - self._start
-        # In pieces that do not overlap: otherwise numpy would copy all of it first.
-        for at in range(0, count, shift):
-            target = slice(at, min(at + shift, count))
-            source = slice(target.start + shift, target.stop + shift)
-            self._rows[target] = self._rows[source]
-            self._lengths[target] = self._lengths[source]
-            self._hashes[target] = self._hashes[source]
-            self._added_at[target] = self._added_at[source]
-        self._keys[:count] = self._keys[self._start : self._end]
-        self._start, self._end = 0, count
+    def _by_age(self, rows: _Indices) -> _Indices:
+        """Return numbers that are higher for newer entries, from 0 for the oldest one."""
+        numbers = (rows - self._next + self._size) % self._max_elements
+        return np.where(rows < self._size, numbers, rows)
 
-    def _expire(self) -> None:
-        if self._ttl_ms is None or self._start == self._end:
-            return
-        now, ttl_ms = self._clock(), self._ttl_ms
+    def _expired(self) -> NDArray[np.bool_]:
+        """Return for each row in use whether its entry has expired."""
+        if self._ttl_ms is None:
+            return np.zeros(self._size, dtype=np.bool_)
+        return (self._clock() - self._added_at[: self._size]) * 1000 >= self._ttl_ms
 
-        def is_alive(row: int) -> bool:
-            return (now - self._added_at.item(row)) * 1000 < ttl_ms
-
-        # Doubling steps make the search cheap, whether no entry has expired or a million.
-        start, step = self._start, 1
-        while start + step <= self._end and not is_alive(start + step - 1):
-            start, step = start + step, step * 2
-        rows = range(start, min(start + step, self._end))
-        self._start = start + bisect_left(rows, True, key=is_alive)
-
-    def _nearest_of_one(self, query: _Vectors, length: float, ignore: Set[str]) -> _Match | None:
-        start = self._start
-        if start == self._end:
+    def _nearest_of_one(self, vector: _Vectors, length: float, ignore: Set[str]) -> _Match | None:
+        if not self._size:
             return None
-        products = self._rows[start : self._end].dot(query / np.float32(length))
-        products /= self._lengths[start : self._end]
-        at = int(products.argmax())
-        while ignore and self._keys[start + at] in ignore:
-            products[at] = -math.inf
-            at = int(products.argmax())
-            if products.item(at) == -math.inf:
-                return None
-        top = products.item(at)
-        products[at] = -math.inf
-        if products.item(products.argmax()) <= top - _CLOSE:
-            exact = self._rows[start + at].astype(np.float64).dot(query.astype(np.float64))
-            exact /= length * self._lengths.item(start + at)
-            return self._keys[start + at], _within_range(exact)
-        products[at] = top
-        near = (products > top - _CLOSE).nonzero()[0] + start
-        if ignore:
-            near = near[[self._keys[one] not in ignore for one in near.tolist()]]
-        return self._decide(query[None], np.array([length]), np.zeros_like(near), near)[0]
+        products = self._rows[: self._size].dot(vector / np.float32(length))
+        products /= self._lengths[: self._size]
+        if self._ttl_ms is not None or ignore:
+            products[self._hidden((), ignore)] = -math.inf
+        row, similarity = self._closest(products, 0, vector, length)
+        return None if row < 0 else (self._keys[row], _within_range(similarity))
 
     def _nearest_of_each(
-        self, rows: _Vectors, lengths: _Lengths, ignore: Set[str]
+        self,
+        vectors: _Vectors,
+        lengths: _Lengths,
+        keys: Sequence[str | None],
+        ignore: Set[str],
     ) -> list[_Match | None]:
-        """Find the nearest of each placed vector among the `max_elements` entries before it."""
-        count, stop = len(rows), self._end + len(rows)
-        units = rows / lengths[:, None].astype(np.float32)
-        number = np.arange(count)[:, None]
-        best = np.full(count, -math.inf, dtype=np.float32)
-        parts = []
-        starts = range(self._start, max(self._start + 1, self._end), _PRODUCTS // count)
-        for first, last in pairwise([*starts, stop]):
-            products = units @ self._rows[first:last].T
-            products /= self._lengths[first:last]
-            # In a full cache, each vector drops the oldest entry for the next one.
-            out = np.arange(first, stop - self._max_elements)
-            products[:, : len(out)][out < self._end + number - self._max_elements] = -math.inf
-            if last == stop:
-                products[:, -count:][number <= number.T] = -math.inf
-            if ignore:
-                products[:, [key in ignore for key in self._keys[first:last]]] = -math.inf
-            np.maximum(best, products.max(axis=1), out=best)
-            # `nonzero` is ten times as fast in one dimension as in two.
-            near = (products > (best - _CLOSE)[:, None]).ravel().nonzero()[0]
-            unit, row = np.divmod(near, last - first)
-            row += first
-            distinct = self._distinct(unit, row, count)
-            parts.append((unit[distinct], row[distinct], products.ravel()[near[distinct]]))
-        unit, row, product = (np.concatenate(part) for part in zip(*parts, strict=True))
-        is_close = product > best[unit] - _CLOSE
-        return self._decide(rows, lengths, unit[is_close], row[is_close])
-
-    def _decide(
-        self, rows: _Vectors, lengths: _Lengths, unit: _Indices, row: _Indices
-    ) -> list[_Match | None]:
-        """Return the nearest entry for each of `rows`, in float64.
-
-        Args:
-            rows: The vectors.
-            lengths: Their lengths.
-            unit: Candidate pairs: the index into `rows`.
-            row: Candidate pairs: the row of an entry close to it.
-        """
-        distinct = self._distinct(unit, row, len(rows))
-        unit, row = unit[distinct], row[distinct]
-        exact = np.empty(row.size)
-        for start in range(0, row.size, _PAIRS):
-            pairs = slice(start, start + _PAIRS)
-            ones, others = rows[unit[pairs]], self._rows[row[pairs]]
-            np.einsum("ij,ij->i", ones, others, dtype=np.float64, out=exact[pairs])
-        exact /= lengths[unit] * self._lengths[row]
-        best = np.full(len(rows), -math.inf)
-        np.maximum.at(best, unit, exact)
-        newest = np.full(len(rows), -1)
-        equal = exact >= best[unit] - _EQUAL
-        np.maximum.at(newest, unit[equal], row[equal])
+        """Find the nearest of each vector among the entries, and the vectors before it."""
+        count, size = len(vectors), self._size
+        stop = size + count
+        self._rows[size:stop], self._lengths[size:stop] = vectors, lengths
+        units = vectors / lengths[:, None].astype(np.float32)
+        hidden = self._hidden(keys, ignore)
+        best, nearest = np.full(count, -math.inf), [-1] * count
+        for first in range(0, stop, _PRODUCTS // count):
+            part = slice(first, min(stop, first + _PRODUCTS // count))
+            products = units @ self._rows[part].T
+            products /= self._lengths[part]
+            products[:, hidden[part]] = -math.inf
+            products[self._not_before(count, part)] = -math.inf
+            for at in (products.max(axis=1) > best - _CLOSE).nonzero()[0].tolist():
+                row, similarity = self._closest(products[at], first, vectors[at], lengths[at])
+                if similarity > best[at]:
+                    best[at], nearest[at] = similarity, row
         return [
-            None if at < 0 else (self._keys[at], _within_range(similarity))
-            for at, similarity in zip(newest.tolist(), best.tolist(), strict=True)
+            None
+            if row < 0
+            else (self._keys[row] if row < size else keys[row - size], _within_range(similarity))
+            for row, similarity in zip(nearest, best.tolist(), strict=True)
         ]
 
-    def _distinct(self, unit: _Indices, row: _Indices, units: int) -> slice | _Indices:
-        """Return the pairs without duplicates: of identical entries the newest, for each unit."""
-        if row.size <= units:
-            return slice(None)
-        newest_first = row.argsort()[::-1]
-        marks = self._hashes[row[newest_first]] + unit[newest_first] * _SPREAD
-        return newest_first[np.unique(marks, return_index=True)[1]]
+    def _closest(
+        self, products: _Vectors, first: int, vector: _Vectors, length: float
+    ) -> tuple[int, float]:
+        """Return the row that is closest to a vector, and its similarity in float64.
+
+        Args:
+            products: The similarities of some rows in float32; -inf for rows that do not count.
+            first: The first of these rows.
+            vector: The vector.
+            length: Its length.
+
+        Returns:
+            Row -1 and -inf if no row counts.
+        """
+        top = products.max()
+        close = (products > top - _CLOSE).nonzero()[0] + first
+        if not close.size:
+            return -1, -math.inf
+        if close.size > 1:
+            close = close[self._by_age(close).argsort()[-_CLOSE_MAX:]]
+        exact = self._rows[close].astype(np.float64).dot(vector.astype(np.float64))
+        exact /= length * self._lengths[close]
+        best = exact.max()
+        newest = (exact >= best - _EQUAL).nonzero()[0][-1]
+        return int(close[newest]), float(best)
+
+    def _hidden(self, keys: Sequence[str | None], ignore: Set[str]) -> NDArray[np.bool_]:
+        """Return for each row in use, and for `keys` after them, whether it does not count."""
+        hidden = np.zeros(self._size + len(keys), dtype=np.bool_)
+        hidden[: self._size] = self._expired()
+        if ignore:
+            all_keys = chain(islice(self._keys, self._size), keys)
+            hidden |= np.fromiter((key in ignore for key in all_keys), np.bool_, len(hidden))
+        return hidden
+
+    def _not_before(self, count: int, part: slice) -> NDArray[np.bool_]:
+        """Return for each of `count` new vectors which rows are not among those before it.
+
+        The new vectors are in the rows behind those in use. Each drops the oldest entry for the
+        next one if all rows are in use.
+        """
+        numbers = self._by_age(np.arange(part.start, part.stop))
+        distance = self._size + np.arange(count)[:, None] - numbers
+        result: NDArray[np.bool_] = (distance < 1) | (distance > self._max_elements)
+        return result
 
     def _read_all(self, vectors: Sequence[ArrayLike] | NDArray[Any]) -> tuple[_Vectors, _Lengths]:
         """Return vectors in float32, shape (n, dimensions), and their lengths; see `_read_one`."""
@@ -473,12 +437,3 @@ def _positive_int(name: str, value: int) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise ValueError(f"{name} is {value!r}; it must be a whole number of at least 1")
     return value
-
-
-def _aligned_zeros(rows: int, columns: int) -> _Vectors:
-    """Return zeros that start on a cache line, which makes products some 5 % faster."""
-    spare = _CACHE_LINE_BYTES // 4
-    flat = np.zeros(rows * columns + spare, dtype=np.float32)
-    address: int = flat.__array_interface__["data"][0]
-    start = -address % _CACHE_LINE_BYTES // 4
-    return flat[start : start + rows * columns].reshape(rows, columns)

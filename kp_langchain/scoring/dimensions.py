@@ -49,7 +49,7 @@ class TraceShape:
     def of(cls, trace: ReasoningTrace) -> TraceShape:
         """Return the shape of `trace`."""
         types = [step.type for step in trace.steps]
-        tools = {step.tool.name for step in trace.steps if step.tool is not None}
+        tools = {tool.name for step in trace.steps if (tool := step.tool) is not None}
         return cls(
             steps=len(types),
             step_types=len(set(types)),
@@ -72,7 +72,6 @@ class Evidence:
         shape: The trace's shape.
         success: Whether the run succeeded.
         confidence: The outcome's confidence, 0 to 1.
-        confidence_source: Where the confidence came from, as in `ScoreBreakdown`.
         similarity: Highest cosine similarity with a remembered trace; None if none was compared.
         novelty_source: Where novelty came from, as in `ScoreBreakdown`.
         baseline: Cosine similarity of unrelated texts to the embedder, 0 to below 1.
@@ -82,7 +81,6 @@ class Evidence:
     shape: TraceShape
     success: bool
     confidence: float
-    confidence_source: str
     similarity: float | None
     novelty_source: str
     baseline: float
@@ -256,7 +254,7 @@ DIMENSIONS = (
         headings=("outc.", "outc"),
         formula=lambda evidence: outcome_confidence(evidence.confidence, success=evidence.success),
         why=lambda evidence: why_outcome(
-            evidence.confidence, evidence.confidence_source, success=evidence.success
+            evidence.confidence, TRACE_SOURCE, success=evidence.success
         ),
     ),
 )

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kp_langchain.novelty_sources import EMPTY_CACHE, LEFT_OUT, NEAREST, REPEAT
 from kp_langchain.scoring.breakdown import Dimension, Nearest, ScoreBreakdown
 from kp_langchain.scoring.dimensions import (
     DIMENSIONS,
-    TRACE_SOURCE,
     Evidence,
     TraceShape,
     check_confidence,
@@ -26,8 +25,7 @@ if TYPE_CHECKING:
 _SAME = 1 - 1e-6  # similarity of two embeddings of one text, but for rounding
 
 
-@dataclass(frozen=True, slots=True)
-class Comparison:
+class Comparison(NamedTuple):
     """How a trace compares with the remembered ones.
 
     Attributes:
@@ -74,16 +72,12 @@ class Evaluation:
         profile: Name of the weight profile.
         weights: The weights of that profile.
         shape: The trace's shape.
-        success: Whether the run succeeded.
-        confidence: The outcome's confidence, 0 to 1.
     """
 
     trace: ReasoningTrace
     profile: str
     weights: ScoringWeights
     shape: TraceShape
-    success: bool
-    confidence: float
 
     @classmethod
     def of(cls, trace: ReasoningTrace, profile: str, weights: ScoringWeights) -> Evaluation:
@@ -92,10 +86,8 @@ class Evaluation:
         Raises:
             ValueError: The confidence is out of range (in a trace built without validation).
         """
-        confidence = trace.outcome.confidence
-        check_confidence(confidence)
-        shape = TraceShape.of(trace)
-        return cls(trace, profile, weights, shape, trace.metadata.success, confidence)
+        check_confidence(trace.outcome.confidence)
+        return cls(trace, profile, weights, TraceShape.of(trace))
 
     def breakdown(
         self,
@@ -114,11 +106,11 @@ class Evaluation:
             budget_ms: Milliseconds that scoring may take; None for no limit.
         """
         nearest, weights = comparison.nearest, self.weights
+        success = self.trace.metadata.success
         evidence = Evidence(
             self.shape,
-            self.success,
-            self.confidence,
-            TRACE_SOURCE,
+            success,
+            self.trace.outcome.confidence,
             None if nearest is None else nearest.similarity,
             comparison.source,
             comparison.baseline,
@@ -131,7 +123,7 @@ class Evaluation:
             contribution = value * weight
             contributions.append(contribution)
             dimensions[row.name] = Dimension(value, weight, contribution, row.why(evidence))
-        weighted_sum, total, rules = combine(contributions, self.shape, success=self.success)
+        weighted_sum, total, rules = combine(contributions, self.shape, success=success)
         return ScoreBreakdown(
             total=total,
             **dimensions,

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Iterator, Sequence, Set
 from functools import partial
 from typing import TYPE_CHECKING
 
-from kp_langchain._forksafe import NoForkSection
 from kp_langchain.errors import BadEmbeddingError, VectorError
 from kp_langchain.scoring.breakdown import Nearest
 from kp_langchain.scoring.novelty_memory import Match, MemoryEntry
@@ -44,7 +43,7 @@ class InProcessMemory:
         self._own_cache: VectorCache | None = None
         self._callers_cache = cache
         self._repeats = RepeatMemory(self._max_elements, ttl_ms) if cache is None else cache.repeats
-        self._section = NoForkSection()  # vectors and repeats change together
+        self._section = self._repeats.section  # vectors and repeats change together
 
     def __reduce__(self) -> tuple[partial[InProcessMemory], tuple[()]]:
         # Only the bounds travel to another process; the entries stay in this one.

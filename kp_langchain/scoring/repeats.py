@@ -6,6 +6,7 @@ Exact repeats are found in every language, with an embedding model or without.
 from __future__ import annotations
 
 import math
+import re
 import time
 import unicodedata
 from collections import deque
@@ -24,6 +25,11 @@ _INVISIBLE = dict.fromkeys(
 )
 
 
+# The white space of ASCII but the space itself, as `str.split` knows it.
+_OTHER_SPACES = "\t\n\v\f\r\x1c\x1d\x1e\x1f"
+_SPACES = re.compile("  +")
+
+
 def fingerprint(text: str) -> bytes:
     """Return the hash of a text; equal for texts that look the same to a reader.
 
@@ -34,20 +40,32 @@ def fingerprint(text: str) -> bytes:
     """
     if not text.isascii():
         text = unicodedata.normalize("NFC", text.translate(_INVISIBLE))
-    return sha256(" ".join(text.split()).encode("utf-8", "surrogatepass")).digest()
+    return sha256(_single_spaced(text).encode("utf-8", "surrogatepass")).digest()
+
+
+def _single_spaced(text: str) -> str:
+    """Return a text with one space in place of each white space, and none at its ends."""
+    if not text.isascii():
+        return " ".join(text.split())
+    # Twice as fast as splitting, or five times for a text with single spaces already.
+    for character in _OTHER_SPACES:
+        text = text.replace(character, " ")
+    return _SPACES.sub(" ", text).strip(" ")
 
 
 class RepeatMemory:
     """A bounded memory of fingerprints, with the keys of their traces.
 
-    The oldest is dropped first. All operations may be called from any thread, and keep working in a
-    forked child.
+    The oldest is dropped first. Where several threads use it, each holds `section` meanwhile.
 
     Args:
         max_elements: How many fingerprints it holds; 1,000 take about 0.6 MB.
         ttl_ms: Age in milliseconds at which a fingerprint no longer counts; None keeps them until
             newer ones need the room.
         clock: Returns seconds that never run backwards.
+
+    Attributes:
+        section: What a thread holds; also the vectors of the same traces change inside it.
     """
 
     def __init__(
@@ -60,16 +78,15 @@ class RepeatMemory:
         self._max_elements = max_elements
         self._ttl_ms = ttl_ms
         self._clock = clock
-        self._lock = NoForkSection()
+        self.section = NoForkSection()
         self.clear()
 
     def clear(self) -> None:
         """Forget every fingerprint."""
-        with self._lock:
-            # Number, fingerprint and time of each, oldest first; by fingerprint the keys by number.
-            self._order: deque[tuple[int, bytes, float]] = deque()
-            self._keys: dict[bytes, dict[int, str | None]] = {}
-            self._count = 0
+        # Number, fingerprint and time of each, oldest first; by fingerprint the keys by number.
+        self._order: deque[tuple[int, bytes, float]] = deque()
+        self._keys: dict[bytes, dict[int, str | None]] = {}
+        self._count = 0
 
     def find(self, digest: bytes, *, ignore: Set[str] = frozenset()) -> Nearest | None:
         """Return the newest trace whose text has the fingerprint `digest`; None if there is none.
@@ -78,17 +95,15 @@ class RepeatMemory:
             digest: The fingerprint.
             ignore: Keys that do not count.
         """
-        with self._lock:
-            self._expire()
-            for key in reversed(self._keys.get(digest, {}).values()):
-                if key is None or key not in ignore:
-                    return Nearest(key, 1.0)
+        self._expire()
+        for key in reversed(self._keys.get(digest, {}).values()):
+            if key is None or key not in ignore:
+                return Nearest(key, 1.0)
         return None
 
     def add(self, digest: bytes, key: str | None) -> None:
         """Remember a fingerprint under a key."""
-        with self._lock:
-            self._append(digest, key, self._clock())
+        self._append(digest, key, self._clock())
 
     def insert(self, entries: Iterable[tuple[bytes, str, float]]) -> None:
         """Remember fingerprints that are not new, each in its place by age.
@@ -99,32 +114,30 @@ class RepeatMemory:
             entries: For each its fingerprint, its key, and its age in seconds. Of equally old ones,
                 the last is the newest.
         """
-        with self._lock:
-            self._expire()
-            now = self._clock()
-            new = {
-                (digest, key): now - age_s
-                for digest, key, age_s in entries
-                if key not in self._keys.get(digest, {}).values()
-            }
-            placed = [(added_at, digest, key) for (digest, key), added_at in new.items()]
-            oldest = min(new.values(), default=math.inf)
-            later: list[tuple[float, bytes, str | None]] = []
-            while self._order and self._order[-1][2] > oldest:
-                number, digest, added_at = self._order.pop()
-                later.append((added_at, digest, self._forget(number, digest)))
-            for added_at, digest, key in sorted([*reversed(later), *placed], key=itemgetter(0)):
-                self._append(digest, key, added_at)
-            self._expire()
+        self._expire()
+        now = self._clock()
+        new = {
+            (digest, key): now - age_s
+            for digest, key, age_s in entries
+            if key not in self._keys.get(digest, {}).values()
+        }
+        placed = [(added_at, digest, key) for (digest, key), added_at in new.items()]
+        oldest = min(new.values(), default=math.inf)
+        later: list[tuple[float, bytes, str | None]] = []
+        while self._order and self._order[-1][2] > oldest:
+            number, digest, added_at = self._order.pop()
+            later.append((added_at, digest, self._forget(number, digest)))
+        for added_at, digest, key in sorted([*reversed(later), *placed], key=itemgetter(0)):
+            self._append(digest, key, added_at)
+        self._expire()
 
     def find_then_add(
         self, digest: bytes, key: str | None, *, ignore: Set[str] = frozenset()
     ) -> Nearest | None:
-        """Do what `find` and then `add` do, atomically."""
-        with self._lock:
-            repeat = self.find(digest, ignore=ignore)
-            self.add(digest, key)
-            return repeat
+        """Do what `find` and then `add` do."""
+        repeat = self.find(digest, ignore=ignore)
+        self.add(digest, key)
+        return repeat
 
     def _expire(self) -> None:
         if self._ttl_ms is None:

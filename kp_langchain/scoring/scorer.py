@@ -21,6 +21,7 @@ from kp_langchain.embedding.embedding_result import (
     report_not_installed,
 )
 from kp_langchain.embedding.identity import EmbedderIdentity, check_baseline
+from kp_langchain.embedding.local_models import LocalModel
 from kp_langchain.errors import VectorError
 from kp_langchain.schema import ReasoningTrace
 from kp_langchain.scoring.breakdown import ScoreBreakdown
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
 TraceLike: TypeAlias = ReasoningTrace | Mapping[str, Any]
 
 _CUSTOM = "custom"
+_NO_EMBEDDING = Embedding(None, novelty_sources.NO_EMBEDDER)
 _WAITING_SHARE = 0.8  # of the budget; the rest is for the other parts of an evaluation
 _Result = TypeVar("_Result")
 
@@ -152,6 +154,13 @@ class Scorer:
     def has_embedder(self) -> bool:
         """Whether it compares texts by their meaning, rather than only finding exact repeats."""
         return self._embedder is not None
+
+    @property
+    def calls_user_code(self) -> bool:
+        """Whether its embedder or its memory is not one of this package."""
+        has_own_embedder = self._embedder is None or isinstance(self._embedder, LocalModel)
+        has_own_memory = type(self._memory).__module__.startswith("kp_langchain.")
+        return not (has_own_embedder and has_own_memory)
 
     def load(self) -> None:
         """Load the embedding model now, so that no evaluation has to wait or do without it.
@@ -348,11 +357,10 @@ class Scorer:
                 match = self._memory.compare_then_add([entry], ignore=ignore)[0]
             else:
                 match = self._memory.compare(entry, ignore=ignore)
-            others = ignore - {trace.id}
-            if match.nearest is not None or entry.vector is None or not others:
+            if match.nearest is not None or entry.vector is None or not ignore - {trace.id}:
                 return match, False
             nearest = self._memory.compare(entry, ignore={trace.id}).nearest
-            return match, nearest is not None and nearest.trace_id in others
+            return match, nearest is not None and nearest.trace_id in ignore
 
         text = embedded_text(trace)
         embedding = self._embed(text, trace, deadline, remember=remember)
@@ -457,7 +465,7 @@ class Scorer:
 
     def _no_embedding(self) -> Embedding:
         if self._arguments["embedder"] is None:
-            return Embedding(None, novelty_sources.NO_EMBEDDER)
+            return _NO_EMBEDDING
         return report_not_installed()
 
     def _add_late(self, trace_id: str, domain: str, future: EmbeddingFuture) -> None:

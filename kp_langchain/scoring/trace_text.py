@@ -14,4 +14,4 @@ def embedded_text(trace: ReasoningTrace) -> str:
     The objective, one space, then the contents of all steps joined by one space; a step without
     content counts as an empty text.
     """
-    return f"{trace.task.objective} {' '.join(step.content or '' for step in trace.steps)}"
+    return f"{trace.task.objective} {' '.join([step.content or '' for step in trace.steps])}"

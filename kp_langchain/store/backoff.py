@@ -25,12 +25,16 @@ class Backoff:
         """Whether it is too early to try again."""
         return self.failures > 0 and time.monotonic() < self._due_at
 
-    def note_failure(self) -> float:
-        """Begin a pause, and return its length in seconds."""
+    @property
+    def pause_left_s(self) -> float:
+        """The seconds until it is time to try again."""
+        return max(0.0, self._due_at - time.monotonic())
+
+    def note_failure(self) -> None:
+        """Begin a pause."""
         self.failures += 1
         pause_s = min(_FIRST_PAUSE_S * 2.0 ** min(self.failures - 1, 10), _LONGEST_PAUSE_S)
         self._due_at = time.monotonic() + pause_s
-        return pause_s
 
     def note_success(self) -> None:
         """Forget the failures."""

@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
+from kp_langchain.calibration.features import complete_features
 from kp_langchain.calibration.model import ConfidenceModel
 from kp_langchain.errors import StoreError
 from kp_langchain.printable import first_fault
+from kp_langchain.schema import ReasoningTrace
 from kp_langchain.store import sql
 from kp_langchain.store.database import Database
 
@@ -198,7 +200,9 @@ def _unlabelled_run(row: dict[str, Any], model: ConfidenceModel | None) -> Unlab
     confidence = None
     if model is not None:
         with suppress(*_UNREADABLE):
-            confidence = model.confidence(json.loads(row["features"]))
+            trace = ReasoningTrace.model_validate_json(row["trace"])
+            features = complete_features(json.loads(row["features"]), trace)
+            confidence = model.confidence(features or {})
     task = task_key(row["task"], row["objective"])
     return UnlabelledRun(row["trace_id"], row["domain"], task, confidence)
 

@@ -2,7 +2,7 @@
 
 What changes the state of a contribution, and where that is written:
 
-- The registry's answer, in `registry/contribution_state.py`: it took a `pending` one (`sent`),
+- The registry's answer, in `registry/contributions.py`: it took a `pending` one (`sent`),
   will never take it (`dead`), or deleted one whose withdrawal was asked (`withdrawn`).
 - A verdict, in `store/outbox_queries.py`. If the run no longer passes, and the registry never
   received it, it is `withdrawn`; else `withdraw_asked` is set, and the sender has the registry

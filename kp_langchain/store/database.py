@@ -1,6 +1,6 @@
 """`Database`: one SQLite file or PostgreSQL database, opened on first use.
 
-`TraceStore`, `Outbox`, `ConfidenceModels`, `Unscored` and `PausedRuns` each hold one. What they ask
+`TraceStore`, `Journal`, `Outbox`, `ConfidenceModels` and `PausedRuns` each hold one. What they ask
 of it is in the query modules, which `kp_langchain.store.sql` loads.
 """
 
@@ -53,7 +53,7 @@ class Compaction:
 class Database:
     """The connections, schema and locks of one database. Safe to use from several threads.
 
-    Its first use opens it, which creates the database or migrates it. It is opened again after
+    Its first use opens it, which creates the database if need be. It is opened again after
     `close`, in a forked child, and when its files or tables are gone. A copy of it, also a pickled
     one, is the same database, not opened yet.
 

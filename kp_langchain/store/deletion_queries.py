@@ -2,41 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from datetime import datetime
-from typing import Any
 
 import sqlalchemy as sa
 
+from kp_langchain.schema import TRACE_ID_PREFIX
 from kp_langchain.store import outbox_queries
 from kp_langchain.store.inserts import insert_into
-from kp_langchain.store.run_queries import lock_domains
-from kp_langchain.store.summary_queries import Filter, order
+from kp_langchain.store.rows import clean_name
+from kp_langchain.store.run_conditions import Conditions, order
+from kp_langchain.store.run_queries import begins
 from kp_langchain.store.tables import (
+    bodies,
     counts,
     external_traces,
+    jobs,
     outbox,
     paused_runs,
     pulled_units,
     recall_entries,
     remembered,
     run_entries,
-    run_summaries,
-    run_tags,
     runs,
+    scores,
     shown_traces,
-    unscored,
     verdicts,
 )
+from kp_langchain.store.watermark import DELETIONS
 
-_DELETIONS = "deletions"
 # What belongs to a run, by its trace id; `outbox` has rules of its own.
 _WRITTEN_WITH_RUNS = (
-    run_tags, run_summaries, run_entries, verdicts, external_traces, shown_traces,
+    bodies, scores, run_entries, verdicts, external_traces, shown_traces,
 )  # fmt: skip
-_TABLES = (*_WRITTEN_WITH_RUNS, recall_entries, unscored, remembered, runs)
-_COUNT = sa.select(counts.c.number).where(counts.c.name == _DELETIONS)
-_s = run_summaries.c
+_TABLES = (*_WRITTEN_WITH_RUNS, recall_entries, remembered, runs)
+_COUNT = sa.select(counts.c.number).where(counts.c.name == DELETIONS)
+_c = runs.c
 
 
 def deletions(connection: sa.Connection) -> int:
@@ -44,35 +45,33 @@ def deletions(connection: sa.Connection) -> int:
     return connection.scalar(_COUNT) or 0
 
 
-def matching(connection: sa.Connection, run_filter: Filter, *, skip: int) -> dict[str, str]:
+def matching(connection: sa.Connection, conditions: Conditions, *, skip: int = 0) -> dict[str, str]:
     """Return the domains of the matching runs by their trace ids, the newest first.
 
     Args:
         connection: A connection to read with.
-        run_filter: Only matching runs.
+        conditions: Only matching runs.
         skip: Leave out so many of the newest.
     """
-    select = sa.select(_s.trace_id, _s.domain).where(*run_filter.conditions())
+    select = sa.select(_c.trace_id, _c.domain).where(*conditions)
     # SQLite takes no offset without a limit, and -1 for none; SQLAlchemy writes that.
     rows = connection.execute(select.order_by(*order()).offset(skip or None))
     return {row[0]: row[1] for row in rows}
 
 
-def unscored_bodies(connection: sa.Connection) -> Iterator[tuple[str, str]]:
-    """Yield the trace ids of unscored runs, each with its body as text, which may be damaged."""
-    return _keys_and_bodies(connection, unscored.c.trace_id, unscored.c.body)
+def matching_paused(connection: sa.Connection, conditions: Conditions) -> list[str]:
+    """Return the places of the matching paused runs."""
+    return list(connection.scalars(sa.select(paused_runs.c.place).where(*conditions)))
 
 
-def paused_bodies(connection: sa.Connection) -> Iterator[tuple[str, str]]:
-    """Yield the places of paused runs, each with its body as text, which may be damaged."""
-    return _keys_and_bodies(connection, paused_runs.c.place, paused_runs.c.body)
-
-
-def _keys_and_bodies(
-    connection: sa.Connection, key: sa.Column[str], body: sa.Column[Any]
-) -> Iterator[tuple[str, str]]:
-    for row in connection.execute(sa.select(key, sa.cast(body, sa.Text()))):
-        yield row[0], row[1]
+def find_paused(connection: sa.Connection, id_prefix: str) -> list[tuple[str, str]]:
+    """Return place and run id of the paused runs whose run id begins with `id_prefix`."""
+    run_id = id_prefix.strip().lower().removeprefix(TRACE_ID_PREFIX)
+    if not run_id:
+        return []
+    select = sa.select(paused_runs.c.place, paused_runs.c.run_id)
+    rows = connection.execute(select.where(begins(paused_runs.c.run_id, clean_name(run_id))))
+    return [(row[0], row[1]) for row in rows]
 
 
 def count_at_registry(connection: sa.Connection, trace_ids: Sequence[str]) -> int:
@@ -90,15 +89,13 @@ def delete(connection: sa.Connection, trace_ids: Sequence[str], now: datetime) -
         trace_ids: Ids of their traces.
         now: The present time, in UTC.
     """
-    # In the order in which others lock: domains, runs, what belongs to them.
-    are_runs = runs.c.trace_id.in_(trace_ids)
-    domains = connection.scalars(sa.select(runs.c.domain).where(are_runs).distinct())
-    lock_domains(connection, domains.all())
-    rows = sa.select(runs.c.trace_id).where(are_runs).order_by(runs.c.trace_id)
+    # In the order in which others lock: runs, what belongs to them.
+    rows = sa.select(_c.trace_id).where(_c.trace_id.in_(trace_ids)).order_by(_c.trace_id)
     connection.execute(rows.with_for_update())
     for table in _TABLES:
         connection.execute(sa.delete(table).where(table.c.trace_id.in_(trace_ids)))
     connection.execute(sa.delete(shown_traces).where(shown_traces.c.shown_id.in_(trace_ids)))
+    connection.execute(sa.delete(jobs).where(jobs.c.key.in_(trace_ids)))
     outbox_queries.forget(connection, trace_ids, now)
     note_deletion(connection)
 
@@ -135,4 +132,4 @@ def note_deletion(connection: sa.Connection) -> None:
     add_one = insert.on_conflict_do_update(
         index_elements=[counts.c.name], set_={"number": counts.c.number + 1}
     )
-    connection.execute(add_one, [{"name": _DELETIONS, "number": 1}])
+    connection.execute(add_one, [{"name": DELETIONS, "number": 1}])

@@ -86,6 +86,6 @@ def page(
 def page_of_run_ids(connection: sa.Connection, *, after: str, limit: int) -> list[tuple[str, str]]:
     """Return trace id and run id of runs, in order of trace ids; the arguments as for `page`."""
     columns = (runs.c.trace_id, runs.c.run_id)
-    select = sa.select(*columns).where(runs.c.trace_id > after)
+    select = sa.select(*columns).where(runs.c.trace_id > after, runs.c.state == "judged")
     rows = connection.execute(select.order_by(runs.c.trace_id).limit(limit))
     return [(row[0], row[1]) for row in rows]

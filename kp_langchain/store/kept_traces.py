@@ -6,7 +6,7 @@ import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from kp_langchain._logging import warn_once
 from kp_langchain.embedding.identity import NO_IDENTITY, EmbedderIdentity
@@ -19,6 +19,7 @@ from kp_langchain.store import sql
 from kp_langchain.store.database import Database
 from kp_langchain.store.remembered import content_of, embedder_of
 from kp_langchain.store.rows import expiry_after, trace_key
+from kp_langchain.store.watermark import Watermark
 
 if TYPE_CHECKING:
     import numpy as np
@@ -30,18 +31,6 @@ if TYPE_CHECKING:
 
 MOST_COMPARED = 1000
 """A run is compared with at most so many kept ones of its domain, the newest."""
-
-
-class KeptState(NamedTuple):
-    """What a read of the kept runs of a domain is based on.
-
-    Attributes:
-        deletions: How often runs were deleted from the store.
-        newest_change: The number of the newest change to what is kept in the domain.
-    """
-
-    deletions: int
-    newest_change: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +45,7 @@ class KeptPage:
         is_whole: Whether it has all kept runs, not just what changed.
     """
 
-    state: KeptState
+    state: Watermark
     traces: list[KeptTrace]
     left: set[str]
     written: set[str]
@@ -77,7 +66,7 @@ class KeptTraces:
         return f"KeptTraces({str(self._database.location)!r})"
 
     def read(
-        self, domain: str, *, since: KeptState | None = None, awaited: Collection[str] = ()
+        self, domain: str, *, since: Watermark | None = None, awaited: Collection[str] = ()
     ) -> KeptPage | None:
         """Return the newest kept runs of a domain, or what changed; damaged ones are left out.
 
@@ -91,16 +80,12 @@ class KeptTraces:
             StoreError: The database cannot be opened or read.
         """
         with self._database.reading() as connection:
-            # First the deletions: one that comes now is noticed with the next read.
-            deletions = sql.deletion_queries.deletions(connection)
-            state = KeptState(deletions, sql.entry_queries.newest_change(connection, domain))
+            state = sql.entry_queries.watermark(connection)
             if state == since:
                 return None
             rows = None
-            # With a higher number in `since`, it is not the database that it was.
-            if since is not None and since.deletions == deletions and since < state:
-                after = since.newest_change
-                rows = sql.entry_queries.changed(connection, domain, after, MOST_COMPARED)
+            if since is not None and since.deletions == state.deletions:
+                rows = sql.entry_queries.changed(connection, domain, since, MOST_COMPARED)
             if rows is None or len(rows) == MOST_COMPARED:
                 traces, left, is_whole = find_kept(connection, domain), set[str](), True
             else:
@@ -155,7 +140,7 @@ def hold_stored_against_twins(
         run: The run.
         candidate: The same run as others would be compared with it.
     """
-    if run.decision != "contributed" or run.twin_similarity >= OFF:
+    if run.decision != "kept" or run.twin_similarity >= OFF:
         return run
     kept = find_kept(connection, run.trace.metadata.task_domain)
     return hold_against_twins(run, candidate, kept)
@@ -176,21 +161,19 @@ def replace_kept(
     for row in sql.run_queries.lock_kept(connection, trace_ids):
         trace_id, keep_days = row["trace_id"], row["keep_days"]
         # Also of one that stays: who took it for replaced is to read that it is not.
-        sql.entry_queries.note_change(connection, row["domain"], [trace_id])
+        sql.entry_queries.note_change(connection, [trace_id])
         if row["is_stated"] and not is_stated:
             continue
-        changes = {
-            "decision": "below_threshold",
+        changes: dict[str, Any] = {
+            "decision": "twin",
             "replaced_by": by,
             "body_expires_at": expiry_after(keep_days),
         }
         if keep_days == 0:
-            changes |= {"body": None, "body_expires_at": None}
+            changes |= {"has_body": False, "body_expires_at": None}
+            sql.run_queries.delete_bodies(connection, [trace_id])
             sql.entry_queries.remove(connection, [trace_id])
         sql.run_queries.update(connection, trace_id, changes)
-        sql.summary_queries.update(
-            connection, trace_id, {"decision": changes["decision"], "is_near_duplicate": True}
-        )
         sql.outbox_queries.ask_withdrawal(connection, trace_id, datetime.now(UTC))
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import fields
-from datetime import datetime
 from typing import Any
 
 from kp_langchain.errors import ConfigError, StoreError
@@ -143,19 +142,6 @@ class Outbox:
             sql.outbox_queries.settle(connection, _columns(unit), _columns(read))
             for standing in standings:
                 sql.outbox_queries.write_standing(connection, _columns(standing))
-
-    def make_due_after_clock_change(self, registry: str, now: datetime) -> int:
-        """Make due what waits only because the clock was set back. Requires `sending`.
-
-        Args:
-            registry: Only contributions to this registry.
-            now: The present time, in UTC.
-
-        Returns:
-            The number of contributions made due.
-        """
-        with self._database.writing() as connection:
-            return sql.outbox_queries.make_due_after_clock_change(connection, registry, now)
 
     def remove(self, trace_id: str) -> None:
         """Delete a contribution. Requires `sending`."""

@@ -191,14 +191,6 @@ def settle(connection: sa.Connection, row: dict[str, Any], as_read: dict[str, An
         _forget_if_deleted(connection, row["trace_id"])
 
 
-def make_due_after_clock_change(connection: sa.Connection, registry: str, now: datetime) -> int:
-    """Make due what waits because the clock was set back; return the number of contributions."""
-    update = sa.update(outbox).where(
-        _c.registry == registry, _awaits_sender(), _c.due_at > now, _c.changed_at > now
-    )
-    return connection.execute(update.values(due_at=now, changed_at=now)).rowcount
-
-
 def to_withdraw(connection: sa.Connection) -> list[dict[str, Any]]:
     """Return the contributions that the sender is still to withdraw, without bodies."""
     condition = sa.and_(_c.withdraw_asked, _c.state.in_(("pending", "sent")))

@@ -14,9 +14,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from kp_langchain.run_keys import RunKeys
 from kp_langchain.store import sql
 from kp_langchain.store.database import Database
-from kp_langchain.store.rows import clean_name, json_text
+from kp_langchain.store.rows import clean_name, json_text, key_columns
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,17 +83,7 @@ class PausedRuns:
             The number of halves deleted because they expired or were too many.
         """
         now = datetime.now(UTC)
-        rows = [
-            {
-                "place": half.place,
-                "half_id": half.half_id,
-                "checkpoint_id": half.checkpoint_id and clean_name(half.checkpoint_id),
-                "paused_at": half.paused_at,
-                "expires_at": now + timedelta(days=days),
-                "body": json_text(half.body),
-            }
-            for half in halves
-        ]
+        rows = [_row(half, now + timedelta(days=days)) for half in halves]
         with self._database.writing() as connection:
             sql.paused_queries.write(connection, rows)
             n_expired = sql.paused_queries.drop_expired(connection, now)
@@ -131,3 +122,19 @@ class PausedRuns:
         # not wait for other writers of the file.
         with self._database.reading() as connection:
             return sql.paused_queries.has_any(connection, places)
+
+
+def _row(half: FirstHalf, expires_at: datetime) -> dict[str, Any]:
+    body = half.body
+    keys = RunKeys() if not body["keys"] else RunKeys.from_dict(body["keys"])
+    return {
+        "place": half.place,
+        "half_id": half.half_id,
+        "checkpoint_id": half.checkpoint_id and clean_name(half.checkpoint_id),
+        "paused_at": half.paused_at,
+        "expires_at": expires_at,
+        "body": json_text(body),
+        "run_id": clean_name(body["run_id"].lower()),
+        "created_at": datetime.fromisoformat(body["started_at"]),
+        "domain": clean_name(body["domain"]),
+    } | key_columns(keys)

@@ -146,10 +146,10 @@ def new_engine(location: Location) -> sa.Engine:
 
 @contextmanager
 def migration_lock(connection: sa.Connection) -> Iterator[None]:
-    """Let one process at a time migrate, with ten minutes for each statement.
+    """Let one process at a time create the tables, with ten minutes for each statement.
 
     Args:
-        connection: The transaction that migrates; the lock is held until it ends.
+        connection: The transaction that creates them; the lock is held until it ends.
 
     Raises:
         sqlalchemy.exc.SQLAlchemyError: Another process held the lock for too long.

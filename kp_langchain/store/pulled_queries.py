@@ -11,10 +11,10 @@ from kp_langchain.schema import TRACE_ID_PREFIX
 from kp_langchain.store.deletion_queries import note_deletion
 from kp_langchain.store.inserts import insert_into, insert_or_ignore
 from kp_langchain.store.rows import clean_name, clean_text, trace_key
-from kp_langchain.store.run_queries import begins, lock_domains, possible_ids
+from kp_langchain.store.run_queries import begins, possible_ids
 from kp_langchain.store.statements import batches, untyped
 from kp_langchain.store.tables import counts as counts_table
-from kp_langchain.store.tables import outbox, pulled_units, recall_entries, runs, unscored
+from kp_langchain.store.tables import outbox, pulled_units, recall_entries, runs
 
 _PULLED = "pulled"
 _COUNT = sa.select(counts_table.c.number).where(counts_table.c.name == _PULLED)
@@ -57,25 +57,18 @@ def admitted(connection: sa.Connection, domain: str) -> list[AdmittedUnit]:
     return [AdmittedUnit(*row) for row in connection.execute(select.order_by(*_newest_first))]
 
 
-def bodies(connection: sa.Connection, trace_ids: Collection[str]) -> dict[str, str]:
+def bodies(
+    connection: sa.Connection, trace_ids: Collection[str], *, of_any_state: bool = False
+) -> dict[str, str]:
     """Return the bodies of those of the units that are admitted, as the text of their JSON, by id.
 
     Args:
         connection: A connection to read with.
         trace_ids: Ids of units.
+        of_any_state: Whether to return those of units in any state.
     """
-    return _bodies(connection, trace_ids, *_may_be_shown())
-
-
-def all_bodies(connection: sa.Connection, trace_ids: Collection[str]) -> dict[str, str]:
-    """Return the bodies of units in any state, as the text of their JSON, by id."""
-    return _bodies(connection, trace_ids)
-
-
-def _bodies(
-    connection: sa.Connection, trace_ids: Collection[str], *conditions: sa.ColumnElement[bool]
-) -> dict[str, str]:
     texts: dict[str, str] = {}
+    conditions = () if of_any_state else _may_be_shown()
     for batch in batches(trace_ids):
         select = sa.select(_c.trace_id, sa.cast(_c.body, sa.Text())).where(
             _c.trace_id.in_(batch), _c.body.is_not(None), *conditions
@@ -159,14 +152,6 @@ def clean_ones(
     return ids
 
 
-def lock_domain(connection: sa.Connection, domain: str) -> None:
-    """Have no other transaction write units of a domain, or keep runs in it, before this one ends.
-
-    So a unit and a run with its id that come at the same time are both seen.
-    """
-    lock_domains(connection, [clean_name(domain)])
-
-
 def locked(connection: sa.Connection, trace_ids: Collection[str]) -> dict[str, dict[str, Any]]:
     """Return those of the units that there are, by id, locked for this transaction."""
     by_id: dict[str, dict[str, Any]] = {}
@@ -181,7 +166,7 @@ def ids_of_own_runs(connection: sa.Connection, trace_ids: Collection[str]) -> se
     """Return those ids that a run of this store has or had; ids in lower case match as well."""
     forms = {form for id_ in trace_ids for form in (id_, id_.lower())}
     own: set[str] = set()
-    for table in (runs, unscored, outbox):
+    for table in (runs, outbox):
         column = table.c.trace_id
         for batch in batches(forms):
             own |= set(connection.scalars(sa.select(column).where(column.in_(batch))))
@@ -212,28 +197,22 @@ def delete(connection: sa.Connection, trace_ids: Collection[str]) -> None:
         connection.execute(sa.delete(pulled_units).where(_c.trace_id.in_(batch)))
 
 
-def note_change(
-    connection: sa.Connection,
-    *,
-    texts_gone: Collection[str] = (),
-    is_recalled_less: bool = False,
-) -> None:
+def note_change(connection: sa.Connection, former: Collection[Mapping[str, Any]] = ()) -> None:
     """Count a change to units, so that other processes read them anew.
 
     Args:
         connection: A write transaction.
-        texts_gone: The units whose text is another one now, or gone.
-        is_recalled_less: Whether something admitted is so no longer.
+        former: The units whose text is another one now, or gone, as they were.
     """
-    for batch in batches(texts_gone):
+    for batch in batches([row["trace_id"] for row in former]):
         has_entry = recall_entries.c.trace_id.in_(batch)
         connection.execute(sa.delete(recall_entries).where(has_entry))
+    if any(row["state"] == "admitted" for row in former):
+        note_deletion(connection)
     insert = insert_into(counts_table, connection.dialect.name)
     add_one = insert.on_conflict_do_update(
         index_elements=[counts_table.c.name], set_={"number": counts_table.c.number + 1}
     )
-    if is_recalled_less:
-        note_deletion(connection)
     connection.execute(add_one, [{"name": _PULLED, "number": 1}])
 
 

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from kp_langchain.errors import ConfigError, StoreError
 from kp_langchain.store import sql
-from kp_langchain.store.pulled_unit import STATES, ExaminedUnit, Fate, PulledUnit, UnitState
 from kp_langchain.store.rows import body_of, clean_name, clean_text, json_text
 from kp_langchain.store.stored_run import trace_of
 
@@ -25,6 +25,73 @@ if TYPE_CHECKING:
     from kp_langchain.store.database import Database
 
 _OBJECTIVE_CHARS = 10_000
+# What a rule of ours may make different of a unit that the registry did not change.
+_TEXT_COLUMNS = ("objective", "body", "findings", "is_clean")
+
+UnitState = Literal["quarantined", "admitted", "rejected"]
+STATES: tuple[UnitState, ...] = ("quarantined", "admitted", "rejected")
+
+Fate = Literal["new", "unchanged", "changed", "rejected", "own run", "other registry", "too large"]
+"""What `PulledUnits.write` did with a unit.
+
+`new` and `changed` units are quarantined, also one whose domain changed. `unchanged` ones keep
+their state; their text is written anew if it is redacted otherwise than before. `rejected` ones
+were rejected before, under this id or with this content. The others are not written: the id is that
+of a run of this store or of a unit of another registry, or no database takes a text of that size.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class ExaminedUnit:
+    """A unit as it may be written: validated, bounded and redacted.
+
+    Attributes:
+        trace: The redacted trace.
+        digest: A hash of what the registry sent.
+        findings: What looks like planted instructions in it, each with texts by name.
+    """
+
+    trace: ReasoningTrace
+    digest: str
+    findings: Sequence[Mapping[str, str]] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PulledUnit:
+    """One unit of a registry, as the store has it, without its trace.
+
+    Attributes:
+        trace_id: The id of its trace.
+        registry: URL of the registry that it comes from.
+        domain: The domain that it was pulled for.
+        objective: Its task in words, redacted; empty for a rejected unit.
+        quality_score: The score that its contributor claims, 0 to 1.
+        success: Whether its contributor claims that the run reached its goal.
+        confidence: The confidence that its contributor claims, 0 to 1.
+        state: `quarantined`, `admitted` or `rejected`.
+        findings: What looks like planted instructions in it, each with texts by name.
+        digest: A hash of what the registry sent.
+        pulled_at: When its present content was pulled, in UTC.
+        changed_at: When a change at the registry was noticed, in UTC; None if there was none.
+        decided_at: When it was last decided on, in UTC. If it changed later, the decision was on
+            its earlier content.
+        decided_by: Who or what decided.
+    """
+
+    trace_id: str
+    registry: str
+    domain: str
+    objective: str
+    quality_score: float
+    success: bool
+    confidence: float
+    state: UnitState
+    findings: Sequence[Mapping[str, str]]
+    digest: str
+    pulled_at: datetime
+    changed_at: datetime | None
+    decided_at: datetime | None
+    decided_by: str | None
 
 
 class PulledUnits:
@@ -105,10 +172,8 @@ class PulledUnits:
             StoreError: Its body holds no trace.
         """
         with self._database.reading() as connection:
-            text = sql.pulled_queries.all_bodies(connection, [trace_id]).get(trace_id)
-        if text is None:
-            return None
-        return trace_of(_json(text) or {}, trace_id)
+            bodies = sql.pulled_queries.bodies(connection, [trace_id], of_any_state=True)
+        return trace_of(_json(bodies[trace_id]) or {}, trace_id) if bodies else None
 
     def write(self, units: Sequence[ExaminedUnit], *, registry: str, domain: str) -> list[Fate]:
         """Write units in one transaction: all of them or none.
@@ -121,38 +186,31 @@ class PulledUnits:
         Returns:
             For each unit, what became of it.
         """
-        bodies = [body_of(unit.trace) for unit in units]
         now = datetime.now(UTC)
-        rows = [
-            _row(unit, body, registry=registry, domain=domain, now=now)
-            for unit, body in zip(units, bodies, strict=True)
-        ]
+        rows = [_row(unit, registry=registry, domain=domain, now=now) for unit in units]
         ids = [row["trace_id"] for row in rows]
         with self._database.writing() as connection:
-            sql.pulled_queries.lock_domain(connection, domain)
-            before = sql.pulled_queries.locked(connection, ids)
             own = sql.pulled_queries.ids_of_own_runs(connection, ids)
-            rejected = sql.pulled_queries.rejected_digests(
-                connection, [row["digest"] for row in rows]
-            )
+            digests = [row["digest"] for row in rows]
+            rejected = sql.pulled_queries.rejected_digests(connection, digests)
+            before = sql.pulled_queries.locked(connection, ids)
+            bodies = sql.pulled_queries.bodies(connection, ids, of_any_state=True)
             fates = [_fate(row, before.get(row["trace_id"]), own, rejected) for row in rows]
-            by_fate = {
-                fate: [row for row, its in zip(rows, fates, strict=True) if its == fate]
-                for fate in ("new", "changed", "unchanged")
-            }
-            sql.pulled_queries.insert(connection, by_fate["new"])
-            for row in by_fate["changed"]:
-                stay = ("decided_at", "decided_by")
-                values = {name: row[name] for name in row if name not in stay}
-                sql.pulled_queries.update(connection, row["trace_id"], values | {"changed_at": now})
-            changed = [row["trace_id"] for row in by_fate["changed"]]
-            reworded = _reworded(connection, by_fate["unchanged"], before)
-            if by_fate["new"] or changed or reworded:
-                sql.pulled_queries.note_change(
-                    connection,
-                    texts_gone=[*changed, *reworded],
-                    is_recalled_less=any(before[id_]["state"] == "admitted" for id_ in changed),
-                )
+            new = [row for row, fate in zip(rows, fates, strict=True) if fate == "new"]
+            sql.pulled_queries.insert(connection, new)
+            former = []
+            for row, fate in zip(rows, fates, strict=True):
+                id_ = row["trace_id"]
+                if fate == "changed":
+                    values = row | {"changed_at": now}
+                elif fate == "unchanged" and not _has_same_text(row, before[id_], bodies.get(id_)):
+                    values = {name: row[name] for name in _TEXT_COLUMNS}
+                else:
+                    continue
+                sql.pulled_queries.update(connection, id_, values)
+                former.append(before[id_])
+            if new or former:
+                sql.pulled_queries.note_change(connection, former)
         return fates
 
     def admit(self, *trace_ids: str, by: str, digest: str | None = None) -> list[str]:
@@ -173,24 +231,8 @@ class PulledUnits:
         """
         with self._database.writing() as connection:
             before = _known(connection, trace_ids)
-            for id_, row in before.items():
-                has_changed = row["changed_at"] is not None and row["state"] == "quarantined"
-                is_unread = has_changed if digest is None else digest != row["digest"]
-                if is_unread:
-                    what = (
-                        "has changed, or new rules find more in it"
-                        if has_changed
-                        else "has another digest"
-                    )
-                    raise StoreError(
-                        f"{id_} {what}; read what it is now, and give the digest that stands "
-                        f"there: kp-langchain quarantine show {id_}"
-                    )
-                if row["state"] == "rejected":
-                    raise StoreError(
-                        f"{id_} was rejected, and its text was deleted; to have it pulled again: "
-                        f"kp-langchain quarantine forget {id_}"
-                    )
+            for row in before.values():
+                _check_admissible(row, digest)
             changed = [id_ for id_, row in before.items() if row["state"] != "admitted"]
             _decide(connection, changed, "admitted", by)
         return changed
@@ -242,15 +284,10 @@ class PulledUnits:
         """
         with self._database.writing() as connection:
             before = _known(connection, trace_ids)
-            changed = [id_ for id_, row in before.items() if row["state"] != "rejected"]
+            former = [row for row in before.values() if row["state"] != "rejected"]
+            changed = [row["trace_id"] for row in former]
             without_text = {"objective": "", "findings": json_text([]), "body": None}
-            _decide(connection, changed, "rejected", by, **without_text)
-            if changed:
-                sql.pulled_queries.note_change(
-                    connection,
-                    texts_gone=changed,
-                    is_recalled_less=any(before[id_]["state"] == "admitted" for id_ in changed),
-                )
+            _decide(connection, changed, "rejected", by, former, **without_text)
         return changed
 
     def forget(self, *trace_ids: str) -> list[str]:
@@ -266,11 +303,7 @@ class PulledUnits:
             before = sql.pulled_queries.locked(connection, trace_ids)
             sql.pulled_queries.delete(connection, list(before))
             if before:
-                sql.pulled_queries.note_change(
-                    connection,
-                    texts_gone=list(before),
-                    is_recalled_less=any(row["state"] == "admitted" for row in before.values()),
-                )
+                sql.pulled_queries.note_change(connection, before.values())
         return list(before)
 
 
@@ -289,14 +322,41 @@ def _known(connection: sa.Connection, trace_ids: Sequence[str]) -> dict[str, dic
     return found
 
 
+def _check_admissible(row: Mapping[str, Any], digest: str | None) -> None:
+    """Check that a unit may be admitted by someone who has read the text with this digest.
+
+    Raises:
+        StoreError: It may not; the message says why.
+    """
+    id_ = row["trace_id"]
+    has_changed = row["changed_at"] is not None and row["state"] == "quarantined"
+    if has_changed if digest is None else digest != row["digest"]:
+        what = "has changed, or new rules find more in it" if has_changed else "has another digest"
+        raise StoreError(
+            f"{id_} {what}; read what it is now, and give the digest that stands "
+            f"there: kp-langchain quarantine show {id_}"
+        )
+    if row["state"] == "rejected":
+        raise StoreError(
+            f"{id_} was rejected, and its text was deleted; to have it pulled again: "
+            f"kp-langchain quarantine forget {id_}"
+        )
+
+
 def _decide(
-    connection: sa.Connection, trace_ids: Sequence[str], state: UnitState, by: str, **more: Any
+    connection: sa.Connection,
+    trace_ids: Sequence[str],
+    state: UnitState,
+    by: str,
+    former: Sequence[Mapping[str, Any]] = (),
+    **more: Any,
 ) -> None:
+    """Write a decision; `former` are the units that lose their text by it."""
     decision = {"state": state, "decided_at": datetime.now(UTC), "decided_by": clean_name(by)}
     for trace_id in trace_ids:
         sql.pulled_queries.update(connection, trace_id, decision | more)
-    if trace_ids and state == "admitted":
-        sql.pulled_queries.note_change(connection)
+    if trace_ids:
+        sql.pulled_queries.note_change(connection, former)
 
 
 def _fate(
@@ -323,41 +383,20 @@ def _fate(
         return "new"
     if before["registry"] != row["registry"]:
         return "other registry"
-    is_same = before["digest"] == row["digest"] and _folded(before) == _folded(row)
+    domain_before = str(before["domain"])  # a registry takes no account of case
+    is_same = domain_before.casefold() == row["domain"].casefold()
+    is_same = is_same and before["digest"] == row["digest"]
     known = _findings(before["findings"])
     are_known = all(one in known for one in _findings(row["findings"]))
     return "unchanged" if is_same and are_known else "changed"
 
 
-def _folded(row: Mapping[str, Any]) -> str:
-    return str(row["domain"]).casefold()
-
-
-def _reworded(
-    connection: sa.Connection,
-    rows: Sequence[Mapping[str, Any]],
-    before: Mapping[str, Mapping[str, Any]],
-) -> list[str]:
-    """Write units that the registry did not change, where our rules make something else of them.
-
-    Args:
-        connection: A write transaction.
-        rows: The rows of these units.
-        before: Their rows in the store, by id.
-
-    Returns:
-        The ids of those that differ from what was stored.
-    """
-    stored = sql.pulled_queries.all_bodies(connection, [row["trace_id"] for row in rows])
-    reworded = []
-    for row in rows:
-        id_ = row["trace_id"]
-        is_same = _findings(before[id_]["findings"]) == _findings(row["findings"])
-        if not is_same or _content(stored.get(id_, "")) != _content(row["body"]):
-            values = {name: row[name] for name in ("objective", "body", "findings", "is_clean")}
-            sql.pulled_queries.update(connection, id_, values)
-            reworded.append(id_)
-    return reworded
+def _has_same_text(
+    row: Mapping[str, Any], before: Mapping[str, Any], body_before: str | None
+) -> bool:
+    """Return whether our rules still make the same of a unit that the registry did not change."""
+    is_same = _findings(row["findings"]) == _findings(before["findings"])
+    return is_same and _content(row["body"]) == _content(body_before or "")
 
 
 def _content(text: str) -> Any:
@@ -368,16 +407,14 @@ def _content(text: str) -> Any:
     return body
 
 
-def _json(text: str) -> Any:
+def _json(text: Any) -> Any:
     try:
         return json.loads(text)
-    except (ValueError, RecursionError):  # damaged
+    except (TypeError, ValueError, RecursionError):  # damaged
         return None
 
 
-def _row(
-    unit: ExaminedUnit, body: str | None, *, registry: str, domain: str, now: datetime
-) -> dict[str, Any]:
+def _row(unit: ExaminedUnit, *, registry: str, domain: str, now: datetime) -> dict[str, Any]:
     trace = unit.trace
     return {
         "trace_id": trace.id,
@@ -390,12 +427,9 @@ def _row(
         "state": "quarantined",
         "findings": json_text([dict(finding) for finding in unit.findings]),
         "is_clean": not unit.findings,
-        "body": body,
+        "body": body_of(trace),
         "digest": clean_name(unit.digest),
         "pulled_at": now,
-        "changed_at": None,
-        "decided_at": None,
-        "decided_by": None,
     }
 
 
@@ -405,10 +439,7 @@ def _unit(row: Mapping[str, Any]) -> PulledUnit:
 
 def _findings(text: object) -> list[dict[str, str]]:
     """Return the findings that a column holds; a note if another program has damaged them."""
-    try:
-        values = json.loads(text) if isinstance(text, str) else None
-    except (ValueError, RecursionError):
-        values = None
+    values = _json(text)
     if not isinstance(values, list) or not all(isinstance(value, dict) for value in values):
         return [{"kind": "unreadable", "words": "they were changed outside kp-langchain"}]
     return [{str(name): str(value) for name, value in one.items()} for one in values]

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kp_langchain.store import sql
 from kp_langchain.store.remembered import content_of
+from kp_langchain.store.watermark import Watermark
 
 if TYPE_CHECKING:
     import numpy as np
@@ -75,13 +76,11 @@ class RecallState(NamedTuple):
     """What a read of a domain's tasks is based on.
 
     Attributes:
-        deletions: How often runs were deleted from the store.
-        newest_change: The number of the newest change to what is kept in the domain.
+        kept: Up to where the changes to what is kept were read.
         newest_pulled: The number of the newest change to the units of registries.
     """
 
-    deletions: int
-    newest_change: int
+    kept: Watermark
     newest_pulled: int
 
 
@@ -134,17 +133,19 @@ class RecallEntries:
         key = (embedder.model, embedder.revision)
         with self._database.reading() as connection:
             state = RecallState(
-                sql.deletion_queries.deletions(connection),
-                sql.entry_queries.newest_change(connection, domain),
+                sql.entry_queries.watermark(connection),
                 sql.pulled_queries.newest_change(connection),
             )
             if state == since:
                 return None
             rows = None
-            if since is not None and since[::2] == state[::2] and since < state:
-                after = since.newest_change
+            if (
+                since is not None
+                and since.kept.deletions == state.kept.deletions
+                and since.newest_pulled == state.newest_pulled
+            ):
                 rows = sql.recall_queries.rows_of(
-                    connection, domain, key, scan_version, since=after, limit=MOST_TASKS
+                    connection, domain, key, scan_version, since=since.kept, limit=MOST_TASKS
                 )
             if rows is not None and len(rows) < MOST_TASKS:
                 tasks = [_task(row) for row in rows if row.is_kept]

@@ -10,11 +10,13 @@ from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
+from kp_langchain.store.entry_queries import is_after
 from kp_langchain.store.inserts import insert_or_replace
 from kp_langchain.store.rows import clean_name
-from kp_langchain.store.run_queries import is_kept
+from kp_langchain.store.run_queries import body_texts, is_kept
 from kp_langchain.store.statements import batches, untyped
 from kp_langchain.store.tables import pulled_units, recall_entries, run_entries, runs
+from kp_langchain.store.watermark import Watermark
 
 _r, _e, _p = runs.c, recall_entries.c, pulled_units.c
 
@@ -59,7 +61,7 @@ def rows_of(
     embedder: tuple[str, str],
     scan_version: int,
     *,
-    since: int | None,
+    since: Watermark | None,
     limit: int,
 ) -> list[RecallRow]:
     """Return the newest kept runs of a domain; or those that changed since a change.
@@ -71,8 +73,8 @@ def rows_of(
         domain: The domain's exact name.
         embedder: Model and revision of the embedder whose vectors to read.
         scan_version: Entries of other versions of the scan count as missing.
-        since: The number of the change after which to begin; runs that are no longer kept are then
-            returned, too. None for all kept runs.
+        since: The watermark at which to begin; runs that are no longer kept are then returned, too.
+            None for all kept runs.
         limit: At most so many.
     """
     entry = sa.and_(
@@ -81,7 +83,7 @@ def rows_of(
         _e.revision == embedder[1],
         _e.scan_version == scan_version,
     )
-    may_be_shown = sa.and_(_r.decision == "contributed", _r.withheld.is_(None), is_kept())
+    may_be_shown = sa.and_(_r.decision == "kept", _r.withheld.is_(None), is_kept())
     select = (
         sa.select(
             _r.trace_id,
@@ -113,7 +115,7 @@ def rows_of(
         select = select.where(_r.trace_id.in_(sa.select(newest.c.trace_id)))
         select = select.order_by(*newest_first)
     else:
-        select = select.where(_r.kept_change > since).order_by(_r.kept_change).limit(limit)
+        select = select.where(is_after(connection, since)).order_by(_r.change).limit(limit)
     return [RecallRow(*row) for row in connection.execute(select)]
 
 
@@ -168,7 +170,7 @@ def eligibility(connection: sa.Connection, trace_ids: Collection[str]) -> dict[s
         connection: A connection to read with.
         trace_ids: Their ids; one that the store does not have is left out.
     """
-    is_open = sa.and_(_r.decision == "contributed", _r.withheld.is_(None), is_kept())
+    is_open = sa.and_(_r.decision == "kept", _r.withheld.is_(None), is_kept())
     own = sa.select(_r.trace_id, _r.domain, _r.objective, is_open, untyped(_r.success))
     is_admitted = _p.state == "admitted"
     pulled = sa.select(_p.trace_id, _p.domain, _p.objective, is_admitted, untyped(_p.success))
@@ -201,11 +203,5 @@ def planted(connection: sa.Connection, trace_ids: Collection[str]) -> dict[str, 
 
 
 def bodies_to_show(connection: sa.Connection, trace_ids: Collection[str]) -> dict[str, str]:
-    """Return the bodies of those of the traces that are still kept, as the text of their JSON."""
-    select = sa.select(_r.trace_id, sa.cast(_r.body, sa.Text())).where(
-        _r.trace_id.in_(trace_ids),
-        _r.decision == "contributed",
-        _r.withheld.is_(None),
-        is_kept(),
-    )
-    return {row[0]: row[1] for row in connection.execute(select)}
+    """Return the traces of those of the runs that are still kept, as the text of their JSON."""
+    return body_texts(connection, trace_ids, _r.decision == "kept", _r.withheld.is_(None))

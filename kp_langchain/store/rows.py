@@ -5,18 +5,28 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections import Counter
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import BaseModel
 
 from kp_langchain._logging import warn_once
+from kp_langchain.redaction.spans import PLACEHOLDER
 from kp_langchain.run_keys import RunKeys
 
 if TYPE_CHECKING:
     from kp_langchain.gate import ScoredTrace
+    from kp_langchain.gate.run import Run
     from kp_langchain.schema import ReasoningTrace
+
+State = Literal["paused", "recorded", "judged"]
+"""How far a run has come."""
+
+SEARCHED_CHARS = 1000
+"""So many characters at the beginning of an objective are searched."""
 
 # PostgreSQL takes no NUL in text, and no engine takes a lone surrogate.
 _UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
@@ -32,6 +42,7 @@ _LONGEST_NAME_CHARS = 500  # PostgreSQL's indexes take 2,704 bytes
 _LONGEST_ID_CHARS = 150  # because an index holds it beside a name
 _BEGINNING_OF_LONGER_ID_CHARS = 85  # followed by 64 of its hash
 _DEEPEST = 200
+_MOST_TOOLS = 100
 _MOST_BITS = 14_000  # about 4,300 digits, which Python refuses to read back
 
 
@@ -129,6 +140,17 @@ def dumps(value: Any) -> str:
     return value if isinstance(value, JsonText) else _encode(value)
 
 
+def loads(text: str) -> Any:
+    """Return what stored JSON says; text that is no JSON any more as it is.
+
+    So one row that was changed outside is refused by whoever reads it, and stops no other row.
+    """
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return text
+
+
 def json_text(value: Any) -> JsonText:
     """Return `value` as compact JSON, cleaned by `clean_json` if it has to be."""
     try:
@@ -141,69 +163,128 @@ def json_text(value: Any) -> JsonText:
     return JsonText(_encode(clean_json(value)))
 
 
-def row_of(scored: ScoredTrace) -> dict[str, Any]:
-    """Return the row of the table `runs` for `scored`.
+def recorded_row(run: Run | ScoredTrace, body: JsonText | None, state: State) -> dict[str, Any]:
+    """Return the columns of `runs` that a run has from its first write on.
 
-    Values that no database takes are left out of the trace. If it is too large even then, only its
-    figures are stored.
+    Args:
+        run: The run.
+        body: Its trace, as `body_of` returns it; None if that is not stored.
+        state: `paused`, `recorded` or `judged`.
     """
-    # Only a trace that was built without validation has no steps; it is not a knowledge unit.
-    body = body_of(scored.trace) if scored.keep_body and scored.trace.steps else None
-    columns = {name: _column(value) for name, value in _plain_columns(scored).items()}
-    tags = scored.keys.tags if scored.keys else ()
-    return columns | {
-        "breakdown": json_text(scored.breakdown.to_dict()),
-        "body": body,
-        "body_expires_at": None if body is None else _expiry(scored),
-        "keep_days": scored.keep_days,
-        "features": None if scored.features is None else json_text(dict(scored.features)),
-        "tags": json_text([clean_name(tag) for tag in tags]) if tags else None,
-    }
-
-
-def _plain_columns(scored: ScoredTrace) -> dict[str, Any]:
-    """Return the columns of text, numbers and times."""
-    trace, breakdown = scored.trace, scored.breakdown
-    metadata, keys = trace.metadata, scored.keys or RunKeys()
-    return {
+    trace = run.trace
+    metadata = trace.metadata
+    tools = dict.fromkeys(clean_name(step.tool.name) for step in trace.steps if step.tool)
+    plain = {
         "trace_id": trace_key(trace.id),
-        "run_id": clean_name(str(scored.run_id).lower()),
+        "run_id": clean_name(str(run.run_id).lower()),
+        "state": state,
         "created_at": metadata.created_at,
         "domain": clean_name(metadata.task_domain),
         "framework": metadata.framework,
         "agent_id": metadata.agent_id,
         "objective": trace.task.objective,
-        "success": metadata.success,
-        "confidence": trace.outcome.confidence,
-        "confidence_source": breakdown.confidence_source,
         "n_steps": len(trace.steps),
-        "score": breakdown.total,
-        "threshold": scored.threshold,
-        "decision": scored.decision,
-        "gate": scored.gate,
-        "worth": scored.worth,
-        "gated_value": None if scored.withheld else scored.gated_value,
-        "passed": scored.is_one_more_kept,
-        "pass_rate": scored.pass_rate,
-        "twin_similarity": scored.twin_similarity,
-        "twin_of": None if scored.twin_of is None else trace_key(scored.twin_of),
-        "similarity_to_twin": scored.similarity_to_twin,
-        "profile": breakdown.profile,
         "visibility": metadata.visibility,
         "privacy_level": metadata.privacy_level,
-        "withheld": scored.withheld,
-        "task": scored.task,
+        "withheld": run.withheld,
+        "task": run.task,
+        "recovered_errors": sum(step.type == "error_recovery" for step in trace.steps),
+        "search_text": folded(trace.task.objective)[:SEARCHED_CHARS],
+        "has_body": body is not None,
+    }
+    return {name: _column(value) for name, value in plain.items()} | {
+        **key_columns(run.keys or RunKeys()),
+        "tools": json_text(list(tools)[:_MOST_TOOLS]),
+        "redactions": json_text(Counter(PLACEHOLDER.findall(body or body_of(trace) or ""))),
+        "dropped": json_text(dict(run.dropped)),
+    }
+
+
+def key_columns(keys: RunKeys) -> dict[str, Any]:
+    """Return the columns that hold the keys of a run."""
+    plain = {
         "session": keys.session,
         "thread": keys.thread,
         "user_hash": keys.user,
         "run_name": keys.name,
         "namespace": keys.namespace,
     }
+    columns = {name: _column(value) for name, value in plain.items()}
+    return columns | {"tags": json_text([clean_name(tag) for tag in keys.tags])}
+
+
+def judged_columns(scored: ScoredTrace) -> dict[str, Any]:
+    """Return the columns of `runs` that a run has once it is judged."""
+    plain = {
+        "gated_value": None if scored.withheld else scored.gated_value,
+        "passed": scored.is_one_more_kept,
+        "pass_rate": scored.pass_rate,
+        "threshold": scored.threshold,
+        "gate": scored.gate,
+        "profile": scored.breakdown.profile,
+        "twin_similarity": scored.twin_similarity,
+        "keep_days": scored.keep_days,
+        "replaced_by": None,
+        "is_taken_over": scored.is_taken_over,
+    }
+    columns = {name: _column(value) for name, value in plain.items()}
+    return columns | columns_of_outcome(scored) | {"body_expires_at": _expiry(scored)}
+
+
+def columns_of_outcome(scored: ScoredTrace) -> dict[str, Any]:
+    """Return the columns of `runs` that a later verdict may change."""
+    breakdown = scored.breakdown
+    dimensions = {name: [one.value, one.weight] for name, one in breakdown.dimensions.items()}
+    rules = {rule.name: rule.after - rule.before for rule in breakdown.rules}
+    plain = {
+        "success": scored.trace.metadata.success,
+        "confidence": scored.trace.outcome.confidence,
+        "confidence_source": breakdown.confidence_source,
+        "score": breakdown.total,
+        "worth": scored.worth,
+        "novelty": breakdown.novelty.value,
+        "novelty_source": breakdown.novelty_source,
+        "decision": scored.decision,
+        "twin_of": None if scored.twin_of is None else trace_key(scored.twin_of),
+        "similarity_to_twin": scored.similarity_to_twin,
+    }
+    validated_by = scored.trace.metadata.validated_by
+    return {name: _column(value) for name, value in plain.items()} | {
+        "dimensions": json_text(dimensions),
+        "rules": json_text(rules),
+        "validated_by": None if validated_by is None else json_text(validated_by),
+    }
+
+
+def folded(text: str) -> str:
+    """Return a text as it is searched: case folded, white space as single blanks."""
+    return clean_text(" ".join(text.casefold().split()))
+
+
+def with_outcome_of(trace: Any, row: Mapping[Any, Any]) -> Any:
+    """Return a stored trace with the outcome that its row has, which verdicts may have changed.
+
+    Args:
+        trace: The trace as JSON-like values, as it was recorded. Left as it is if it is damaged.
+        row: The columns `success`, `confidence`, `score` and `validated_by`.
+    """
+    if not isinstance(trace, dict):
+        return trace
+    metadata, outcome = trace.get("metadata"), trace.get("outcome")
+    if not (isinstance(metadata, dict) and isinstance(outcome, dict)):
+        return trace
+    metadata |= {"success": row["success"], "quality_score": row["score"]}
+    if row["validated_by"] is not None:
+        metadata["validated_by"] = row["validated_by"]
+    outcome["confidence"] = row["confidence"]
+    return trace
 
 
 def _expiry(scored: ScoredTrace) -> datetime | None:
-    """Return when the body of a run that did not pass expires; None for never."""
-    return None if scored.decision == "contributed" else expiry_after(scored.keep_days)
+    """Return when the body of a run that is not kept expires; None for never."""
+    if not scored.keep_body or scored.decision == "kept":
+        return None
+    return expiry_after(scored.keep_days)
 
 
 def expiry_after(keep_days: float | None) -> datetime | None:
@@ -225,7 +306,7 @@ def _column(value: Any) -> Any:
 
 
 def body_of(trace: ReasoningTrace) -> JsonText | None:
-    """Return a trace as a body is stored; None, with a warning, if it is too large."""
+    """Return a trace as it is stored; None, with a warning, if it is too large."""
     try:
         data = trace.model_dump(warnings=False)
     except (ValueError, TypeError, RecursionError):
@@ -255,13 +336,13 @@ def _clean_part(value: Any) -> Any:
     return value if isinstance(value, datetime) else clean_json(value)
 
 
-def contribution_of(row: dict[str, Any], registry: str, now: datetime) -> dict[str, Any]:
-    """Return the row of the table `outbox` that sends the run of `row` to `registry`."""
+def contribution_of(trace_id: str, body: str, registry: str, now: datetime) -> dict[str, Any]:
+    """Return the row of the table `outbox` that sends a trace to `registry`."""
     return {
-        "trace_id": row["trace_id"],
+        "trace_id": trace_id,
         "registry": registry,
         "state": "pending",
-        "body": row["body"],
+        "body": body,
         "queued_at": now,
         "changed_at": now,
         "due_at": now,

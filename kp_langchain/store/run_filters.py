@@ -14,7 +14,7 @@ class RunFilters(TypedDict, total=False):
 
     Attributes:
         domain: Only this domain (exact name).
-        decision: Only `contributed` or only `below_threshold`.
+        decision: Only `kept`, only `below_threshold` or only `twin`.
         min_score: Only runs with at least this score, 0 to 1.
         since: Only runs that began at this time or later. A time without a zone is local.
         until: Only runs that began before this time.

@@ -1,10 +1,12 @@
-"""Queries on the tables `runs` and `run_tags`. Loads SQLAlchemy."""
+"""Queries on the tables `runs`, `bodies` and `scores`. Loads SQLAlchemy."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import fields
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Any
 from zlib import crc32
 
@@ -13,50 +15,69 @@ import sqlalchemy as sa
 from kp_langchain.gate.recent_values import JudgedRun
 from kp_langchain.schema import TRACE_ID_PREFIX
 from kp_langchain.store.inserts import insert_or_replace
-from kp_langchain.store.rows import clean_name, clean_text, trace_key
+from kp_langchain.store.rows import clean_name, clean_text, trace_key, with_outcome_of
+from kp_langchain.store.run_conditions import Conditions, order
 from kp_langchain.store.run_filters import Sort
-from kp_langchain.store.summary_queries import Filter, order
-from kp_langchain.store.tables import run_entries, run_summaries, run_tags, runs
+from kp_langchain.store.stored_run import COMPUTED_FIELDS, StoredRun
+from kp_langchain.store.tables import bodies, run_entries, runs, scores, verdicts
 
 _MATCHES_SHOWN = 10
 _POSTGRES_LOCKS = 0x6B706B70  # any number, the same in every version of this package
 _LAST_CHARACTER = "\U0010ffff"
 _FIRST_SURROGATE, _AFTER_SURROGATES = 0xD800, 0xE000  # which no text in a database contains
-_c, _s, _t = runs.c, run_summaries.c, run_tags.c
-_INSERT_TAGS = sa.insert(run_tags)
-_DELETE_TAGS = sa.delete(run_tags).where(_t.trace_id == sa.bindparam("tags_of"))
-# The columns that only verdicts, calibration and the gate need are not in `StoredRun`.
-_HIDDEN_COLUMNS = {
-    "body", "body_expires_at", "keep_days", "task", "features", "twin_similarity",
-    "gated_value", "passed", "pass_rate", "kept_change",
-}  # fmt: skip
-_stored_run_columns = [column for column in runs.columns if column.name not in _HIDDEN_COLUMNS]
-_summary_columns = [_s[name] for name in ("recovered_errors", "tools", "redactions", "dropped")]
-_runs_with_summaries = run_summaries.join(runs, _c.trace_id == run_summaries.c.trace_id)
+_c = runs.c
+_names = [one.name for one in fields(StoredRun) if one.name not in COMPUTED_FIELDS]
+_stored_run_columns = [_c[name] for name in _names]
 _newest_first = (_c.created_at.desc(), _c.trace_id.desc())
+_outcome_columns = (_c.success, _c.confidence, _c.score, _c.validated_by)
+_IS_JUDGED = _c.state == "judged"
 # A page is read whole, so that no transaction stays open between two traces.
-_PAGE_SIZE = 20
+_PAGE_SIZE, _SUMMARIES_AT_ONCE = 20, 5000
 # More would delay the run that is written in the same transaction.
 MOST_EXPIRED_AT_ONCE = 1000
 _LAST_MOMENT = datetime.max.replace(tzinfo=UTC)
+# As text: most runs share the values of most of these columns, so each value is parsed once.
+_SUMMARY_JSON = ("dimensions", "rules", "tools", "redactions", "dropped")
+_summary_columns = [
+    *(_c[name] for name in (
+        "trace_id", "created_at", "domain", "decision", "gate", "score", "worth", "threshold",
+        "success", "recovered_errors", "novelty_source",
+    )),
+    sa.or_(_c.twin_of.is_not(None), _c.replaced_by.is_not(None)).label("is_near_duplicate"),
+    _c.withheld.is_not(None).label("is_withheld"),
+    *(sa.cast(_c[name], sa.Text()).label(name) for name in _SUMMARY_JSON),
+]  # fmt: skip
+_DELETE_BODY = sa.delete(bodies).where(bodies.c.trace_id == sa.bindparam("body_of"))
 
 
-def write(connection: sa.Connection, rows: Sequence[dict[str, Any]]) -> None:
-    """Insert `rows`; each replaces an earlier row with its trace id, but for its `kept_change`."""
+def write(
+    connection: sa.Connection,
+    rows: Sequence[dict[str, Any]],
+    traces: Mapping[str, str],
+    breakdowns: Sequence[dict[str, Any]],
+) -> None:
+    """Insert judged runs; each replaces an earlier one with its trace id, but for its `change`.
+
+    Args:
+        connection: A write transaction.
+        rows: The rows of `runs`.
+        traces: The texts of their traces by trace id, of those that are kept.
+        breakdowns: The rows of `scores`.
+    """
     # Every process locks rows in one order, so that two writers of the same ids cannot deadlock.
+    dialect = connection.dialect.name
+    in_order = _newest_by_id(rows)
+    connection.execute(insert_or_replace(runs, dialect, but=_c.change.name), in_order)
+    connection.execute(insert_or_replace(scores, dialect), _newest_by_id(breakdowns))
+    delete_bodies(connection, [row["trace_id"] for row in in_order if not row["has_body"]])
+    texts = [{"trace_id": id_, "trace": traces[id_]} for id_ in sorted(traces)]
+    if texts:
+        connection.execute(insert_or_replace(bodies, dialect), texts)
+
+
+def _newest_by_id(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     by_id = {row["trace_id"]: row for row in rows}
-    in_order = [by_id[trace_id] for trace_id in sorted(by_id)]
-    insert = insert_or_replace(runs, connection.dialect.name, but=_c.kept_change.name)
-    connection.execute(insert, in_order)
-    connection.execute(_DELETE_TAGS, [{"tags_of": row["trace_id"]} for row in in_order])
-    tags = [
-        {"tag": tag, "trace_id": row["trace_id"]}
-        for row in in_order
-        if row["tags"]
-        for tag in json.loads(row["tags"])
-    ]
-    if tags:
-        connection.execute(_INSERT_TAGS, tags)
+    return [by_id[trace_id] for trace_id in sorted(by_id)]
 
 
 def update(connection: sa.Connection, trace_id: str, changes: Mapping[str, Any]) -> None:
@@ -64,9 +85,29 @@ def update(connection: sa.Connection, trace_id: str, changes: Mapping[str, Any])
     connection.execute(sa.update(runs).where(_c.trace_id == trace_id).values(**changes))
 
 
+def write_breakdown(
+    connection: sa.Connection,
+    trace_id: str,
+    breakdown: str,
+    features: Mapping[str, float] | None,
+) -> None:
+    """Write how the score of a run comes about now, and what a model reads of it."""
+    statement = sa.update(scores).where(scores.c.trace_id == trace_id)
+    connection.execute(statement.values(breakdown=breakdown, features=features))
+
+
+def delete_bodies(connection: sa.Connection, trace_ids: Collection[str]) -> None:
+    """Delete the traces of runs, of which the figures stay."""
+    if trace_ids:
+        connection.execute(_DELETE_BODY, [{"body_of": id_} for id_ in sorted(trace_ids)])
+
+
+# ------------------------------------------------------------------ lists and counts
+
+
 def select_runs(
     connection: sa.Connection,
-    run_filter: Filter,
+    conditions: Conditions,
     *,
     sort: Sort,
     limit: int | None,
@@ -75,11 +116,86 @@ def select_runs(
 ) -> list[dict[str, Any]]:
     """Return the columns that `StoredRun` is made of, of the matching runs in their order."""
     # In two steps, so that only the rows of the page are read whole, and not all that match.
-    page = run_filter.apply(sa.select(_s.trace_id), sort, newest_first=newest_first)
-    page = page.limit(limit).offset(offset)
-    select = _select_stored_runs().where(_s.trace_id.in_(page))
+    page = sa.select(_c.trace_id).where(*conditions)
+    page = page.order_by(*order(sort, newest_first=newest_first)).limit(limit).offset(offset)
+    select = _select_stored_runs().where(_c.trace_id.in_(page))
     rows = connection.execute(select.order_by(*order(sort, newest_first=newest_first)))
     return [dict(row) for row in rows.mappings()]
+
+
+def _select_stored_runs() -> sa.Select[Any]:
+    is_kept_now = is_kept()
+    kept_until = sa.case((is_kept_now, _c.body_expires_at)).label("kept_until")
+    columns = (*_stored_run_columns, scores.c.breakdown, is_kept_now.label("kept"), kept_until)
+    with_scores = runs.outerjoin(scores, scores.c.trace_id == _c.trace_id)
+    return sa.select(*columns).select_from(with_scores).where(_IS_JUDGED)
+
+
+def is_kept(at: datetime | None = None) -> sa.ColumnElement[bool]:
+    """Return whether the store has a run's trace; an expired one does not count, even if there.
+
+    Args:
+        at: The time at which it must not have expired; by default now.
+    """
+    is_current = sa.or_(
+        _c.body_expires_at.is_(None), _c.body_expires_at > (at or datetime.now(UTC))
+    )
+    return sa.and_(_c.has_body, is_current)
+
+
+def count(connection: sa.Connection, conditions: Conditions) -> int:
+    """Return the number of matching runs."""
+    return connection.scalar(sa.select(sa.func.count()).where(*conditions)) or 0
+
+
+def page_of_summaries(
+    connection: sa.Connection, conditions: Conditions, *, after: tuple[datetime, str] | None
+) -> list[dict[str, Any]]:
+    """Return the next summaries, the oldest first, without their labels.
+
+    Args:
+        connection: A connection to read with.
+        conditions: Only those of matching runs.
+        after: `created_at` and `trace_id` of the last one before this page; None for the first.
+    """
+    select = sa.select(*_summary_columns).where(*conditions, *_beyond(after, newest_first=False))
+    select = select.order_by(*order(newest_first=False)).limit(_SUMMARIES_AT_ONCE)
+    page = [dict(row) for row in connection.execute(select).mappings()]
+    for values in page:
+        for name in _SUMMARY_JSON:
+            values[name] = _parsed(values[name])
+    return page
+
+
+@lru_cache(maxsize=10_000)
+def _parsed(text: str | None) -> Any:
+    """Return the value of a JSON column; an empty one for what another program changed."""
+    try:
+        return None if text is None else json.loads(text)
+    except (ValueError, RecursionError):
+        return {}
+
+
+def _beyond(
+    after: tuple[datetime, str] | None, *, newest_first: bool
+) -> Iterator[sa.ColumnElement[bool]]:
+    """Yield the condition that a run comes after another one in the order of time."""
+    if after is not None:
+        key = sa.tuple_(_c.created_at, _c.trace_id)
+        last = sa.tuple_(
+            sa.literal(after[0], _c.created_at.type), sa.literal(after[1], _c.trace_id.type)
+        )
+        yield key < last if newest_first else key > last
+
+
+def labels(connection: sa.Connection) -> dict[str, bool]:
+    """Return what the verdict that counts says, of those that state success, by trace id."""
+    select = (
+        sa.select(verdicts.c.trace_id, verdicts.c.success)
+        .where(verdicts.c.success.is_not(None))
+        .order_by(verdicts.c.by_model.desc(), verdicts.c.at, verdicts.c.number)
+    )
+    return {row[0]: row[1] for row in connection.execute(select)}  # the last one counts
 
 
 def recent_values(
@@ -106,55 +222,95 @@ def recent_values(
     return [JudgedRun(row[0], bool(row[1]), row[2]) for row in reversed(rows)]
 
 
-def _select_stored_runs() -> sa.Select[Any]:
-    is_kept_now = is_kept()
-    kept_until = sa.case((is_kept_now, _c.body_expires_at)).label("kept_until")
-    columns = (*_stored_run_columns, *_summary_columns, is_kept_now.label("kept"), kept_until)
-    # Outer, because a process of an earlier version writes runs without a summary.
-    with_summaries = runs.outerjoin(run_summaries, _c.trace_id == _s.trace_id)
-    return sa.select(*columns).select_from(with_summaries)
-
-
-def is_kept(at: datetime | None = None) -> sa.ColumnElement[bool]:
-    """Return whether a run has a body; an expired one does not count, even if still there.
-
-    Args:
-        at: The time at which it must not have expired; by default now.
-    """
-    # Also for the last moment: with only the first condition, SQLite would read all bodies without
-    # an expiry by the index on it, and sort them.
-    is_permanent = _c.body_expires_at.is_(None)
-    is_current = sa.or_(is_permanent, _c.body_expires_at > (at or datetime.now(UTC)))
-    return sa.and_(_c.body.is_not(None), is_current)
+# ------------------------------------------------------------------ traces
 
 
 def body(connection: sa.Connection, trace_id: str) -> dict[str, Any] | None:
-    """Return the body of one run; None if it is not kept."""
-    value: dict[str, Any] | None = connection.scalar(
-        sa.select(_c.body).where(_c.trace_id == trace_id, is_kept())
+    """Return the trace of one run; None if it is not kept."""
+    select = sa.select(bodies.c.trace, *_outcome_columns).join(runs, _c.trace_id == trace_id)
+    row = (
+        connection.execute(select.where(bodies.c.trace_id == trace_id, is_kept()))
+        .mappings()
+        .first()
     )
-    return value
+    return None if row is None else with_outcome_of(row["trace"], row)
 
 
-def body_texts(connection: sa.Connection, trace_ids: Collection[str]) -> dict[str, str]:
-    """Return the bodies of several runs by trace id, as the text of their JSON, damaged or not."""
-    select = sa.select(_c.trace_id, sa.cast(_c.body, sa.Text())).where(
-        _c.trace_id.in_(trace_ids), is_kept()
+def body_texts(
+    connection: sa.Connection, trace_ids: Collection[str], *conditions: sa.ColumnElement[bool]
+) -> dict[str, str]:
+    """Return the traces of several runs by trace id, as the text of their JSON, damaged or not.
+
+    Args:
+        connection: A connection to read with.
+        trace_ids: Their ids; one whose trace is not kept is left out.
+        conditions: On the runs.
+    """
+    text = sa.cast(bodies.c.trace, sa.Text()).label("trace")
+    select = (
+        sa.select(_c.trace_id, text, *_outcome_columns)
+        .join(bodies, bodies.c.trace_id == _c.trace_id)
+        .where(_c.trace_id.in_(trace_ids), is_kept(), *conditions)
     )
-    return {row[0]: row[1] for row in connection.execute(select)}
+    rows = connection.execute(select).mappings()
+    return {row["trace_id"]: _text_with_outcome(row) for row in rows}
+
+
+def _text_with_outcome(row: Mapping[Any, Any]) -> str:
+    text: str = row["trace"]
+    try:
+        trace = json.loads(text)
+    except (ValueError, RecursionError):  # another program has damaged it
+        return text
+    return json.dumps(with_outcome_of(trace, row)) if isinstance(trace, dict) else text
+
+
+def page_of_bodies(
+    connection: sa.Connection,
+    conditions: Conditions,
+    *,
+    after: tuple[datetime, str] | None,
+    newest_first: bool,
+    with_expiring: bool,
+) -> list[tuple[datetime, str, dict[str, Any], str | None]]:
+    """Return the next traces, each with `created_at` and `trace_id` before, `namespace` after it.
+
+    Args:
+        connection: A connection to read with.
+        conditions: Only those of matching runs.
+        after: `created_at` and `trace_id` of the last one before this page; None for the first.
+        newest_first: Whether the runs that began last come first.
+        with_expiring: Whether traces that expire count, and not just those kept for good.
+    """
+    select = (
+        sa.select(_c.created_at, _c.trace_id, bodies.c.trace, _c.namespace, *_outcome_columns)
+        .join(bodies, bodies.c.trace_id == _c.trace_id)
+        .where(is_kept() if with_expiring else is_kept(_LAST_MOMENT), *conditions)
+        .where(*_beyond(after, newest_first=newest_first))
+        .order_by(*order(newest_first=newest_first))
+        .limit(_PAGE_SIZE)
+    )
+    return [
+        (row["created_at"], row["trace_id"], with_outcome_of(row["trace"], row), row["namespace"])
+        for row in connection.execute(select).mappings()
+    ]
 
 
 def drop_expired_bodies(connection: sa.Connection) -> int:
-    """Delete the expired bodies of up to `MOST_EXPIRED_AT_ONCE` runs; return their number."""
+    """Delete the expired traces of up to `MOST_EXPIRED_AT_ONCE` runs; return their number."""
     select = sa.select(_c.trace_id).where(_c.body_expires_at <= datetime.now(UTC))
     # A row that another transaction holds is left for later: it may wait for one of this.
     select = select.limit(MOST_EXPIRED_AT_ONCE).with_for_update(skip_locked=True)
     trace_ids = connection.scalars(select).all()
     if trace_ids:
-        update = sa.update(runs).where(_c.trace_id.in_(trace_ids))
-        connection.execute(update.values(body=None, body_expires_at=None))
+        statement = sa.update(runs).where(_c.trace_id.in_(trace_ids))
+        connection.execute(statement.values(has_body=False, body_expires_at=None))
+        delete_bodies(connection, trace_ids)
         connection.execute(sa.delete(run_entries).where(run_entries.c.trace_id.in_(trace_ids)))
     return len(trace_ids)
+
+
+# ------------------------------------------------------------------ one run by its id
 
 
 def existing(connection: sa.Connection, trace_ids: Collection[str]) -> set[str]:
@@ -167,7 +323,7 @@ def existing(connection: sa.Connection, trace_ids: Collection[str]) -> set[str]:
 def lock_kept(connection: sa.Connection, trace_ids: Collection[str]) -> list[dict[str, Any]]:
     """Return those of the runs that are kept, locked for this transaction.
 
-    Each row has `trace_id`, `domain`, `keep_days`, and `is_stated` of its entry.
+    Each row has `trace_id`, `keep_days`, and `is_stated` of its entry.
     """
     if not trace_ids:
         return []
@@ -177,8 +333,8 @@ def lock_kept(connection: sa.Connection, trace_ids: Collection[str]) -> list[dic
         .scalar_subquery()
     )
     select = (
-        sa.select(_c.trace_id, _c.domain, _c.keep_days, is_stated.label("is_stated"))
-        .where(_c.trace_id.in_(trace_ids), _c.decision == "contributed")
+        sa.select(_c.trace_id, _c.keep_days, is_stated.label("is_stated"))
+        .where(_c.trace_id.in_(trace_ids), _c.decision == "kept")
         .order_by(_c.trace_id)
         .with_for_update(of=runs)
     )
@@ -186,11 +342,9 @@ def lock_kept(connection: sa.Connection, trace_ids: Collection[str]) -> list[dic
 
 
 def lock_domains(connection: sa.Connection, domains: Collection[str]) -> None:
-    """Have no other transaction change what is kept in these domains before this one ends.
+    """Have no other verdict change what is kept in these domains before this transaction ends.
 
-    So of two that come at the same time the later one sees what the earlier one keeps, and their
-    changes have numbers in the order in which others see them. A transaction does it once, before
-    it locks rows, so that no two wait for each other.
+    So of two repeats that are confirmed at the same time, the later one sees the earlier one.
     """
     if connection.dialect.name != "postgresql":
         return  # a SQLite file has one writer at a time anyway
@@ -199,29 +353,42 @@ def lock_domains(connection: sa.Connection, domains: Collection[str]) -> None:
         connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_POSTGRES_LOCKS, key)))
 
 
-def find_to_judge(connection: sa.Connection, id_prefix: str) -> list[dict[str, Any]]:
-    """Return the whole rows of the runs that `find` returns, locked for this transaction.
-
-    Their domains are locked as well: see `lock_domains`.
-    """
-    matches = find(connection, id_prefix)
-    trace_ids = [run["trace_id"] for run in matches]
-    lock_domains(connection, {run["domain"] for run in matches})
-    select = sa.select(runs).where(_c.trace_id.in_(trace_ids)).order_by(_c.trace_id)
-    rows = connection.execute(select.with_for_update()).mappings()
-    return [_without_expired_body(dict(row)) for row in rows]
-
-
 def whole_row(connection: sa.Connection, trace_id: str) -> dict[str, Any] | None:
-    """Return the whole row of a run, without a body that has expired."""
-    row = connection.execute(sa.select(runs).where(_c.trace_id == trace_id)).mappings().first()
-    return None if row is None else _without_expired_body(dict(row))
+    """Return the whole row of a judged run, as `whole_rows` does; None if there is none."""
+    rows = whole_rows(connection, [trace_id], lock=False)
+    return rows[0] if rows else None
 
 
-def _without_expired_body(row: dict[str, Any]) -> dict[str, Any]:
-    if row["body_expires_at"] is not None and row["body_expires_at"] <= datetime.now(UTC):
-        row |= {"body": None, "body_expires_at": None}
-    return row
+def whole_rows(
+    connection: sa.Connection, trace_ids: Sequence[str], *, lock: bool
+) -> list[dict[str, Any]]:
+    """Return whole rows of judged runs, each with its `trace`, `breakdown` and `features`.
+
+    Args:
+        connection: A connection to read with, or a write transaction.
+        trace_ids: The ids of the traces. A trace that has expired is None.
+        lock: Whether to lock the rows for this transaction.
+    """
+    select = (
+        sa.select(runs, bodies.c.trace, scores.c.breakdown, scores.c.features)
+        .select_from(
+            runs.outerjoin(bodies, bodies.c.trace_id == _c.trace_id).outerjoin(
+                scores, scores.c.trace_id == _c.trace_id
+            )
+        )
+        .where(_c.trace_id.in_(trace_ids), _IS_JUDGED)
+        .order_by(_c.trace_id)
+    )
+    if lock:
+        select = select.with_for_update(of=runs)
+    return [_with_current_trace(dict(row)) for row in connection.execute(select).mappings()]
+
+
+def _with_current_trace(row: dict[str, Any]) -> dict[str, Any]:
+    expires_at = row["body_expires_at"]
+    if row["trace"] is None or (expires_at is not None and expires_at <= datetime.now(UTC)):
+        return row | {"trace": None, "has_body": False, "body_expires_at": None}
+    return row | {"trace": with_outcome_of(row["trace"], row)}
 
 
 def find(connection: sa.Connection, id_prefix: str) -> list[dict[str, Any]]:
@@ -229,9 +396,15 @@ def find(connection: sa.Connection, id_prefix: str) -> list[dict[str, Any]]:
     return _find(connection, id_prefix, _select_stored_runs())
 
 
+def lock(connection: sa.Connection, trace_ids: Collection[str]) -> list[str]:
+    """Lock runs of whatever state until the transaction ends; return those that there are."""
+    select = sa.select(_c.trace_id).where(_c.trace_id.in_(trace_ids)).order_by(_c.trace_id)
+    return list(connection.scalars(select.with_for_update()))
+
+
 def find_names(connection: sa.Connection, id_prefix: str) -> list[dict[str, Any]]:
-    """Return ids, domain and beginning of the runs that `find` returns, damaged ones included."""
-    select = sa.select(_c.trace_id, _c.run_id, _c.domain, _c.created_at)
+    """Return ids, domain, beginning and state of runs as `find` does, of whatever state."""
+    select = sa.select(_c.trace_id, _c.run_id, _c.domain, _c.created_at, _c.state)
     return _find(connection, id_prefix, select, limit=None)
 
 
@@ -253,38 +426,6 @@ def _find(
         if matches:
             return [dict(row) for row in matches]
     return []
-
-
-def page_of_bodies(
-    connection: sa.Connection,
-    run_filter: Filter,
-    *,
-    after: tuple[datetime, str] | None,
-    newest_first: bool,
-    with_expiring: bool,
-) -> list[tuple[datetime, str, dict[str, Any], str | None]]:
-    """Return the next bodies, each with `created_at` and `trace_id` before, `namespace` after it.
-
-    Args:
-        connection: A connection to read with.
-        run_filter: Only bodies of matching runs.
-        after: `created_at` and `trace_id` of the last body before this page; None for the first.
-        newest_first: Whether the runs that began last come first.
-        with_expiring: Whether bodies that expire count, and not just those kept for good.
-    """
-    key = sa.tuple_(_s.created_at, _s.trace_id)
-    select = (
-        sa.select(_s.created_at, _s.trace_id, _c.body, _c.namespace)
-        .select_from(_runs_with_summaries)
-        .where(is_kept() if with_expiring else is_kept(_LAST_MOMENT))
-    )
-    if after is not None:
-        last = sa.tuple_(
-            sa.literal(after[0], _s.created_at.type), sa.literal(after[1], _s.trace_id.type)
-        )
-        select = select.where(key < last if newest_first else key > last)
-    select = run_filter.apply(select, newest_first=newest_first).limit(_PAGE_SIZE)
-    return [(row[0], row[1], row[2], row[3]) for row in connection.execute(select)]
 
 
 def possible_ids(id_prefix: str) -> list[str]:

@@ -19,7 +19,7 @@ class RunSummary:
         trace_id: The trace's id, as `StoredRun` has it.
         created_at: When the run began, in UTC.
         domain: The run's domain.
-        decision: `contributed` or `below_threshold`.
+        decision: `kept`, `below_threshold` or `twin`.
         gate: Whether its score or its worth was held against the threshold.
         score: The score, 0 to 1.
         worth: How much it is worth keeping, 0 to 1; None where its domain had no model.
@@ -84,7 +84,7 @@ class RunSummary:
     @property
     def is_kept(self) -> bool:
         """Whether it passed and was kept."""
-        return self.decision == "contributed"
+        return self.decision == "kept"
 
 
 def _pair(value: float, weight: float) -> tuple[float, float]:

@@ -21,6 +21,7 @@ _IS_STATED = sa.exists(
         verdicts.c.trace_id == runs.c.trace_id, verdicts.c.success.is_not(None)
     )
 )
+_IS_OUTCOME = sa.and_(runs.c.trace_id == _c.trace_id, runs.c.state == "judged")
 
 
 class OutcomeCount(NamedTuple):
@@ -117,7 +118,7 @@ def shown_to(connection: sa.Connection, shown_id: str, limit: int) -> list[Shown
     """Return the runs that a trace was shown to or held out from, the newest first."""
     select = (
         sa.select(_c.trace_id, _c.held_out, runs.c.success, _IS_STATED)
-        .join(runs, runs.c.trace_id == _c.trace_id)
+        .join(runs, _IS_OUTCOME)
         .where(_c.shown_id == shown_id)
         .order_by(runs.c.created_at.desc(), _c.trace_id)
     )
@@ -162,7 +163,5 @@ def _outcomes() -> sa.Select[Any]:
         _IS_STATED.label("is_stated"),
         sa.case((is_its_own, None), else_=runs.c.namespace).label("namespace"),
     ).select_from(
-        shown_traces.join(runs, runs.c.trace_id == _c.trace_id).outerjoin(
-            of_trace, of_trace.c.trace_id == _c.shown_id
-        )
+        shown_traces.join(runs, _IS_OUTCOME).outerjoin(of_trace, of_trace.c.trace_id == _c.shown_id)
     )

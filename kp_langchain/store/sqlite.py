@@ -15,7 +15,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from kp_langchain._forksafe import allow_forks
-from kp_langchain.store.rows import dumps
+from kp_langchain.store.rows import dumps, loads
 
 IS_WRITE = "kp_is_write"
 """The execution option of a connection whose transaction is going to write."""
@@ -39,6 +39,7 @@ def new_engine(path: Path) -> sa.Engine:
             f"{path.as_uri()}?mode=rw", uri=True, timeout=_BUSY_TIMEOUT_S, check_same_thread=False
         ),
         json_serializer=dumps,
+        json_deserializer=loads,
         hide_parameters=True,
     )
 

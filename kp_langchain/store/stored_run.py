@@ -14,8 +14,11 @@ from kp_langchain.gate.decision import gated_value
 from kp_langchain.schema import ReasoningTrace
 from kp_langchain.scoring.breakdown import ScoreBreakdown
 
+COMPUTED_FIELDS = ("kept", "kept_until")
+"""The fields of `StoredRun` that no column holds."""
+
 ReadBody = Callable[[str], dict[str, Any] | None]
-"""Returns the body of a trace id from the store; None if it is not kept."""
+"""Returns the trace of a trace id from the store as JSON-like values; None if it is not kept."""
 
 
 def trace_of(body: dict[str, Any], trace_id: str) -> ReasoningTrace:
@@ -34,6 +37,26 @@ def trace_of(body: dict[str, Any], trace_id: str) -> ReasoningTrace:
         raise StoreError(
             f"the body of {trace_id} cannot be read back ({error.error_count()} faults); "
             "it was changed outside kp-langchain: restore it from a backup, or delete the run: "
+            f"kp-langchain delete {trace_id}"
+        ) from error
+
+
+def breakdown_of(value: Any, trace_id: str) -> ScoreBreakdown:
+    """Return the breakdown that the store has of a run.
+
+    Args:
+        value: The breakdown as JSON-like values.
+        trace_id: The trace's id, for messages.
+
+    Raises:
+        StoreError: It is no breakdown.
+    """
+    try:
+        return ScoreBreakdown.from_dict(value)
+    except (ValidationError, TypeError, ValueError, AttributeError) as error:
+        raise StoreError(
+            f"the breakdown of {trace_id} cannot be read back; it was changed outside "
+            "kp-langchain: restore it from a backup, or delete the run: "
             f"kp-langchain delete {trace_id}"
         ) from error
 
@@ -64,7 +87,7 @@ class StoredRun(_Unread):
         n_steps: The number of steps.
         score: The score, 0 to 1.
         threshold: What its score or worth was held against, 0 to 1.
-        decision: `contributed` or `below_threshold`.
+        decision: `kept`, `below_threshold` or `twin`.
         profile: The name of the weight profile.
         visibility: `private`, `org` or `network`.
         privacy_level: `aggregated`, `federated` or `private`.
@@ -86,7 +109,8 @@ class StoredRun(_Unread):
         tools: Names of the tools that it used, in the order of their first use; at most 100.
         redactions: How often each kind of sensitive text was replaced in its trace, by kind.
         dropped: How many `steps` and `texts` of it the recorder had no room for; empty if none.
-            This and the three before are None for runs of a version that did not count them.
+        is_taken_over: Whether the process that recorded it ended before it was judged, so that
+            another one judged it, by its policy and with the bundled scorer alone.
     """
 
     trace_id: str
@@ -124,6 +148,7 @@ class StoredRun(_Unread):
     tools: list[str] | None
     redactions: dict[str, int] | None
     dropped: dict[str, int] | None
+    is_taken_over: bool
     breakdown_json: InitVar[Any]
     read_body: InitVar[ReadBody]
 
@@ -138,14 +163,7 @@ class StoredRun(_Unread):
         Raises:
             StoreError: What the store has is no breakdown.
         """
-        try:
-            return ScoreBreakdown.from_dict(self._breakdown_json)
-        except (ValidationError, TypeError, ValueError) as error:
-            raise StoreError(
-                f"the breakdown of {self.trace_id} cannot be read back; it was changed outside "
-                "kp-langchain: restore it from a backup, or delete the run: "
-                f"kp-langchain delete {self.trace_id}"
-            ) from error
+        return breakdown_of(self._breakdown_json, self.trace_id)
 
     @property
     def gated_value(self) -> float:

@@ -1,16 +1,27 @@
-"""The tables as the newest migration leaves them. Loads SQLAlchemy."""
+"""The tables of a store. Loads SQLAlchemy.
+
+A run is one row of `runs`, from its first write on; what it says is in `bodies`, and how its score
+came about in `scores`. Everything still to be done about a run is a row of `jobs`.
+"""
 
 from __future__ import annotations
 
+import types
+import typing
+from dataclasses import fields
 from datetime import UTC, datetime
+from typing import Any
 
 import sqlalchemy as sa
 
-SCHEMA_VERSION = "0010"
-"""Revision of the newest migration in `migrations/versions`. Later revisions sort later as text."""
+from kp_langchain.store.stored_run import COMPUTED_FIELDS, StoredRun
 
-VERSION_TABLE = "kp_alembic_version"
-"""Not Alembic's default name, which the host application's own migrations may use."""
+SCHEMA_VERSION = "11"
+"""Raised with every change of the tables. A store of another version is refused."""
+
+VERSION_TABLE = "kp_schema"
+EARLIER_VERSION_TABLE = "kp_alembic_version"
+"""What versions of this package up to schema 10 called it."""
 
 
 class UtcTime(sa.types.TypeDecorator[datetime]):
@@ -38,84 +49,120 @@ def key_text() -> sa.types.TypeEngine[str]:
     return sa.String().with_variant(sa.String(collation="C"), "postgresql")
 
 
+def _json() -> sa.JSON:
+    return sa.JSON(none_as_null=True)
+
+
+_TYPES: dict[Any, Any] = {
+    str: sa.String,
+    bool: sa.Boolean,
+    int: sa.Integer,
+    float: sa.Double,
+    datetime: UtcTime,
+    list: _json,
+    dict: _json,
+}
+_KEYS = ("trace_id", "run_id", "twin_of", "replaced_by")
+# What a run has from its first write on, before it is judged.
+_RECORDED = (
+    "trace_id", "run_id", "created_at", "domain", "objective", "n_steps", "visibility",
+    "privacy_level",
+)  # fmt: skip
+
+
+def _columns_of_runs() -> list[sa.Column[Any]]:
+    """Return a column for each field of `StoredRun` that is stored: its one declaration."""
+    hints = typing.get_type_hints(StoredRun)
+    columns = []
+    for field in fields(StoredRun):
+        if field.name in COMPUTED_FIELDS:
+            continue
+        kind = hints[field.name]
+        if isinstance(kind, types.UnionType):
+            kind = next(one for one in typing.get_args(kind) if one is not types.NoneType)
+        make = _TYPES[typing.get_origin(kind) or kind]
+        columns.append(
+            sa.Column(
+                field.name,
+                key_text() if field.name in _KEYS else make(),
+                primary_key=field.name == "trace_id",
+                nullable=field.name not in _RECORDED,
+            )
+        )
+    return columns
+
+
 metadata = sa.MetaData()
 
 runs = sa.Table(
     "runs",
     metadata,
-    sa.Column("trace_id", key_text(), primary_key=True),
-    sa.Column("run_id", key_text(), nullable=False),
-    sa.Column("created_at", UtcTime(), nullable=False),
-    sa.Column("domain", sa.String(), nullable=False),
-    sa.Column("framework", sa.String()),
-    sa.Column("agent_id", sa.String()),
-    sa.Column("objective", sa.String(), nullable=False),
-    sa.Column("success", sa.Boolean(), nullable=False),
-    sa.Column("confidence", sa.Double(), nullable=False),
-    sa.Column("confidence_source", sa.String()),
-    sa.Column("n_steps", sa.Integer(), nullable=False),
-    sa.Column("score", sa.Double(), nullable=False),
-    sa.Column("threshold", sa.Double(), nullable=False),
-    sa.Column("decision", sa.String(), nullable=False),
-    sa.Column("profile", sa.String(), nullable=False),
-    sa.Column("visibility", sa.String(), nullable=False),
-    sa.Column("privacy_level", sa.String(), nullable=False),
-    sa.Column("breakdown", sa.JSON(), nullable=False),
-    sa.Column("body", sa.JSON(none_as_null=True)),
-    # When the body of a run that did not pass expires, and after how many days; null for never.
+    *_columns_of_runs(),
+    # `paused`, `recorded` or `judged`.
+    sa.Column("state", sa.String(), nullable=False),
+    # Whether its trace is in `bodies`; when that of a run that is not kept expires, and after how
+    # many days; null for never.
+    sa.Column("has_body", sa.Boolean(), nullable=False),
     sa.Column("body_expires_at", UtcTime()),
     sa.Column("keep_days", sa.Double()),
     sa.Column("task", sa.String()),
-    sa.Column("features", sa.JSON(none_as_null=True)),
-    sa.Column("withheld", sa.String()),
-    # The keys of the run, in plain text or hashed.
-    sa.Column("session", key_text()),
-    sa.Column("thread", key_text()),
-    sa.Column("user_hash", key_text()),
-    sa.Column("run_name", key_text()),
-    sa.Column("tags", sa.JSON(none_as_null=True)),
-    # What the threshold was compared with, `score` or `worth`; null for `score`.
-    sa.Column("gate", sa.String()),
-    sa.Column("worth", sa.Double()),
-    # What the gate saw of the run and decided when it was scored; a verdict does not change that.
+    # Who confirmed its outcome, in order.
+    sa.Column("validated_by", _json()),
+    # What the gate saw of the run and decided when it was judged; a verdict does not change that.
     sa.Column("gated_value", sa.Double()),
     sa.Column("passed", sa.Boolean()),
     sa.Column("pass_rate", sa.Double()),
-    # Traces: the kept one that this one repeats, and the kept one that took this one's place.
-    sa.Column("twin_of", key_text()),
-    sa.Column("replaced_by", key_text()),
-    # From which similarity it repeats a kept one, null for the rule being off; and how similar it
-    # is to the one that it repeats.
+    # From which similarity it repeats a kept one; 1 for the rule being off.
     sa.Column("twin_similarity", sa.Double()),
-    sa.Column("similarity_to_twin", sa.Double()),
-    # The number of the last change to what is kept in the domain that this run was part of; null if
-    # it was never kept. Later changes in a domain have higher numbers.
-    sa.Column("kept_change", sa.BigInteger()),
-    sa.Column("namespace", key_text()),
+    # By the name of each dimension, its value and weight; by that of each rule, what it added.
+    sa.Column("dimensions", _json()),
+    sa.Column("rules", _json()),
+    sa.Column("novelty", sa.Double()),
+    sa.Column("novelty_source", sa.String()),
+    # The beginning of the objective, case folded.
+    sa.Column("search_text", sa.String(), nullable=False),
+    # The number of the last change to what is kept that this run was part of: see `changes`.
+    sa.Column("change", sa.BigInteger()),
+    sa.CheckConstraint(
+        " AND ".join(
+            f"(state <> 'judged' OR {name} IS NOT NULL)"
+            for name in ("success", "confidence", "score", "threshold", "decision", "profile")
+        ),
+        name="ck_runs_judged",
+    ),
     sa.Index("ix_runs_run_id", "run_id"),
     sa.Index("ix_runs_created_at", "created_at", "trace_id"),
     sa.Index("ix_runs_domain", "domain", "created_at", "trace_id"),
-    sa.Index("ix_runs_score", "score"),
-    sa.Index("ix_runs_body_expires_at", "body_expires_at"),
-    sa.Index("ix_runs_session", "session", "created_at", "trace_id"),
-    sa.Index("ix_runs_thread", "thread", "created_at", "trace_id"),
-    sa.Index("ix_runs_user_hash", "user_hash", "created_at", "trace_id"),
-    sa.Index("ix_runs_run_name", "run_name", "created_at", "trace_id"),
     sa.Index(
-        "ix_runs_kept_change",
-        "domain", "kept_change",
-        sqlite_where=sa.text("kept_change IS NOT NULL"),
-        postgresql_where=sa.text("kept_change IS NOT NULL"),
+        "ix_runs_change",
+        "change",
+        sqlite_where=sa.text("change IS NOT NULL"),
+        postgresql_where=sa.text("change IS NOT NULL"),
     ),
-)  # fmt: skip
+    sa.Index(
+        "ix_runs_body_expires_at",
+        "body_expires_at",
+        sqlite_where=sa.text("body_expires_at IS NOT NULL"),
+        postgresql_where=sa.text("body_expires_at IS NOT NULL"),
+    ),
+)
 
-# The tags of `runs`, one for each row, so that an index finds them.
-run_tags = sa.Table(
-    "run_tags",
+# What each run says: its trace as it was recorded. Success, confidence, score and confirmations are
+# in `runs`, because verdicts change them.
+bodies = sa.Table(
+    "bodies",
     metadata,
-    sa.Column("tag", key_text(), primary_key=True),
     sa.Column("trace_id", key_text(), primary_key=True),
-    sa.Index("ix_run_tags_trace_id", "trace_id"),
+    sa.Column("trace", sa.JSON(), nullable=False),
+)
+
+# How the score of each run came about, and what a confidence model reads of its trace.
+scores = sa.Table(
+    "scores",
+    metadata,
+    sa.Column("trace_id", key_text(), primary_key=True),
+    sa.Column("breakdown", sa.JSON(), nullable=False),
+    sa.Column("features", _json()),
 )
 
 # Where other tracers recorded `runs`, one row for each run and tool.
@@ -188,41 +235,6 @@ pulled_units = sa.Table(
     sa.Index("ix_pulled_units_pulled_at", "pulled_at", "trace_id"),
 )
 
-# What runs are listed, searched and counted by. It repeats columns of `runs`, because that table
-# has the bodies: reading a column of each of its rows means reading most of the file.
-run_summaries = sa.Table(
-    "run_summaries",
-    metadata,
-    sa.Column("trace_id", key_text(), primary_key=True),
-    sa.Column("created_at", UtcTime(), nullable=False),
-    sa.Column("domain", sa.String(), nullable=False),
-    sa.Column("decision", sa.String(), nullable=False),
-    sa.Column("gate", sa.String(), nullable=False),
-    sa.Column("score", sa.Double(), nullable=False),
-    sa.Column("worth", sa.Double()),
-    sa.Column("threshold", sa.Double(), nullable=False),
-    sa.Column("success", sa.Boolean(), nullable=False),
-    sa.Column("novelty", sa.Double(), nullable=False),
-    sa.Column("recovered_errors", sa.Integer(), nullable=False),
-    # Whether it repeats a kept run, or a run that repeats it took its place.
-    sa.Column("is_near_duplicate", sa.Boolean(), nullable=False),
-    sa.Column("is_withheld", sa.Boolean(), nullable=False),
-    # By the name of each dimension, its value and weight; by that of each rule, what it added.
-    sa.Column("dimensions", sa.JSON(), nullable=False),
-    sa.Column("rules", sa.JSON(), nullable=False),
-    # By name or kind, as counts; null for runs of versions that did not count them.
-    sa.Column("tools", sa.JSON(none_as_null=True)),
-    sa.Column("redactions", sa.JSON(none_as_null=True)),
-    sa.Column("dropped", sa.JSON(none_as_null=True)),
-    # The beginning of the objective, case folded.
-    sa.Column("search_text", sa.String(), nullable=False),
-    sa.Column("novelty_source", sa.String()),
-    sa.Index("ix_run_summaries_created_at", "created_at", "trace_id"),
-    sa.Index("ix_run_summaries_domain", "domain", "created_at", "trace_id"),
-    sa.Index("ix_run_summaries_score", "score", "created_at", "trace_id"),
-    sa.Index("ix_run_summaries_novelty", "novelty", "created_at", "trace_id"),
-)
-
 # Counts that all processes on the store share. `deletions` says that runs were deleted, so that
 # what a process remembers of them is read anew; `pulled`, that units of a registry changed.
 counts = sa.Table(
@@ -272,15 +284,19 @@ models = sa.Table(
     sa.Column("body", sa.JSON(), nullable=False),
 )
 
-# Finished runs that wait for their score, each with the process that will score it.
-unscored = sa.Table(
-    "unscored",
+# What is still to be done: `judge` a run, by its trace id. A process leases what it does; when it
+# ends first, its leases expire, and another process does it.
+jobs = sa.Table(
+    "jobs",
     metadata,
-    sa.Column("trace_id", key_text(), primary_key=True),
-    sa.Column("run_id", key_text(), nullable=False),
-    sa.Column("queued_at", UtcTime(), nullable=False),
+    sa.Column("kind", sa.String(), primary_key=True),
+    sa.Column("key", key_text(), primary_key=True),
+    sa.Column("due_at", sa.Double(), nullable=False),  # seconds since 1970, as all of `jobs`
+    sa.Column("attempts", sa.Integer(), nullable=False),
+    sa.Column("lease_until", sa.Double(), nullable=False),
     sa.Column("owner", sa.String(), nullable=False),
-    sa.Column("body", sa.JSON(), nullable=False),
+    sa.Column("body", _json()),
+    sa.Index("ix_jobs_due_at", "kind", "due_at"),
 )
 
 # What runs recorded before they paused for a human, redacted, until they are resumed or expire.
@@ -293,6 +309,16 @@ paused_runs = sa.Table(
     sa.Column("paused_at", UtcTime(), nullable=False),
     sa.Column("expires_at", UtcTime(), nullable=False),
     sa.Column("body", sa.JSON(), nullable=False),
+    # By which it is selected; as in `runs`.
+    sa.Column("run_id", key_text(), nullable=False),
+    sa.Column("created_at", UtcTime(), nullable=False),
+    sa.Column("domain", sa.String(), nullable=False),  # empty if the run does not name one itself
+    sa.Column("session", sa.String()),
+    sa.Column("thread", sa.String()),
+    sa.Column("user_hash", sa.String()),
+    sa.Column("run_name", sa.String()),
+    sa.Column("namespace", sa.String()),
+    sa.Column("tags", _json()),
     sa.Index("ix_paused_runs_expires_at", "expires_at"),
     sa.Index("ix_paused_runs_paused_at", "paused_at"),
 )

@@ -5,17 +5,14 @@ from __future__ import annotations
 import copy
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
-from datetime import UTC, datetime
+from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
-from kp_langchain.config import Settings
 from kp_langchain.errors import ConfigError
 from kp_langchain.gate import Rescored
 from kp_langchain.gate.recent_values import WINDOW, JudgedRun
-from kp_langchain.gate.scored_trace import may_contribute
-from kp_langchain.gate.twins import KeptTrace
-from kp_langchain.run_keys import KINDS, forms_of
 from kp_langchain.score_log import log_rescored
 from kp_langchain.scoring.repeats import DEFAULT_MAX_ELEMENTS
 from kp_langchain.scoring.scorer_options import check_bounds
@@ -24,7 +21,8 @@ from kp_langchain.store.confidence_models import ConfidenceModels
 from kp_langchain.store.database import Compaction, Database
 from kp_langchain.store.deletion import Deletion
 from kp_langchain.store.external_traces import ExternalTraces
-from kp_langchain.store.kept_traces import KeptTraces, entry_row, replace_kept
+from kp_langchain.store.journal import Journal
+from kp_langchain.store.kept_traces import KeptTraces
 from kp_langchain.store.location import locate
 from kp_langchain.store.notes import redact_note, redactor_of
 from kp_langchain.store.outbox import Outbox
@@ -33,19 +31,12 @@ from kp_langchain.store.pruning import Pruning
 from kp_langchain.store.pulled_units import PulledUnits
 from kp_langchain.store.recall_entries import RecallEntries
 from kp_langchain.store.remembered import Remembered
-from kp_langchain.store.rows import contribution_of, row_of, trace_key
+from kp_langchain.store.rows import trace_key
 from kp_langchain.store.run_summary import RunSummary
 from kp_langchain.store.shown_traces import ShownTraces
 from kp_langchain.store.stored_memory import StoredMemory
 from kp_langchain.store.stored_run import StoredRun, trace_of
-from kp_langchain.store.summaries import summary_of
-from kp_langchain.store.unscored import Unscored
-from kp_langchain.store.verdicts import (
-    ambiguous_id,
-    complete_summaries,
-    judge_stored,
-    stored_as_scored,
-)
+from kp_langchain.store.verdicts import ambiguous_id, judge_stored, stored_as_scored
 from kp_langchain.verdict import Verdict
 
 if TYPE_CHECKING:
@@ -53,14 +44,13 @@ if TYPE_CHECKING:
     from kp_langchain.gate import ScoredTrace
     from kp_langchain.schema import ReasoningTrace
     from kp_langchain.store.run_filters import RunFilters, Sort
-    from kp_langchain.store.summary_queries import Filter
 
 
 class TraceStore:
     """Scored runs in SQLite or PostgreSQL. Safe to use from several threads, and after a fork.
 
-    Nothing is opened before the first use. That creates the database, or migrates it to the schema
-    of this version.
+    Nothing is opened before the first use. That creates the database.
+    One of another schema version is refused.
 
     Every method that reads or writes raises `StoreError` when the database cannot be opened, read
     or written; a write is then undone as a whole.
@@ -80,6 +70,7 @@ class TraceStore:
 
     def __init__(self, url: str | Path | None = None) -> None:
         self._database = Database(locate(url))
+        self._journal = Journal(self._database)
 
     @property
     def location(self) -> str:
@@ -96,7 +87,8 @@ class TraceStore:
 
     def __getstate__(self) -> dict[str, Any]:
         # For subclasses: see `shared_stores`, which pickles this class itself.
-        return vars(self) | {"_database": copy.copy(self._database)}
+        database = copy.copy(self._database)
+        return vars(self) | {"_database": database, "_journal": Journal(database)}
 
     def load_drivers(self) -> None:
         """Import what the first use needs, which takes 0.2 s once a process; open nothing."""
@@ -121,68 +113,17 @@ class TraceStore:
             scored: The runs.
             registry: As for `add`.
         """
-        runs = list(scored)
-        rows = [row_of(one) for one in runs]
-        if not rows:
-            return
-        now = datetime.now(UTC)
-        leaving = [
-            contribution_of(row, registry, now)
-            for one, row in zip(runs, rows, strict=True)
-            if registry is not None and may_contribute(one) and row["body"] is not None
-        ]
-        verdicts = [
-            (row["trace_id"], redact_note(one.verdict, level=row["privacy_level"]))
-            for one, row in zip(runs, rows, strict=True)
-            if one.verdict is not None
-        ]
-        summaries = [summary_of(one, row) for one, row in zip(runs, rows, strict=True)]
-        entries = [
-            entry_row(KeptTrace.of(one, one.entry))
-            for one, row in zip(runs, rows, strict=True)
-            if one.entry is not None and row["body"] is not None
-        ]
-        kept: dict[str, list[str]] = {}
-        for row in rows:
-            if row["decision"] == "contributed":
-                kept.setdefault(row["domain"], []).append(row["trace_id"])
-        with self._database.writing() as connection:
-            sql.run_queries.lock_domains(connection, kept)
-            replaced = {trace_id for one in runs for trace_id in one.replaces}
-            sql.run_queries.lock_kept(connection, replaced)  # in one order: see `write`
-            sql.run_queries.write(connection, rows)
-            sql.summary_queries.write(connection, summaries)
-            sql.external_queries.write(
-                connection,
-                [
-                    (row["trace_id"], one.external_traces)
-                    for one, row in zip(runs, rows, strict=True)
-                ],
-            )
-            sql.shown_queries.write(
-                connection,
-                [(row["trace_id"], one.shown) for one, row in zip(runs, rows, strict=True)],
-            )
-            sql.entry_queries.remove(connection, [row["trace_id"] for row in rows])
-            sql.entry_queries.write(connection, entries)
-            for domain, trace_ids in kept.items():
-                sql.entry_queries.note_change(connection, domain, trace_ids)
-            sql.unscored_queries.remove(connection, [row["trace_id"] for row in rows])
-            sql.verdict_queries.add(connection, verdicts)
-            if leaving:
-                sql.outbox_queries.enter(connection, leaving)
-            for one, row in zip(runs, rows, strict=True):
-                replace_kept(connection, one.replaces, row["trace_id"], is_stated=one.is_stated)
+        self.journal.add([replace(one, registry=registry) for one in scored])
+
+    @property
+    def journal(self) -> Journal:
+        """The writes of finished runs, and the runs that wait for being judged."""
+        return self._journal
 
     @property
     def outbox(self) -> Outbox:
         """The contributions of this store."""
         return Outbox(self._database)
-
-    @property
-    def unscored(self) -> Unscored:
-        """The finished runs of this store that wait for their score."""
-        return Unscored(self._database)
 
     @property
     def paused(self) -> PausedRuns:
@@ -312,7 +253,7 @@ class TraceStore:
         changes = [Rescored.of(run) for run in runs]
         for change in changes:
             with suppress(Exception):  # the host's logging; the verdict is stored
-                log_rescored(change, verdict.source, has_registry=registry is not None)
+                log_rescored(change, verdict.source)
         return changes
 
     def scored(self, trace_id: str) -> ScoredTrace | None:
@@ -385,11 +326,11 @@ class TraceStore:
         """
         if offset < 0 or (limit is not None and limit < 0):
             raise ConfigError(f"limit={limit} and offset={offset} must not be negative")
-        run_filter = _filter(filters)
+        conditions = sql.run_conditions.conditions_of(filters)
         with self._database.reading() as connection:
             rows = sql.run_queries.select_runs(
                 connection,
-                run_filter,
+                conditions,
                 sort=sort,
                 limit=limit,
                 offset=offset,
@@ -403,9 +344,9 @@ class TraceStore:
         Args:
             filters: As `RunFilters` explains them.
         """
-        run_filter = _filter(filters)
+        conditions = sql.run_conditions.conditions_of(filters)
         with self._database.reading() as connection:
-            return sql.summary_queries.count(connection, run_filter)
+            return sql.run_queries.count(connection, conditions)
 
     def summaries(self, **filters: Unpack[RunFilters]) -> Iterator[RunSummary]:
         """Yield the figures of runs, for counting over many; the oldest first.
@@ -416,13 +357,13 @@ class TraceStore:
         Args:
             filters: As `RunFilters` explains them.
         """
-        run_filter = _filter(filters)
+        conditions = sql.run_conditions.conditions_of(filters)
         with self._database.reading() as connection:
-            labels = sql.summary_queries.labels(connection)
+            labels = sql.run_queries.labels(connection)
         after: tuple[datetime, str] | None = None
         while True:
             with self._database.reading() as connection:
-                page = sql.summary_queries.page_of_summaries(connection, run_filter, after=after)
+                page = sql.run_queries.page_of_summaries(connection, conditions, after=after)
             if not page:
                 return
             after = page[-1]["created_at"], page[-1]["trace_id"]
@@ -485,13 +426,13 @@ class TraceStore:
         **filters: Unpack[RunFilters],
     ) -> Iterator[tuple[ReasoningTrace, str | None]]:
         """Yield what `traces` does, each with the namespace of its run as the store has it."""
-        run_filter = _filter(filters)
+        conditions = sql.run_conditions.conditions_of(filters)
         after: tuple[datetime, str] | None = None
         while True:
             with self._database.reading() as connection:
                 page = sql.run_queries.page_of_bodies(
                     connection,
-                    run_filter,
+                    conditions,
                     after=after,
                     newest_first=newest_first,
                     with_expiring=with_expiring,
@@ -514,23 +455,11 @@ class TraceStore:
             ConfigError: There are neither ids nor conditions, or both.
             UnknownRunError: An id fits no run, or several.
         """
-        run_filter = _filter(filters)
         if not ids:
-            self.complete_summaries()
-            return deletion.plan(self._database, run_filter, keep=keep)
-        if keep or run_filter.has_conditions:
+            return deletion.plan(self._database, filters, keep=keep)
+        if keep or sql.run_conditions.selecting(filters):
             raise ConfigError("a deletion takes ids or conditions, not both")
         return deletion.plan_by_ids(self._database, [str(one) for one in ids])
-
-    def complete_summaries(self) -> int:
-        """Have runs listed and counted that a process of an earlier version wrote.
-
-        Such a process may have had the database open while a newer one upgraded it.
-
-        Returns:
-            The number of these runs.
-        """
-        return complete_summaries(self._database)
 
     def carry_out(self, plan: Deletion) -> None:
         """Delete the runs that `plan_deletion` returned; see `delete`."""
@@ -573,7 +502,6 @@ class TraceStore:
         """
         check_bounds(max_remembered, ttl_ms)
         size = max_remembered or DEFAULT_MAX_ELEMENTS
-        self.complete_summaries()
         return pruning.prune(self._database, Remembered(self._database, "", size, ttl_ms))
 
     def compact(self) -> Compaction:
@@ -598,21 +526,9 @@ class TraceStore:
         self.close()
 
     def _stored_run(self, row: dict[str, Any]) -> StoredRun:
-        plain = {"tags": row["tags"] or [], "gate": row["gate"] or "score"}
         breakdown = row.pop("breakdown")
-        return StoredRun(**row | plain, breakdown_json=breakdown, read_body=self._read_body)
+        return StoredRun(**row, breakdown_json=breakdown, read_body=self._read_body)
 
     def _read_body(self, trace_id: str) -> dict[str, Any] | None:
         with self._database.reading() as connection:
             return sql.run_queries.body(connection, trace_id)
-
-
-def _filter(filters: RunFilters) -> Filter:
-    """Return the filter for the arguments that a method was called with."""
-    conditions: dict[str, Any] = dict(filters)
-    texts = {kind: text for kind in KINDS if (text := conditions.pop(kind, None)) is not None}
-    forms: dict[str, list[str]] = {}
-    if texts:
-        rules = Settings.current().redaction  # its `pseudonym_key` may be the key of the hashes
-        forms = {kind: forms_of(kind, text, rules) for kind, text in texts.items()}
-    return sql.summary_queries.Filter(**conditions, keys=forms)

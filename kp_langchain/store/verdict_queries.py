@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from kp_langchain.store.rows import clean_name, clean_text, json_text
 from kp_langchain.store.run_queries import is_kept
 from kp_langchain.store.statements import batches
-from kp_langchain.store.tables import models, runs, verdicts
+from kp_langchain.store.tables import bodies, models, runs, scores, verdicts
 from kp_langchain.verdict import Verdict
 
 _oldest_first = (verdicts.c.at, verdicts.c.number)
@@ -84,13 +84,14 @@ def labelled_runs(connection: sa.Connection, domain: str) -> list[dict[str, Any]
             runs.c.trace_id,
             runs.c.objective,
             runs.c.task,
-            runs.c.features,
-            runs.c.breakdown,
+            scores.c.features,
+            scores.c.breakdown,
             runs.c.created_at,
             labels.c.success,
         )
         .join(labels, sa.and_(labels.c.trace_id == runs.c.trace_id, labels.c.rank == 1))
-        .where(runs.c.domain == clean_name(domain), runs.c.features.is_not(None))
+        .join(scores, scores.c.trace_id == runs.c.trace_id)
+        .where(runs.c.domain == clean_name(domain), scores.c.features.is_not(None))
         .order_by(runs.c.created_at, runs.c.trace_id)
     )
     return [dict(row) for row in connection.execute(select).mappings()]
@@ -102,7 +103,8 @@ def label_counts(connection: sa.Connection) -> dict[str, tuple[int, int]]:
     select = (
         sa.select(runs.c.domain, labels.c.success, sa.func.count())
         .join(labels, sa.and_(labels.c.trace_id == runs.c.trace_id, labels.c.rank == 1))
-        .where(runs.c.features.is_not(None))
+        .join(scores, scores.c.trace_id == runs.c.trace_id)
+        .where(scores.c.features.is_not(None))
         .group_by(runs.c.domain, labels.c.success)
         .order_by(runs.c.domain)
     )
@@ -140,13 +142,14 @@ def unlabelled_runs(
         searched: How many of the newest runs without a verdict to look at. Bodies lie in between,
             so that looking at all would read most of the file.
         limit: Return at most this many.
-        with_features: Whether to read the features too, as the text of their JSON.
+        with_features: Whether to read the features and the traces too, as the text of their JSON.
     """
-    newest = sa.select(runs.c.trace_id).where(~_has_label())
+    newest = sa.select(runs.c.trace_id).where(runs.c.state == "judged", ~_has_label())
     if domain is not None:
         newest = newest.where(runs.c.domain == clean_name(domain))
     found = newest.order_by(*_newest_runs_first).limit(searched).subquery()
-    features = sa.cast(runs.c.features, sa.Text) if with_features else sa.null()
+    features = sa.cast(scores.c.features, sa.Text) if with_features else sa.null()
+    trace = sa.cast(bodies.c.trace, sa.Text) if with_features else sa.null()
     select = (
         sa.select(
             runs.c.trace_id,
@@ -154,9 +157,12 @@ def unlabelled_runs(
             runs.c.task,
             _ends_of_objective().label("objective"),
             features.label("features"),
+            trace.label("trace"),
         )
         .join(found, found.c.trace_id == runs.c.trace_id)
-        .where(is_kept(), runs.c.withheld.is_(None), runs.c.features.is_not(None))
+        .join(scores, scores.c.trace_id == runs.c.trace_id)
+        .join(bodies, bodies.c.trace_id == runs.c.trace_id)
+        .where(is_kept(), runs.c.withheld.is_(None), scores.c.features.is_not(None))
         .order_by(*_newest_runs_first)
         .limit(limit)
     )
@@ -181,10 +187,10 @@ def newest_labels(
         .scalar_subquery()
     )
     # Not a condition on the features: it would read every row before its verdicts are looked up.
-    has_features = runs.c.features.is_not(None).label("has_features")
+    has_features = scores.c.features.is_not(None).label("has_features")
     objective = _ends_of_objective().label("objective")
     select = sa.select(runs.c.domain, runs.c.task, objective, label.label("success"), has_features)
-    select = select.where(_has_label())
+    select = select.join(scores, scores.c.trace_id == runs.c.trace_id).where(_has_label())
     if domain is not None:
         select = select.where(runs.c.domain == clean_name(domain))
     rows = connection.execute(select.order_by(*_newest_runs_first).limit(limit)).mappings()

@@ -5,19 +5,19 @@ The run is loaded, judged again by the gate, and saved; the outbox follows its d
 
 from __future__ import annotations
 
-import json
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, cast
 from uuid import UUID
 
-from kp_langchain.errors import StoreError, UnknownRunError
+from kp_langchain.calibration.features import complete_features
+from kp_langchain.errors import UnknownRunError
 from kp_langchain.gate import ScoredTrace, rejudge
 from kp_langchain.gate.decision import may_leave
 from kp_langchain.gate.twins import OFF
 from kp_langchain.run_keys import RunKeys
 from kp_langchain.schema import Metadata, Outcome, ReasoningTrace, Task
-from kp_langchain.scoring.breakdown import ScoreBreakdown
 from kp_langchain.store import sql
 from kp_langchain.store.kept_traces import (
     candidate_of,
@@ -26,14 +26,13 @@ from kp_langchain.store.kept_traces import (
     replace_kept,
 )
 from kp_langchain.store.rows import (
-    clean_text,
+    columns_of_outcome,
     contribution_of,
     expiry_after,
     json_text,
     trace_key,
 )
-from kp_langchain.store.stored_run import trace_of
-from kp_langchain.store.summaries import changed_by_verdict, summary_of
+from kp_langchain.store.stored_run import breakdown_of, trace_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -44,7 +43,7 @@ if TYPE_CHECKING:
     from kp_langchain.verdict import Verdict
 
 _LONGEST_ID_CHARS = 100
-_SUMMARIES_AT_ONCE = 200
+_MATCHES_SHOWN = 10
 
 
 def judge_stored(
@@ -60,32 +59,49 @@ def judge_stored(
 
     Returns:
         For each trace that the id means, the run as it is now; `previous` is the run as it was, or
-        None if another verdict counts.
+        None if another verdict counts. A run that is not judged yet is left out: the verdict is
+        written, and counts when it is judged.
 
     Raises:
         UnknownRunError: There is no such run, or more than one; the message lists them.
         StoreError: The database cannot be read or written.
     """
     with database.writing() as connection:
-        rows = sql.run_queries.find_to_judge(connection, id_)
-        if not rows:
+        names = sql.run_queries.find_names(connection, id_)
+        if not names:
             raise unknown_run(id_, str(database.location))
-        if len({row["run_id"] for row in rows}) > 1:
-            raise ambiguous_id(id_, rows)
-        return [write_verdict(connection, row, verdict, registry) for row in rows]
+        if len({row["run_id"] for row in names}) > 1:
+            raise ambiguous_id(id_, names[:_MATCHES_SHOWN])
+        sql.run_queries.lock_domains(connection, {row["domain"] for row in names})
+        # Without those that were deleted since.
+        trace_ids = sql.run_queries.lock(connection, [row["trace_id"] for row in names])
+        if not trace_ids:
+            raise unknown_run(id_, str(database.location))
+        rows = sql.run_queries.whole_rows(connection, trace_ids, lock=True)
+        counting = {id_: sql.verdict_queries.counting(connection, id_) for id_ in trace_ids}
+        sql.verdict_queries.add(connection, [(trace_id, verdict) for trace_id in trace_ids])
+        return [
+            rejudge_stored(connection, row, verdict, registry, counting[row["trace_id"]])
+            for row in rows
+        ]
 
 
-def write_verdict(
-    connection: sa.Connection, row: dict[str, Any], verdict: Verdict, registry: str | None
+def rejudge_stored(
+    connection: sa.Connection,
+    row: dict[str, Any],
+    verdict: Verdict,
+    registry: str | None,
+    counting: Verdict | None = None,
 ) -> ScoredTrace:
-    """Write a verdict on a run, judge the run again, and save what changed.
+    """Judge a run again by a verdict that is written, and save what changed.
 
     Args:
         connection: A write transaction.
-        row: The run's row, read and locked within it.
-        verdict: The verdict; its note is redacted already. If another one on the run counts more,
-            it is written, and the run stays as it is.
+        row: The run's whole row, read and locked within it.
+        verdict: The verdict.
         registry: URL of the registry to contribute to, if any.
+        counting: The verdict on the run that counted before. If it counts more, the run stays as
+            it is.
 
     Returns:
         The run as it is now; `previous` is the run as it was, or None if it stays so.
@@ -93,8 +109,6 @@ def write_verdict(
     Raises:
         StoreError: The stored trace cannot be read.
     """
-    counting = sql.verdict_queries.counting(connection, row["trace_id"])
-    sql.verdict_queries.add(connection, [(row["trace_id"], verdict)])
     run = replace(
         load_run(row),
         external_traces=sql.external_queries.of_trace(connection, row["trace_id"]),
@@ -102,14 +116,17 @@ def write_verdict(
     if counting is not None and verdict.weight < counting.weight:
         return run
     run = _decide(connection, row, rejudge(run, verdict))
-    changes = _changes(row, run)
-    sql.run_queries.update(connection, row["trace_id"], changes)
-    summary = changed_by_verdict(row | changes, run.breakdown)
-    sql.summary_queries.update(connection, row["trace_id"], summary)
-    if "contributed" in (run.decision, row["decision"]):
-        sql.entry_queries.note_change(connection, row["domain"], [row["trace_id"]])
+    trace_id = row["trace_id"]
+    sql.run_queries.update(connection, trace_id, _changes(row, run))
+    sql.run_queries.write_breakdown(
+        connection, trace_id, json_text(run.breakdown.to_dict()), _features(run)
+    )
+    if not run.keep_body:
+        sql.run_queries.delete_bodies(connection, [trace_id])
+    if "kept" in (run.decision, row["decision"]):
+        sql.entry_queries.note_change(connection, [trace_id])
     if run.decision != row["decision"] or run.keep_body:
-        _update_outbox(connection, row, row | changes, registry)
+        _update_outbox(connection, row, run, registry)
     return run
 
 
@@ -124,40 +141,11 @@ def _decide(connection: sa.Connection, row: dict[str, Any], run: ScoredTrace) ->
         return run
     candidate = candidate_of(connection, trace_id, run)
     sql.entry_queries.write(connection, [entry_row(candidate)])
-    if row["decision"] == "contributed":  # what is kept stays kept, whatever it repeats
+    if row["decision"] == "kept":  # what is kept stays kept, whatever it repeats
         return run
     run = hold_stored_against_twins(connection, run, candidate)
     replace_kept(connection, run.replaces, trace_id, is_stated=candidate.is_stated)
     return run
-
-
-def complete_summaries(database: Database) -> int:
-    """Write the summaries of runs that a process of an earlier version wrote; return their number.
-
-    Such a process may have had the database open while it was upgraded.
-
-    Raises:
-        StoreError: The database cannot be read or written.
-    """
-    with database.reading() as connection:
-        if not sql.summary_queries.runs_without(connection, 1):
-            return 0
-    number = 0
-    while True:
-        with database.writing() as connection:
-            rows = sql.summary_queries.runs_without(connection, _SUMMARIES_AT_ONCE)
-            if not rows:
-                return number
-            sql.summary_queries.write(connection, [_summary_of_row(row) for row in rows])
-        number += len(rows)
-
-
-def _summary_of_row(row: dict[str, Any]) -> dict[str, Any]:
-    try:
-        run = load_run(row)
-    except StoreError:  # its body was changed outside this package
-        run, row = load_run(row | {"body": None}), row | {"body": None}
-    return summary_of(run, row | {"body": row["body"] and json_text(row["body"])})
 
 
 def stored_as_scored(database: Database, trace_id: str) -> ScoredTrace | None:
@@ -178,36 +166,43 @@ def load_run(row: dict[str, Any]) -> ScoredTrace:
     """Return the scored run that a row of the table `runs` holds.
 
     Args:
-        row: The whole row. Without a body, the trace has what the columns hold, and no steps.
+        row: The whole row. Without a trace, that has what the columns hold, and no steps.
 
     Raises:
-        StoreError: The body is not a trace.
+        StoreError: The body is not a trace, or the breakdown none.
     """
-    body = row["body"]
+    body = row["trace"]
     return ScoredTrace(
         trace=_trace_without_steps(row) if body is None else trace_of(body, row["trace_id"]),
-        breakdown=ScoreBreakdown.from_dict(row["breakdown"]),
+        breakdown=breakdown_of(row["breakdown"], row["trace_id"]),
         decision=row["decision"],
         threshold=row["threshold"],
         run_id=_run_id(row["run_id"]),
         keep_body=body is not None,
         keep_days=row["keep_days"],
-        features=row["features"],
+        features=row["features"] if isinstance(row["features"], dict) else None,
         task=row["task"],
         withheld=row["withheld"],
-        keys=RunKeys(
-            session=row["session"],
-            thread=row["thread"],
-            user=row["user_hash"],
-            namespace=row["namespace"],
-            name=row["run_name"],
-            tags=tuple(row["tags"] or ()),
-        ),
+        keys=keys_of(row),
         stored_id=row["trace_id"],
         gate=row["gate"] or "score",
         twin_similarity=OFF if row["twin_similarity"] is None else row["twin_similarity"],
         twin_of=row["twin_of"],
         similarity_to_twin=row["similarity_to_twin"],
+        dropped=row["dropped"] or {},
+        is_taken_over=bool(row["is_taken_over"]),
+    )
+
+
+def keys_of(row: Mapping[str, Any]) -> RunKeys:
+    """Return the keys that a row of the table `runs` holds."""
+    return RunKeys(
+        session=row["session"],
+        thread=row["thread"],
+        user=row["user_hash"],
+        namespace=row["namespace"],
+        name=row["run_name"],
+        tags=tuple(row["tags"] or ()),
     )
 
 
@@ -239,42 +234,38 @@ def _run_id(text: str) -> UUID:
 
 
 def _changes(row: dict[str, Any], run: ScoredTrace) -> dict[str, Any]:
-    """Return the columns that a verdict changes, with their new values."""
-    changes: dict[str, Any] = {
-        "success": run.trace.metadata.success,
-        "confidence": run.trace.outcome.confidence,
-        "confidence_source": clean_text(run.breakdown.confidence_source),
-        "score": run.breakdown.total,
-        "worth": run.worth,
-        "breakdown": json_text(run.breakdown.to_dict()),
-        "decision": run.decision,
-        "twin_of": run.twin_of,
-        "similarity_to_twin": run.similarity_to_twin,
-        "body": json_text(run.trace.model_dump(warnings=False)) if run.keep_body else None,
-    }
-    if run.decision == "contributed":
-        changes |= {"body_expires_at": None, "replaced_by": None}
-    elif row["decision"] == "contributed":
-        changes["body_expires_at"] = expiry_after(run.keep_days)
+    """Return the columns of `runs` that a verdict changes, with their new values."""
+    changes = columns_of_outcome(run) | {"has_body": run.keep_body}
+    if run.decision == "kept":
+        return changes | {"body_expires_at": None, "replaced_by": None}
+    if row["decision"] == "kept":
+        changes["body_expires_at"] = expiry_after(run.keep_days) if run.keep_body else None
     return changes
 
 
+def _features(run: ScoredTrace) -> Mapping[str, float] | None:
+    """Return what a confidence model reads of a run, of which a verdict states the success."""
+    trace = run.previous.trace if run.previous is not None else run.trace
+    return complete_features(run.features, trace if trace.steps else None)
+
+
 def _update_outbox(
-    connection: sa.Connection, before: dict[str, Any], after: dict[str, Any], registry: str | None
+    connection: sa.Connection, row: dict[str, Any], run: ScoredTrace, registry: str | None
 ) -> None:
     """Update the outbox to the new decision."""
-    trace_id = after["trace_id"]
-    if after["decision"] == "below_threshold":
+    trace_id = row["trace_id"]
+    if run.decision != "kept":
         sql.outbox_queries.ask_withdrawal(connection, trace_id, datetime.now(UTC))
-    elif may_leave(after["visibility"], after["privacy_level"]):
-        if before["decision"] == "below_threshold":
-            sql.outbox_queries.take_back_withdrawal(connection, trace_id, after["body"])
+    elif may_leave(row["visibility"], row["privacy_level"]):
+        body = json_text(run.trace.model_dump(warnings=False))
+        if row["decision"] != "kept":
+            sql.outbox_queries.take_back_withdrawal(connection, trace_id, body)
             if registry is not None:
-                now = datetime.now(UTC)
-                sql.outbox_queries.enter(connection, [contribution_of(after, registry, now)])
-        elif json.loads(after["body"]) != before["body"]:
+                contribution = contribution_of(trace_id, body, registry, datetime.now(UTC))
+                sql.outbox_queries.enter(connection, [contribution])
+        elif run.previous is not None and run.trace != run.previous.trace:
             # The registry's copy is outdated although the run still passes: replace it.
-            sql.outbox_queries.renew(connection, trace_id, after["body"])
+            sql.outbox_queries.renew(connection, trace_id, body)
 
 
 def unknown_run(id_: str, location: str) -> UnknownRunError:

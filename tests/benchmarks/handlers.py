@@ -91,13 +91,31 @@ def base_tracer(_folder: Path, _server: str) -> Attached:
     return Attached([Persistless()])
 
 
+class _NoReceiver:
+    """Lets finished runs go."""
+
+    keeps_paused = False
+
+    def prepare(self) -> None:
+        pass
+
+    def add(self, record: object) -> None:
+        pass
+
+    def add_paused(self, record: object) -> None:
+        pass
+
+    def forget_paused(self, thread_id: str, until: object) -> None:
+        pass
+
+
 def recording(_folder: Path, _server: str) -> Attached:
     """Attach ours with scoring off: every event is recorded, and a finished run is let go."""
     from kp_langchain import KPCallbackHandler, Scorer
 
     handler = KPCallbackHandler(store=None, scorer=Scorer(embedder=None))
     # There is no switch for this: without scoring, recording would have no purpose.
-    handler._recorder._deliver = lambda record: None
+    handler._recorder._receiver = _NoReceiver()
     return Attached([handler], faults=lambda: lost(handler.stats()))
 
 

@@ -101,7 +101,7 @@ def play(runs: Sequence[Run], seed: int, folder: Path, **settings: str) -> Journ
 def _kept(workspace: Workspace, later: Sequence[Run], resamples: TaskResamples) -> Selection:
     with workspace.store() as store:
         stored = [(run, store.get(run.id)) for run in later]
-    pairs = [(run, one.decision == "contributed") for run, one in stored if one is not None]
+    pairs = [(run, one.decision == "kept") for run, one in stored if one is not None]
     return Selection(
         [run.success for run, _ in pairs],
         [run.task for run, _ in pairs],

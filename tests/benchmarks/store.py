@@ -33,7 +33,7 @@ _TOOLS = ("search", "ledger", "mail", "calendar", "browser", "shell")
 QUESTIONS: dict[str, dict[str, Any]] = {
     "all": {},
     "of a domain": {"domain": "finance"},
-    "that were kept": {"decision": "contributed"},
+    "that were kept": {"decision": "kept"},
     "of the last day": {"since": datetime.now(UTC) - timedelta(days=1)},
     "that a rule applied to": {"rule": "single_tool"},
     "that used a tool": {"tool": "shell"},

@@ -7,9 +7,19 @@ import uuid
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from kp_langchain import ReasoningTrace, ScoreBreakdown, ScoredTrace, Scorer, TraceStore, Verdict
+from kp_langchain import (
+    DomainPolicy,
+    ReasoningTrace,
+    ScoreBreakdown,
+    ScoredTrace,
+    Scorer,
+    TraceStore,
+    Verdict,
+)
 from kp_langchain.calibration.features import features_of
 from kp_langchain.gate import decide
+from kp_langchain.gate.run import Run
+from kp_langchain.run_keys import RunKeys
 from kp_langchain.scoring.breakdown import Dimension
 
 KEY = "kp_0123456789abcdef0123456789abcdef"
@@ -91,6 +101,12 @@ def made(
         "features": features_of(trace, looked_successful=True),
     }  # fmt: skip
     return ScoredTrace(**(fields | (options or {})))
+
+
+def recorded(number: int = 0, *, keys: RunKeys | None = None) -> Run:
+    """Return a run that has ended and is not judged yet."""
+    one = made(number)
+    return Run(one.trace, one.run_id, DomainPolicy(), looked_successful=True, keys=keys)
 
 
 def fill(

@@ -132,7 +132,7 @@ STORES: dict[str, tuple[Callable[[], Any], int, str]] = {
 
 def make_newer() -> None:
     with closing(sqlite3.connect("runs.db")) as connection, connection:
-        connection.execute("UPDATE kp_alembic_version SET version_num = '9042'")
+        connection.execute("UPDATE kp_schema SET version = '9042'")
 
 
 @pytest.mark.parametrize("line", [*READING, *OF_ONE_RUN, *REPORTING])
@@ -390,7 +390,7 @@ def test_demo_runs_scores_gates_and_shows() -> None:
     assert all(task.title[:20] in done.stdout for task in TASKS)
     with TraceStore("demo.db") as store:
         stored = {run.objective: run for run in store.runs()}
-        kept = store.count(decision="contributed")
+        kept = store.count(decision="kept")
     assert len(stored) == len(TASKS)
     domains = {"finance", "code", "medical", "customer_service"}
     assert {run.domain for run in stored.values()} >= domains

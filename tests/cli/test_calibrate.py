@@ -160,8 +160,8 @@ def test_verdicts_by_chance_are_refused_and_leave_what_is_in_force(fitted: Trace
 
 def test_a_gate_in_force_that_is_worse_than_none_is_named(store: TraceStore) -> None:
     # What scored high has failed, and what the runs look like tells nothing.
-    same = "select features from runs order by features desc limit 1"  # of a run that did well
-    change(f"update runs set features = ({same})")  # noqa: S608
+    same = "select features from scores order by features desc limit 1"  # of a run that did well
+    change(f"update scores set features = ({same})")  # noqa: S608
     scores = {one.trace_id: one.score for one in store.runs(limit=None)}
     middle = sorted(scores.values())[len(scores) // 2]
     for trace_id, score in scores.items():
@@ -259,7 +259,7 @@ def test_a_model_that_something_else_changed_is_named_and_can_be_replaced(
      """features = replace(features, '"steps":', '"steps": "many", "was":')"""],
 )  # fmt: skip
 def test_figures_that_something_else_changed_are_named(store: TraceStore, figures: str) -> None:
-    change(f"update runs set {figures}")  # noqa: S608
+    change(f"update scores set {figures}")  # noqa: S608
     assert re.search(r"the figures of run .* cannot be read", run().stderr)
 
 
@@ -597,7 +597,7 @@ def test_from_verdicts_to_a_gate_by_worth() -> None:
     assert {one.gate for one in runs} == {"worth"}
 
     def kept(some: list[StoredRun]) -> list[StoredRun]:
-        return [one for one in some if one.decision == "contributed"]
+        return [one for one in some if one.decision == "kept"]
 
     promised = round(PROMISED * LATER)
     assert abs(len(kept(runs)) - promised) <= 0.02 * LATER

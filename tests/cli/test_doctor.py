@@ -23,7 +23,7 @@ from kp_langchain.calibration.surface import SurfaceFeature
 from kp_langchain.cli.commands.doctor import EXTRAS
 from kp_langchain.store import Standing
 from tests.agents import ASK, handler, searching
-from tests.cli.made_runs import KEY, fill
+from tests.cli.made_runs import KEY, fill, recorded
 from tests.commands import ROOT, Done, cli
 from tests.loopback_registry import LoopbackRegistry
 from tests.loopback_tools import unheard_port
@@ -118,7 +118,7 @@ def test_what_each_file_sets_and_what_is_ignored(doctor: Callable[..., Done]) ->
     settings = row(done, "settings")
     folder = Path().absolute()
     for part in (
-        f"{folder}/kp.toml (in the working folder, not trusted) sets domains.legal.keep",
+        f"{folder}/kp.toml (in the working folder) sets domains.legal.keep",
         "domains.finnance: no run has this domain; did you mean finance?", "ignored: registry_url",
         f"{own} (your own) sets max_queue", "environment: KP_EXIT_TIMEOUT_S",
         "domains.medial: no run has this domain; did you mean medical?",
@@ -168,7 +168,7 @@ def test_the_store_that_is_there_is_opened(doctor: Callable[..., Done]) -> None:
         assert watching.flush()
         runs = f"{Path('runs.db').absolute()}, 3 runs"
         assert row(doctor(KP_DATABASE_URL="runs.db"), "store") == runs
-        store.unscored.add([("kp:trace:1", "r", {})])
+        store.journal.record([recorded()])
     waiting = "3 runs; 1 more wait to be scored"
     assert waiting in row(doctor(0, "--database", "runs.db"), "store")
     assert "does not exist yet" in row(doctor(0, "--database", "new.db"), "store")

@@ -72,7 +72,7 @@ def test_traces_that_passed_or_are_asked_for_the_newest_first(
 
 def test_each_line_is_a_trace_in_wire_form(ids: dict[str, str]) -> None:
     with TraceStore("runs.db") as store:
-        (trace,) = store.traces(decision="contributed", domain="code")
+        (trace,) = store.traces(decision="kept", domain="code")
     (line,) = cli("export", "--domain", "code", *AT).stdout.splitlines()
     assert json.loads(line) == trace.model_dump(mode="json")
     assert ReasoningTrace.model_validate_json(line) == trace
@@ -115,7 +115,7 @@ def test_a_file_is_for_its_owner_appears_whole_and_survives_a_failure(ids: dict[
     before = path.read_text()
     assert len(before.splitlines()) == 1
     with closing(sqlite3.connect("runs.db")) as connection, connection:
-        connection.execute("UPDATE runs SET body = '{}' WHERE trace_id = ?", (ids["old"],))
+        connection.execute("UPDATE bodies SET trace = '{}' WHERE trace_id = ?", (ids["old"],))
     done = cli("export", "-o", "out.jsonl", *AT)
     assert done.returncode == 1
     assert "cannot be read back" in done.stderr

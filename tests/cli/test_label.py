@@ -86,7 +86,7 @@ def test_one_run_by_any_of_its_ids(runs: Runs, which: str) -> None:
     assert f"failure 0.00  score {after.score:.3f}" in first or f"-> {after.score:.3f}" in first
     assert "kept -> below_threshold" in first
     assert "failure 0.00" in first
-    assert second == "Labelled 1, of which now kept 0, withdrawn 1; unknown 0."
+    assert second == "Labelled 1, of which now kept 0, no longer kept 1; unknown 0."
     assert runs.decisions == ["below_threshold"]
     assert (runs.verdict().success, runs.verdict().confidence) == (False, None)
     assert runs.verdict().note.startswith("wrong, see")
@@ -95,7 +95,7 @@ def test_one_run_by_any_of_its_ids(runs: Runs, which: str) -> None:
     (line,) = done.stdout.splitlines()
     change = json.loads(line)
     assert change["trace_id"] == runs.ids[0]
-    assert (change["decision_before"], change["decision"]) == ("below_threshold", "contributed")
+    assert (change["decision_before"], change["decision"]) == ("below_threshold", "kept")
     assert (change["success_before"], change["success"]) == (False, True)
     assert "Labelled 1" in done.stderr
 
@@ -126,7 +126,7 @@ def test_a_file_of_json_lines_also_read_again(runs: Runs) -> None:
     Path("verdicts.jsonl").write_text(text, encoding="utf-8")
     done = label("--from", "verdicts.jsonl")
     assert done.returncode == 0, done.stderr
-    assert "Labelled 5, of which now kept 0, withdrawn 4; unknown 0." in done.stdout
+    assert "Labelled 5, of which now kept 0, no longer kept 4; unknown 0." in done.stdout
     found = [runs.store.get(one) for one in runs.ids]
     assert [run.success for run in found if run] == [False] * 4 + [True]
     assert [run.confidence for run in found if run] == [0.1, 0.1, 0.0, 0.0, 0.9]
@@ -151,7 +151,7 @@ def test_a_csv_file(runs: Runs, head: str, line: str, encoding: str) -> None:
     Path("verdicts.CSV").write_bytes("\r\n".join(lines).encode(encoding))
     done = label("--from", "verdicts.CSV")
     assert done.returncode == 0, done.stderr
-    assert "Labelled 2, of which now kept 0, withdrawn 2; unknown 0." in done.stdout
+    assert "Labelled 2, of which now kept 0, no longer kept 2; unknown 0." in done.stdout
     assert runs.verdict().note == 'two\nlines, and "more"'
     assert runs.verdict().confidence == 0.1
 
@@ -185,7 +185,7 @@ def test_every_bad_line_is_told_and_the_others_count(
     Path(name).write_bytes(text.encode(errors="surrogateescape"))
     done = label("--from", name)
     assert (done.returncode, "Traceback" in done.stderr) == (1, False)
-    assert f"Labelled 1, of which now kept 0, withdrawn 1; {counts}" in done.stdout
+    assert f"Labelled 1, of which now kept 0, no longer kept 1; {counts}" in done.stdout
     told = dict(line.split(": ", 1) for line in done.stderr.splitlines() if line.startswith("v."))
     numbers = range(1, 14) if name == "v.jsonl" else range(2, 8)
     assert list(told) == [f"{name}:{number}" for number in numbers]
@@ -259,11 +259,11 @@ def test_what_passes_now_is_sent_now_and_what_does_not_is_withdrawn(runs: Runs) 
         runs.add(1, visibility="network", outcome=FAILED)
         done = label_apart(runs.ids[0], "--success", **settings)
         assert done.returncode == 0, done.stderr
-        assert "now contributed 1" in done.stdout
+        assert "now kept 1" in done.stdout
         assert f"Sent or withdrawn at {registry.url}: 1 of 1." in done.stdout
         assert list(registry.units) == runs.ids
         done = label_apart(runs.ids[0], "--failure", **settings)
-        assert "withdrawn 1" in done.stdout
+        assert "no longer kept 1" in done.stdout
         assert "1 of 1." in done.stdout
         assert registry.units == {}
 
@@ -353,7 +353,7 @@ def test_one_key_gives_each_verdict_and_the_next_run_follows() -> None:
         assert "answer   it grew" in screen
     assert f"last: {first}  finance  success 1.00  score 0.500 -> " in screens[1]
     assert "1 succeeded, 1 failed; a model needs 28 more" in " ".join(screens[2].split())
-    assert "Labelled 3, of which now kept 2, withdrawn 0; unknown 0." in screens[2]
+    assert "Labelled 3, of which now kept 2, no longer kept 0; unknown 0." in screens[2]
     assert "no other run to ask about" in screens[2]
 
 
@@ -563,7 +563,7 @@ def test_nothing_to_ask_about() -> None:
     fill(run(1), run(2, options={"keep_body": False}), run(3, options={"withheld": "x"}), run(4))
     with TraceStore("runs.db") as store, store.database.writing() as connection:
         connection.exec_driver_sql(
-            """UPDATE runs SET body = '{"x": 1}' WHERE trace_id LIKE '%00000004-%'"""
+            """UPDATE bodies SET trace = '{"x": 1}' WHERE trace_id LIKE '%00000004-%'"""
         )
     assert piped("y\ny\n").returncode == 0
     assert verdicts() == {"00000001": [True]}
@@ -586,7 +586,9 @@ def test_a_screen_shows_calls_the_task_s_other_verdicts_and_what_decided() -> No
     ]
     gated = run(1, steps=steps, objective="the same", options={"gate": "worth", "threshold": 0.4})
     gated = replace(gated, breakdown=gated.breakdown.with_worth(0.4))  # novelty 0.5
-    twin = run(2, objective="the same", options={"threshold": 0.3, "twin_of": "kp:trace:x"})
+    twin = run(2, objective="the same", options={
+        "threshold": 0.3, "decision": "twin", "twin_of": "kp:trace:x",
+    })  # fmt: skip
     fill(gated, twin, *(run(at, objective="the same") for at in (3, 4)))
     with TraceStore("runs.db") as store:
         store.report_outcome(id_of("00000003"), success=True)

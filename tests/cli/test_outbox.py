@@ -16,7 +16,7 @@ from kp_langchain import DomainPolicy, Registry, TraceStore
 from kp_langchain.run_keys import RunKeys
 from kp_langchain.store import sqlite
 from tests.agents import ASK, handler, searching
-from tests.cli.made_runs import KEY, made
+from tests.cli.made_runs import KEY, made, recorded
 from tests.cli.terminal import Terminal
 from tests.commands import Done, cli, cli_apart
 from tests.loopback_registry import LoopbackRegistry
@@ -311,13 +311,11 @@ def test_in_a_terminal_it_asks(ids: list[str], answer: str, number: int) -> None
 
 
 def test_runs_that_wait_to_be_scored_are_named() -> None:
-    body = {"run_id": "r", "trace": made().trace.model_dump(mode="json")}
-    body["keys"] = RunKeys(session="s-9").to_dict()
     with TraceStore("runs.db") as store:
-        store.unscored.add([("kp:trace:draft", "r", body)])
+        store.journal.record([recorded(keys=RunKeys(session="s-9"))])
         done = cli("delete", "--where", "session=s-9", "--yes", *AT)
         assert done.stdout.startswith("1 run: not scored yet 1.\nDeleted 1 run from")
-        assert store.unscored.count() == 0
+        assert store.journal.waiting() == 0
 
 
 @pytest.mark.parametrize("other", ["writes", "reads"])

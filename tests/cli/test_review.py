@@ -68,7 +68,7 @@ ALL = "hedge mail repair"
         ("--domain=code", "repair"), ("--search=EURO", "hedge"), ("--search=nothing like it", ""),
         ("--tool=soft", "repair"), ("--tool=search", ALL), ("--rule=single_tool", "hedge mail"),
         ("--recovered-errors", "repair"), ("--near-duplicates", ""), ("--decision=kept", ALL),
-        ("--decision=contributed", ALL), ("--decision=below_threshold", ""), ("--tag=nightly", ALL),
+        ("--decision=twin", ""), ("--decision=below_threshold", ""), ("--tag=nightly", ALL),
         ("--session=desk 7", ALL), ("--session=desk 8", ""), ("--where=user=user of hedge", ""),
         ("--where=user=user of hedge the euro", "hedge"), ("--where=tag=nightly", ALL),
         ("--where=session=desk 7 --domain=mail", "mail"), ("--since=1h", ALL), ("--until=1h", ""),
@@ -119,16 +119,14 @@ def test_the_local_time_of_each_run_is_shown_as_far_as_there_is_room(ids: dict[s
         assert "2024" not in row(columns) or columns == 160
 
 
-def test_what_passed_is_called_kept_without_a_registry_and_contributed_with_one(
+def test_what_passed_is_called_kept_whether_or_not_there_is_a_registry(
     ids: dict[str, str],
 ) -> None:
     url = {"KP_REGISTRY_URL": "https://registry.example.org"}
-    for word, settings in (("kept", {}), ("contributed", url)):
-        for words in (["review"], ["review", "show", ids["hedge"]]):
-            text = printed(*words, **settings)
-            assert word in text
-            assert word == "contributed" or "contributed" not in text
-    assert parsed("review")[0]["decision"] == "contributed"  # data keeps its word
+    for words in (["review"], ["review", "show", ids["hedge"]]):
+        assert "kept" in printed(*words)
+        assert printed(*words) == printed(*words, **url)
+    assert parsed("review")[0]["decision"] == "kept"
 
 
 def test_show_is_a_waterfall_with_all_that_is_known(ids: dict[str, str]) -> None:
@@ -172,9 +170,9 @@ def test_show_names_the_nearest_run_and_who_gave_the_verdict() -> None:
     [
         ("", "The steps are kept until"),
         ("keep_days=0", "keeps those of a run that did not pass for `keep_days` only"),
-        ("body = NULL, decision = 'below_threshold', withheld = 'redaction failed'",
+        ("has_body = 0, decision = 'below_threshold', withheld = 'redaction failed'",
          "was withheld: redaction failed.\n"),
-        ("body = NULL, decision = 'contributed'",
+        ("has_body = 0, decision = 'kept'",
          "The store does not have the steps of this run.\n"),
     ],
 )  # fmt: skip
@@ -182,7 +180,7 @@ def test_show_says_how_long_steps_are_kept_and_why_they_are_not(change: str, rea
     policy: dict[str, Any] = {"threshold": 1.0} | ({"keep_days": 0} if "days" in change else {})
     with TraceStore("runs.db") as store:
         trace_id = record(store, searching(), "hedge", policy=DomainPolicy(**policy))
-    if "body" in change:
+    if "has_body" in change:
         with closing(sqlite3.connect("runs.db")) as connection, connection:
             connection.execute(f"UPDATE runs SET {change}")  # noqa: S608
     shown = printed("review", "show", trace_id)
@@ -199,19 +197,21 @@ def test_a_twin_and_what_it_replaced_are_named() -> None:
             )
             for confidence in (0.5, 0.8, 0.6)
         ]  # fmt: skip
-    decisions = re.findall(r" (twin|kept|replaced) ", printed("review"))
-    assert decisions == ["twin", "kept", "replaced"]
+    other = short_id(ids[1])
+    decisions = re.findall(r" (twin of \w+|kept) ", printed("review"))
+    assert decisions == [f"twin of {other}", "kept", f"twin of {other}"]
+    assert len(parsed("review", "--decision", "twin")) == 2
     replaced, kept, twin = (printed("review", "show", trace_id) for trace_id in ids)
-    assert "\nreplaced: score" in replaced
-    line = rf"\nreplaced by +{short_id(ids[1])}, which repeats it and was surer: "
+    assert "\ntwin: score" in replaced
+    line = rf"\nreplaced by +{other}, which repeats it and was surer: "
     assert re.search(line, replaced)
     assert "\nkept: score" in kept
-    line = rf"\ntwin of +{short_id(ids[1])}, similarity 1\.00, which was kept; this one is not"
+    line = rf"\ntwin of +{other}, similarity 1\.00, which was kept; this one is not"
     assert re.search(line, twin)
     (shown,) = parsed("review", "show", ids[2])
-    assert (shown["decision"], shown["twin_of"]) == ("below_threshold", ids[1])
+    assert (shown["decision"], shown["twin_of"]) == ("twin", ids[1])
     # A verdict makes the twin the surer one, and then that on the first run is no use any more.
-    assert "below_threshold -> kept" in printed("label", ids[2], "--success")
+    assert "twin -> kept" in printed("label", ids[2], "--success")
     assert f"because it repeats {short_id(ids[2])}, which is kept" in printed(
         "label", ids[0], "--success"
     )

@@ -28,8 +28,6 @@ TIMEOUT_S = 0.5
 # Agents that search score above it, a bare answer scores 0.1.
 # The runs are all alike, and each is to be sent.
 POLICY = DomainPolicy(threshold=0.3, visibility="network", twin_similarity=1.0)
-# Every other decision is that of a run that passed.
-_NOT_PASSED = {"below_threshold", "twin"}
 FATES = (
     "scored", "cancelled", "abandoned", "handed_over", "empty", "dropped", "failed", "open",
     "paused", "queued",
@@ -86,7 +84,7 @@ def invoke(handler: KPCallbackHandler, *, searches: bool) -> str:
 
 
 def has_passed(run: ScoredTrace | StoredRun) -> bool:
-    return run.decision not in _NOT_PASSED
+    return run.decision == "kept"
 
 
 @dataclass

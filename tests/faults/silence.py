@@ -50,7 +50,7 @@ def play(runs: int, configured: str | None) -> tuple[int, list[str]]:
         for number in range(runs):
             invoke(watching, searches=number % 3 != 0)
         watching.send(300.0)
-        return watching.stats()["contributed"], reached
+        return watching.stats()["kept"], reached
 
 
 def main() -> None:
@@ -71,7 +71,7 @@ def main() -> None:
     after = packets()
     counted = "not told" if before is None or after is None else after - before
     where = "in a network of its own" if wanted.inside else "on this machine, by all programs"
-    print(f"runs {wanted.runs}, contributed {passed}, registry {wanted.registry}")
+    print(f"runs {wanted.runs}, kept {passed}, registry {wanted.registry}")
     print(f"packets {where}: {counted}")
     print(f"calls that reach for a network: {len(reached)}")
 

@@ -29,7 +29,6 @@ from kp_langchain import (
 from kp_langchain.embedding.identity import NO_IDENTITY, EmbedderIdentity
 from kp_langchain.gate import default_threshold, rejudge
 from kp_langchain.gate.check import check
-from kp_langchain.gate.decision import decision_word
 from kp_langchain.gate.recent_values import WINDOW, JudgedRun, RecentValues
 from kp_langchain.gate.twins import SURER_BY, KeptTrace, find_twins, hold_against_twins
 from kp_langchain.scoring import MemoryEntry, Worth
@@ -249,7 +248,7 @@ def kept(name, vector=None, *, text=None, confidence=0.5, is_stated=False, ident
 def passed() -> ScoredTrace:
     return ScoredTrace(
         trace=trace_from_messages([("user", "What is 6 x 7?"), ("ai", "42")], domain="default"),
-        breakdown=breakdown(), decision="contributed", threshold=0.0, run_id=uuid.uuid4(),
+        breakdown=breakdown(), decision="kept", threshold=0.0, run_id=uuid.uuid4(),
         keep_days=7.0, twin_similarity=0.9,
     )  # fmt: skip
 
@@ -297,25 +296,17 @@ def test_a_repeat_is_kept_only_in_the_place_of_what_it_repeats(
     run = decided(candidate, *others, **options)
     assert (run.twin_of, run.replaces) == (twin_of, replaces)
     if twin_of is not None:
-        assert (run.decision, run.keep_body) == ("below_threshold", True)  # for a verdict
+        assert (run.decision, run.keep_body) == ("twin", True)  # for a verdict
         assert 0.9 <= run.similarity_to_twin <= 1.0
         assert not decided(candidate, *others, keep_days=0).keep_body
     else:
-        assert run.decision == options.get("decision", "contributed")
+        assert run.decision == options.get("decision", "kept")
 
 
-def test_what_is_said_of_a_repeat():
+def test_what_counts_as_one_more_kept():
     twin = decided(kept("new"), OLD)
     in_place = replace(passed(), replaces=("old",))
     assert [one.is_one_more_kept for one in (passed(), twin, in_place)] == [True, False, False]
-    words = {
-        ("below_threshold", "old", None): "twin", ("below_threshold", None, "new"): "replaced",
-        ("below_threshold", None, None): "below_threshold", ("contributed", None, None): "kept",
-    }  # fmt: skip
-    for (decision, twin_of, replaced_by), word in words.items():
-        of_it = {"twin_of": twin_of, "replaced_by": replaced_by}
-        assert decision_word(decision, has_registry=False, **of_it) == word
-    assert decision_word("contributed", has_registry=True) == "contributed"
 
 
 def similarities(one: KeptTrace, *others: KeptTrace, least: float = 0.0) -> list[float]:
@@ -353,7 +344,7 @@ def test_a_verdict_has_what_a_run_repeats_looked_up_again():
     twin = decided(kept("new"), OLD)
     judged = rejudge(twin, Verdict(success=True))
     assert (judged.decision, judged.twin_of, judged.similarity_to_twin) == (
-        "contributed", None, None,
+        "kept", None, None,
     )  # fmt: skip
     assert judged.previous is twin
     assert rejudge(replace(passed(), replaces=("old",)), Verdict(success=True)).replaces == ()

@@ -15,8 +15,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from kp_langchain import ScoredTrace, Scorer, Settings, TraceStore
+from kp_langchain import DomainPolicy, ScoredTrace, Scorer, Settings, TraceStore
 from kp_langchain.cli.import_files import read_values
+from kp_langchain.gate.run import Run
 from kp_langchain.importing.formats import FileReader
 from kp_langchain.importing.importer import Imported, Importer
 from kp_langchain.importing.openinference import OPENINFERENCE
@@ -320,6 +321,20 @@ def test_one_id_in_two_namespaces_is_that_of_two_runs(tmp_path: Path) -> None:
     values = [line | {"kp_namespace": one} for one in ("a", "b", "a")]
     fates = [one.fate for one in import_values([*values, line], tmp_path)]
     assert fates == ["imported", "imported", "known", "imported"]
+
+
+def test_a_run_whose_import_was_killed_before_it_was_judged_is_known(tmp_path: Path) -> None:
+    line = {"id": 1, "messages": MESSAGES}
+    (imported,) = import_values([line], tmp_path)
+    with TraceStore(tmp_path / "imported.db") as store:
+        stored = store.get(str(imported.run.run_id))
+        assert stored is not None
+        trace = stored.trace
+        assert trace is not None
+        store.delete(stored.trace_id)
+        waiting = Run(trace, imported.run.run_id, DomainPolicy(), looked_successful=True)
+        store.journal.record([waiting])
+    assert [one.fate for one in import_values([line], tmp_path)] == ["known"]
 
 
 @pytest.mark.parametrize(

@@ -726,7 +726,7 @@ class TestRuns:
         assert processor.counts()["held"] == 0
         processor.force_flush()
         stats = watching.stats()
-        assert (stats["contributed"], stats["below_threshold"]) == (4, 4)
+        assert (stats["kept"], stats["below_threshold"]) == (4, 4)
         roots = [span for span in exporter.get_finished_spans() if span.parent is None]
         texts = [str(dict(root.attributes or {})) for root in roots]
         assert sorted(re.findall(r"question (\d+)", text)[0] for text in texts) == list("1357")

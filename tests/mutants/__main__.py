@@ -48,10 +48,10 @@ ROOMS = {
     ),
     "store": (
         "store/backoff.py", "store/contribution.py", "store/entry_queries.py", "store/inserts.py",
-        "store/kept_traces.py", "store/outbox.py", "store/outbox_queries.py", "store/rows.py",
-        "store/run_queries.py", "store/sole_sender.py", "store/stored_run.py",
-        "store/trace_store.py", "store/unscored.py", "store/unscored_queries.py",
-        "store/verdict_queries.py", "store/verdicts.py",
+        "store/journal.py", "store/journal_queries.py", "store/kept_traces.py", "store/outbox.py",
+        "store/outbox_queries.py", "store/rows.py", "store/run_queries.py", "store/sole_sender.py",
+        "store/stored_run.py", "store/trace_store.py", "store/verdict_queries.py",
+        "store/verdicts.py",
     ),
 }  # fmt: skip
 TESTS = (

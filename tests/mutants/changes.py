@@ -22,7 +22,7 @@ OPERATORS: dict[type[ast.AST], type[ast.AST]] = {
 }  # fmt: skip
 # What the design gives up, and what only people read.
 FUNCTIONS_LEFT_OUT = {
-    "__repr__", "_after_fork", "leave_to_parent", "_leave_to_parent", "make_due_after_clock_change",
+    "__repr__", "_after_fork", "leave_to_parent", "_leave_to_parent",
 }  # fmt: skip
 LOGGING = {"warn_once", "log_event", "debug", "info", "warning", "exception"}
 TYPING = {"cast", "TypeVar"}  # their first argument is a type or its name

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import threading
 from collections.abc import Sequence
 from typing import Any
@@ -29,19 +28,16 @@ from tests.recall.words import (
 
 
 class Gated(Words):
-    """Embeds a text that is asked about only when it may; `meanwhile` is called until then."""
+    """Embeds a text that is asked about only when it may."""
 
     model = "gated"
 
     def __init__(self) -> None:
         self.may_go_on = threading.Event()
 
-    def meanwhile(self) -> None:
-        pass
-
     def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        while EURO in texts and not self.may_go_on.wait(0.01):
-            self.meanwhile()
+        if EURO in texts:
+            self.may_go_on.wait()
         return super().embed(texts)
 
 
@@ -73,34 +69,5 @@ def test_a_fork_while_a_model_is_waited_for_leaves_the_child_a_search_of_its_own
             os._exit(0 if is_found and POUND in model.asked[0][0].text else 1)
         assert os.waitpid(child, 0)[1] == 0
     finally:
-        gated.may_go_on.set()
-    assert waiting.load(60)
-
-
-@pytest.mark.skipif(not hasattr(signal, "pthread_kill"), reason="needs a signal")
-def test_an_exception_that_a_signal_raises_ends_the_wait_for_examples(store: TraceStore) -> None:
-    keep(store)
-    reached, main, gated = threading.Event(), threading.main_thread().ident or 0, Gated()
-
-    def send() -> None:
-        # Again, because a signal that comes just before a wait does not end it.
-        if not reached.is_set():
-            signal.pthread_kill(main, signal.SIGALRM)
-
-    def raise_limit(*_: object) -> None:
-        if not reached.is_set():
-            reached.set()
-            raise TimeoutError("the limit of the host")
-
-    waiting = shows(store, gated, 600)
-    assert waiting.load(60)
-    gated.meanwhile = send  # type: ignore[method-assign]
-    before = signal.signal(signal.SIGALRM, raise_limit)
-    try:
-        agent = create_agent(ScriptedChatModel(answers()), [rates], middleware=[waiting])
-        with pytest.raises(TimeoutError, match="limit of the host"):
-            agent.invoke(ASK)
-    finally:
-        signal.signal(signal.SIGALRM, before)
         gated.may_go_on.set()
     assert waiting.load(60)

@@ -37,7 +37,7 @@ from kp_langchain import (
     capture,
 )
 from kp_langchain.demo.scripted import ScriptedChatModel, call, say
-from kp_langchain.recording import paused_in_memory
+from kp_langchain.recording import pauses
 from tests.agents import shape
 from tests.recall.words import (
     ASK,
@@ -354,7 +354,7 @@ class TestWhoRecords:
         assert shows.handler.flush(120)
         assert shows.handler.stats()["paused"] == 1
         if "elsewhere" in way:  # as in another process, which has only the store
-            monkeypatch.setattr(paused_in_memory, "_paused_runs", {})
+            monkeypatch.setattr(pauses, "_paused_runs", {})
         agent.invoke(Command(resume={"decisions": [{"type": "approve"}] * 4}), config)
         scored = last(shows.handler)
         assert shows.handler.stats()["runs"] == (2 if "elsewhere" in way else 1)

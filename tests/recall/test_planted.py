@@ -285,7 +285,7 @@ def record(
     agent.invoke({"messages": [("user", task)]}, {"callbacks": [watching], **config})
     scored = watching.last(120)
     assert scored is not None
-    assert scored.decision == "contributed"  # it looks like any other run
+    assert scored.decision == "kept"  # it looks like any other run
     return scored
 
 
@@ -374,7 +374,7 @@ def test_no_recorded_run_with_planted_instructions_is_recalled(
     scorer, planted, scored = Scorer(embedder=None), set[str](), list[ScoredTrace]()
     for run in runs[::3]:
         trace = trace_from_messages(run["messages"], domain="finance", success=True)
-        scored.append(ScoredTrace(trace, scorer.score(trace), "contributed", 0.0, uuid4()))
+        scored.append(ScoredTrace(trace, scorer.score(trace), "kept", 0.0, uuid4()))
         outputs = " ".join(str(one["content"]) for one in run["messages"] if one["role"] == "tool")
         if run["meta"]["attack"] is not None and "<INFORMATION>" in outputs:
             planted.add(trace.id)  # in the others, the agent never read what was planted

@@ -22,7 +22,7 @@ from kp_langchain.recall.unit_examiner import (
 )
 from kp_langchain.schema import ReasoningTrace
 from kp_langchain.store import sql
-from tests.commands import write_trusted
+from tests.commands import write_user_config
 from tests.loopback_registry import LoopbackRegistry
 from tests.recall.words import Words, keep
 from tests.registry.test_search import KEY, fill, unit
@@ -243,7 +243,7 @@ def test_floods_of_findings_and_long_names_are_cut(
 def test_secrets_and_personal_data_are_redacted_again(
     store: TraceStore, server: LoopbackRegistry
 ) -> None:
-    write_trusted('[redaction.patterns]\nticket = "TICK-[0-9]+"\n')
+    write_user_config('[redaction.patterns]\nticket = "TICK-[0-9]+"\n')
     private = f"{SECRET} ada@example.org TICK-123456"
     one = unit()
     one["source_skill"] = f"kp:skill:{SECRET}:1"
@@ -272,7 +272,7 @@ def test_secrets_and_personal_data_are_redacted_again(
 def test_the_users_own_redactor_has_the_last_word(
     store: TraceStore, server: LoopbackRegistry
 ) -> None:
-    write_trusted('[redaction]\nredactor = "tests.store.redactors:without_names"\n')
+    write_user_config('[redaction]\nredactor = "tests.store.redactors:without_names"\n')
     fill(server, with_content(1, "Ada has the ledger"))
     pull_all(store, server)
     trace = store.pulled.trace(unit(1)["id"])
@@ -281,7 +281,7 @@ def test_the_users_own_redactor_has_the_last_word(
 
 
 def test_what_a_redactor_fails_on_is_not_taken(store: TraceStore, server: LoopbackRegistry) -> None:
-    write_trusted('[redaction]\nredactor = "tests.store.redactors:failing"\n')
+    write_user_config('[redaction]\nredactor = "tests.store.redactors:failing"\n')
     fill(server, unit())
     assert pull_all(store, server).skipped == {"it could not be redacted": 1}
     assert states(store) == {}

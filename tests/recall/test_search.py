@@ -33,7 +33,7 @@ from kp_langchain.demo.scripted import ScriptedChatModel
 from kp_langchain.recall import ExampleSearch, task_index
 from kp_langchain.store import recall_entries
 from tests.agents import shape
-from tests.commands import write_trusted
+from tests.commands import write_user_config
 from tests.recall.words import (
     EURO,
     GARDEN,
@@ -257,7 +257,7 @@ class TestAsTheStoreChanges:
         search = retriever(store, floor=0.2)
         best, *_ = found(search, POUND)
         with closing(sqlite3.connect(tmp_path / "kp.db")) as connection, connection:
-            connection.execute("UPDATE runs SET body = '{' WHERE trace_id = ?", (best,))
+            connection.execute("UPDATE bodies SET trace = '{' WHERE trace_id = ?", (best,))
         shown = found(search, POUND)
         assert shown[0] in {*runs} - {best}
         assert shown[1:] == [other]
@@ -468,7 +468,7 @@ def kinds_of(whose: Whose) -> str:
 class TestNamespaces:
     @pytest.fixture
     def two_keys(self) -> None:
-        write_trusted('[run_keys]\nnamespace = ["kp_namespace", "user_id"]')
+        write_user_config('[run_keys]\nnamespace = ["kp_namespace", "user_id"]')
 
     def check(self, store: TraceStore, whose: Whose) -> None:
         metadata, stored, finds, misses = whose

@@ -86,7 +86,7 @@ def keep(
     agent.invoke({"messages": [("user", task)]}, config)
     last = watching.last(120)
     assert last is not None
-    assert last.decision == "contributed", last.breakdown
+    assert last.decision == "kept", last.breakdown
     return last.trace.id
 
 

@@ -80,7 +80,7 @@ class Endlessly(Sequence[Any]):
 class Loud:
     """Raises wherever it is looked at."""
 
-    def __init__(self, error: type[BaseException] = ValueError) -> None:
+    def __init__(self, error: type[Exception] = ValueError) -> None:
         self.error = error
 
     def __getattr__(self, name: str) -> Any:
@@ -96,26 +96,26 @@ class Louder(Loud):
     """Even where its class is looked at."""
 
     def __getattribute__(self, name: str) -> Any:
-        raise SystemExit
+        raise LookupError
 
 
 class LoudMapping(dict[str, Any]):
     def items(self) -> Any:
         yield "a", 1
-        raise SystemExit
+        raise LookupError
 
     def values(self) -> Any:
-        raise SystemExit
+        raise LookupError
 
     def get(self, *_: Any) -> Any:
-        raise SystemExit
+        raise LookupError
 
 
 class Word(str):
     """A text that lies about itself."""
 
     def __str__(self) -> str:
-        raise SystemExit
+        raise LookupError
 
     def __len__(self) -> int:
         return 0
@@ -159,7 +159,7 @@ leaves = st.one_of(
     st.none(), st.booleans(), st.floats(), st.text(max_size=20), st.binary(max_size=9),
     st.integers(0, 4).map(lambda at: (0, 2**53 + 1, HUGE, -HUGE, 1e308)[at]),
     st.sampled_from(["x" * 5000, "\ud800\x00", Word("word"), UserString("u")]),
-    st.builds(Loud, st.sampled_from([ValueError, SystemExit, RecursionError, GeneratorExit])),
+    st.builds(Loud, st.sampled_from([ValueError, LookupError, RecursionError])),
     st.builds(Endless, st.sampled_from([None, ["same"], [None]]), st.sampled_from([None, "v", {}])),
     st.builds(Endlessly), st.builds(LoudMapping), st.builds(deep, st.sampled_from([9, 3000])),
     st.builds(Slotted, st.just([None] * 3000)),
@@ -301,7 +301,7 @@ def test_an_endless_mapping_is_read_to_a_bound_wherever_it_stands(keys_: Any, va
     assert endless.asked < 5000
 
 
-@pytest.mark.parametrize("made", [Endless, LoudMapping, lambda: Loud(SystemExit)])
+@pytest.mark.parametrize("made", [Endless, LoudMapping, lambda: Loud(LookupError)])
 def test_a_report_that_cannot_be_read_is_refused(made: Callable[[], Any]) -> None:
     def work(_: Any) -> Any:
         dispatch_custom_event("kp.outcome", made())
@@ -731,7 +731,7 @@ messages = st.sampled_from(
     ]
 )  # fmt: skip
 outputs = st.one_of(
-    st.none(), st.floats(), messages, st.lists(messages, max_size=3), st.just(Loud(SystemExit)),
+    st.none(), st.floats(), messages, st.lists(messages, max_size=3), st.just(Loud(LookupError)),
     st.sampled_from(["", "a", "\ud800", "x" * 10_000, {}, {"a": Loud()}]),
     st.dictionaries(st.sampled_from(["messages", "input"]), st.lists(messages), max_size=2),
 )  # fmt: skip

@@ -2,93 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
-import signal
 import textwrap
-from collections.abc import Callable
-from types import FrameType
-from typing import Any
 
-import pytest
-from langchain_core.runnables import RunnableLambda
-from langchain_core.tools import tool
-
-from tests.agents import ASK, agent, call, handler, say, searching
-from tests.recording.playing import last, scored_by
 from tests.recording.test_processes import python
-
-
-class TimeLimit(Exception):  # noqa: N818 - as task queues name theirs
-    pass
-
-
-class Signalling(dict[str, Any]):
-    """A mapping during whose reading a signal arrives."""
-
-    def get(self, *_: Any) -> Any:
-        signal.raise_signal(signal.SIGUSR1)
-
-    items = values = get
-
-
-@pytest.mark.parametrize("error", [SystemExit, TimeLimit, KeyboardInterrupt])
-def test_what_a_signal_handler_raises_in_a_callback_reaches_the_host(
-    error: type[BaseException], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def stop(signum: int, frame: FrameType | None) -> None:
-        raise error
-
-    watching = handler()
-    before = signal.signal(signal.SIGUSR1, stop)
-    try:
-        with pytest.raises(error):
-            RunnableLambda(lambda value: value).invoke(Signalling(), {"callbacks": [watching]})
-    finally:
-        signal.signal(signal.SIGUSR1, before)
-    last(watching)
-    assert watching.stats()["callback_errors"] == 0
-
-
-@pytest.mark.parametrize("error", [SystemExit, TimeLimit, GeneratorExit])
-def test_what_a_users_object_or_function_raises_itself_is_kept_from_the_agent(
-    error: type[BaseException],
-) -> None:
-    class Own(dict[str, Any]):
-        def get(self, *_: Any) -> Any:
-            raise error
-
-        items = values = get
-
-    def objective(_: Any) -> str:
-        raise error
-
-    for watching in (handler(), handler(objective=objective)):
-        last(watching, RunnableLambda(lambda given: searching().invoke(ASK)), Own())
-        assert watching.stats()["callback_errors"] == 0
-
-
-@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
-@pytest.mark.parametrize("how", ["invoke", "stream", "ainvoke"])
-def test_an_interrupt_inside_a_tool_cancels_the_run(error: type[BaseException], how: str) -> None:
-    @tool
-    def interrupted(q: str) -> str:
-        """Be interrupted."""
-        raise error
-
-    made = agent(say("I try.", call("interrupted", q="a")), say("42"), tools=(interrupted,))
-    watching = handler()
-    config: Any = {"callbacks": [watching]}
-    play: dict[str, Callable[[], object]] = {
-        "invoke": lambda: made.invoke(ASK, config),
-        "stream": lambda: list(made.stream(ASK, config)),
-        "ainvoke": lambda: asyncio.run(made.ainvoke(ASK, config)),
-    }
-    with pytest.raises(error):
-        play[how]()
-    searching().invoke(ASK, config)
-    scored_by(watching)
-    stats = watching.stats()
-    assert (stats["runs"], stats["cancelled"], stats["scored"]) == (2, 1, 1)
 
 
 def test_a_forked_child_records_its_own_runs_and_not_its_parents() -> None:

@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 from langchain_core.callbacks import dispatch_custom_event
 from langchain_core.runnables import RunnableLambda
+from langchain_core.tools import tool
 
 from kp_langchain import (
     ConfigError,
@@ -92,7 +93,7 @@ def test_file_environment_and_argument_set_the_threshold(monkeypatch: pytest.Mon
 @pytest.mark.parametrize(
     ("policy", "decision", "has_body", "expires"),
     [
-        (ALWAYS, "contributed", True, False),
+        (ALWAYS, "kept", True, False),
         (NEVER, "below_threshold", True, True),
         (DomainPolicy(threshold=1.0, keep_days=0), "below_threshold", False, False),
         (DomainPolicy(threshold=1.0, keep="all"), "below_threshold", True, False),
@@ -196,14 +197,14 @@ def test_a_log_line_ends_with_the_beginning_of_the_redacted_task(
         assert records()[-1].getMessage().endswith(f" | {scored.trace.id} | {logged}")
 
 
-@pytest.mark.parametrize(("registry", "word"), [(None, "kept"), ("https://r.test", "contributed")])
-def test_a_log_line_says_kept_where_no_registry_is_set(
-    records: Callable[[], list[logging.LogRecord]], registry: str | None, word: str
+@pytest.mark.parametrize("registry", [None, "https://r.test"])
+def test_a_log_line_says_the_decision_and_nothing_of_a_registry(
+    records: Callable[[], list[logging.LogRecord]], registry: str | None
 ) -> None:
     with TraceStore("runs.db") as store:
         run(searching(), domain="finance", policy=ALWAYS, store=store, registry=registry)
     (record,) = records()
-    assert record.getMessage().startswith(f"kp.trace_scored finance {word} (threshold")
+    assert record.getMessage().startswith("kp.trace_scored finance kept (threshold")
 
 
 def test_a_host_whose_logging_is_in_the_way_loses_its_lines_only(
@@ -264,6 +265,41 @@ def test_a_scorer_that_raises_is_counted_and_logged_once_without_payload(
     breakdown = run(searching(), scorer=Scorer(embedder=RaisingEmbedder())).breakdown
     assert breakdown.novelty.value == 0.5
     assert "OSError" in breakdown.novelty_source
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
+@pytest.mark.parametrize("how", ["invoke", "stream", "ainvoke"])
+def test_an_interrupt_inside_a_tool_cancels_the_run(error: type[BaseException], how: str) -> None:
+    @tool
+    def interrupted(q: str) -> str:
+        """Be interrupted."""
+        raise error
+
+    made = agent(say("I try.", call("interrupted", q="a")), say("42"), tools=(interrupted,))
+    watching = handler()
+    config: Any = {"callbacks": [watching]}
+    play: dict[str, Callable[[], object]] = {
+        "invoke": lambda: made.invoke(ASK, config),
+        "stream": lambda: list(made.stream(ASK, config)),
+        "ainvoke": lambda: asyncio.run(made.ainvoke(ASK, config)),
+    }
+    with pytest.raises(error):
+        play[how]()
+    searching().invoke(ASK, config)
+    scored_by(watching)
+    stats = watching.stats()
+    assert (stats["runs"], stats["cancelled"], stats["scored"]) == (2, 1, 1)
+
+
+def test_an_interrupt_while_a_callback_reads_reaches_the_host() -> None:
+    class Interrupted(dict[str, Any]):
+        def get(self, *_: Any) -> Any:
+            raise KeyboardInterrupt
+
+        items = values = get
+
+    with pytest.raises(KeyboardInterrupt):
+        RunnableLambda(lambda value: value).invoke(Interrupted(), {"callbacks": [handler()]})
 
 
 @pytest.mark.parametrize("error", [ValueError, SystemExit])
@@ -380,7 +416,7 @@ def test_what_hangs_is_given_up_named_and_counted(
     assert watching.stats()[count] == 12  # what comes too late is not counted again
 
 
-@pytest.mark.parametrize("what", ["outcome", "scorer", "on_scored"])
+@pytest.mark.parametrize("what", ["outcome", "scorer"])
 def test_what_hangs_stops_no_other_handler(what: str, end: threading.Event) -> None:
     with TraceStore("runs.db") as store:
         watching = handler(store=store, **HANGING[what][0](end))

@@ -17,7 +17,6 @@ from uuid import UUID, uuid4
 
 import numpy as np
 import pytest
-import sqlalchemy as sa
 from hypothesis import given
 from hypothesis import strategies as st
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, ToolMessage
@@ -36,7 +35,7 @@ from kp_langchain import (
 )
 from kp_langchain.store import StoredRun
 from tests.agents import ASK, agent, call, handler, run, say
-from tests.commands import write_trusted
+from tests.commands import write_user_config
 from tests.recording.playing import SECRET, Events, last, stored
 
 STRONG = "Zk7#mQ2v!pLd"
@@ -521,7 +520,7 @@ def test_rules_and_redactor_reach_every_text_of_a_run() -> None:
 
 
 def test_a_rule_allows_a_word_that_is_typed_where_another_part_calls_it_a_password() -> None:
-    write_trusted(f'[redaction]\nallow = ["{WORD}"]\n')
+    write_user_config(f'[redaction]\nallow = ["{WORD}"]\n')
     scored = run(agent(types(WORD, f"I use the password {WORD}."), DONE, tools=TOOLS))
     assert f"the password {WORD}." in texts_of(scored.trace)
 
@@ -648,9 +647,6 @@ def test_a_run_is_found_by_what_its_config_names(url: str) -> None:
         assert store.count(tag="both") == 2
         (found,) = store.runs(user="ann")
         assert store.runs(user=str(found.user_hash)) == [found]
-        indexes = sa.inspect(store.database.open().engine).get_indexes("runs")
-        indexed = {index["column_names"][0] for index in indexes}
-        assert {"session", "thread", "user_hash", "run_name"} <= indexed
 
 
 def test_keys_are_logged_and_never_enter_the_trace(caplog: pytest.LogCaptureFixture) -> None:
@@ -713,7 +709,7 @@ def test_harmless_ids_stay_readable_unless_a_rule_of_the_user_counts() -> None:
     with TraceStore("runs.db") as store:
         kept = [play(store, metadata={"session_id": one}).session for one in ids]
         assert kept == [str(one) for one in ids]
-        write_trusted('[redaction]\npatterns = { ticket = "TICK-[0-9]{6}" }')
+        write_user_config('[redaction]\npatterns = { ticket = "TICK-[0-9]{6}" }')
         assert str(play(store, metadata={"session_id": "TICK-123456"}).session).startswith("hash:")
         hide = lambda text: text.replace("project-x", "[gone]")  # noqa: E731
         hidden = play(store, redactor=hide, metadata={"session_id": "project-x"})
@@ -729,13 +725,16 @@ def test_the_settings_say_which_keys_are_kept(
         "tags": ["beta"], "run_name": "support",
     }  # fmt: skip
     with TraceStore("runs.db") as store:
-        write_trusted('[run_keys]\nsession = ["missing", "chat"]\nthread = []\ntags = false')
+        user_config = write_user_config(
+            '[run_keys]\nsession = ["missing", "chat"]\nthread = []\ntags = false'
+        )
         kept = play(store, **config)
         assert (kept.session, kept.thread, kept.tags, kept.run_name) == ("c", None, [], "support")
         assert kept.user_hash is not None
+        user_config.unlink()
         Path("kp.toml").write_text('[run_keys]\nsession = ["api_token"]\n')  # nobody vouches
         assert play(store, **config).session == "s"
-        assert "are ignored: run_keys.session; " in caplog.text
+        assert "are ignored: run_keys; " in caplog.text
         for name in ("SESSION", "THREAD", "USER"):
             monkeypatch.setenv(f"KP_RUN_KEYS__{name}", "[]")
         monkeypatch.setenv("KP_RUN_KEYS__TAGS", "false")
@@ -754,7 +753,7 @@ def test_the_settings_say_which_keys_are_kept(
     ],
 )
 def test_a_mistake_is_told_with_what_would_be_right(line: str, message: str) -> None:
-    write_trusted(f"[run_keys]\n{line}")
+    write_user_config(f"[run_keys]\n{line}")
     with pytest.raises(ConfigError) as told:
         Settings()
     assert message in str(told.value)

@@ -33,7 +33,7 @@ from kp_langchain import (
 from kp_langchain.gate import ShownTrace
 from kp_langchain.gate.recent_values import RecentValues
 from kp_langchain.recall.few_shot import HEADER
-from kp_langchain.recording.callbacks import ambient_run_id
+from kp_langchain.recording.langchain_context import ambient_run_id
 from kp_langchain.scoring import process_scorer
 from kp_langchain.store import stored_memory
 from tests.agents import agent, call, handler, say, shape
@@ -104,7 +104,7 @@ def keeping(store: TraceStore | None, confidence: float | None = None, **options
 
 
 def kept(store: TraceStore) -> set[str]:
-    return {run.trace_id for run in store.runs(decision="contributed")}
+    return {run.trace_id for run in store.runs(decision="kept")}
 
 
 # ------------------------------------------------------------------ one of each
@@ -114,14 +114,17 @@ def test_of_identical_runs_one_is_kept(url: str) -> None:
     with TraceStore(url) as store:
         watching = keeping(store)
         first, *others = [ask(watching) for _ in range(4)]
-        assert first.decision == "contributed"
+        assert first.decision == "kept"
         assert kept(store) == {first.trace.id}
         for other in others:
-            assert (other.decision, other.twin_of) == ("below_threshold", first.trace.id)
+            assert (other.decision, other.twin_of) == ("twin", first.trace.id)
             run = stored(store, other)
             assert (run.twin_of, run.similarity_to_twin) == (first.trace.id, 1.0)
             assert run.kept_until is not None  # for a verdict
-        assert watching.stats()["contributed"] == 1
+        stats = watching.stats()
+        assert (stats["scored"], stats["kept"], stats["below_threshold"], stats["twin"]) == (
+            4, 1, 0, 3,
+        )  # fmt: skip
         assert list(store.traces()) == [first.trace]
 
 
@@ -137,8 +140,8 @@ def test_the_rule_may_be_switched_off(similarity: float, store: TraceStore) -> N
 def test_without_a_store_the_handler_remembers_what_it_kept() -> None:
     watching = keeping(None)
     first, second = ask(watching), ask(watching)
-    assert (first.decision, second.twin_of) == ("contributed", first.trace.id)
-    assert ask(watching, "what is b?").decision == "contributed"
+    assert (first.decision, second.twin_of) == ("kept", first.trace.id)
+    assert ask(watching, "what is b?").decision == "kept"
     sureness = iter((0.2, 0.4, 0.6))
     surer = keeping(None, outcome=lambda _: {"confidence": next(sureness)}, domain="code")
     runs = [ask(surer) for _ in range(3)]
@@ -160,7 +163,7 @@ def test_nearly_the_same_run_is_a_twin_and_another_one_is_not(store: TraceStore)
     far = keeping(None, scorer=Scorer(embedder=WordCounts(baseline=0.9)))
     ask(far, "find out how many people lived in Rome in the year 1900 please")
     near = ask(far, "find out how many people lived in Rome in the year 1901 please")
-    assert near.decision == "contributed"
+    assert near.decision == "kept"
 
 
 class Plain:
@@ -182,18 +185,18 @@ def test_any_scorer_finds_the_same_text(scorer: Any) -> None:
     watching = keeping(None, scorer=scorer)
     first, second = ask(watching), ask(watching)
     assert second.twin_of == first.trace.id
-    assert ask(watching, "what is b?").decision == "contributed"
+    assert ask(watching, "what is b?").decision == "kept"
     assert watching.stats()["scorer_errors"] == 0
 
 
 def test_each_domain_keeps_its_own_and_a_deleted_run_is_forgotten(store: TraceStore) -> None:
     for domain in ("finance", "code"):
         first = ask(keeping(store, domain=domain))
-        assert first.decision == "contributed"
+        assert first.decision == "kept"
     store.delete(first.trace.id)
     again = keeping(store, domain="code")
     second = ask(again)
-    assert second.decision == "contributed"
+    assert second.decision == "kept"
     assert ask(again).twin_of == second.trace.id
 
 
@@ -246,14 +249,14 @@ def test_what_another_process_keeps_or_judges_counts_at_once(url: str) -> None:
     with TraceStore(url) as here, TraceStore(url) as elsewhere:
         one, two = (keeping(each, 0.5) for each in (here, elsewhere))
         first = ask(two)
-        assert (first.decision, ask(one).twin_of) == ("contributed", first.trace.id)
+        assert (first.decision, ask(one).twin_of) == ("kept", first.trace.id)
         surer = ask(keeping(elsewhere, 0.8))
         assert surer.replaces == (first.trace.id,)
         assert ask(one).twin_of == surer.trace.id
         watching = keeping(here, policy=SUCCESSES, domain="code")
         first = ask(watching)
         elsewhere.report_outcome(first.trace.id, success=False)
-        assert ask(watching).decision == "contributed"
+        assert ask(watching).decision == "kept"
 
 
 def test_while_the_store_cannot_be_read_runs_are_compared_with_those_of_the_process(
@@ -262,7 +265,7 @@ def test_while_the_store_cannot_be_read_runs_are_compared_with_those_of_the_proc
     (folder / "dir.db").mkdir()
     watching = keeping(TraceStore("dir.db"))
     first, second = ask(watching), ask(watching)
-    assert (first.decision, second.twin_of) == ("contributed", first.trace.id)
+    assert (first.decision, second.twin_of) == ("kept", first.trace.id)
     assert caplog.text.count("the kept runs cannot be read") == 1
     (folder / "dir.db").rmdir()
     assert watching.flush(60)
@@ -275,17 +278,17 @@ def test_a_surer_run_takes_the_place_of_the_kept_one(store: TraceStore) -> None:
     first = ask(keeping(store, 0.5))
     close = ask(keeping(store, 0.6))
     surer = ask(keeping(store, 0.7))
-    assert (close.decision, close.twin_of) == ("below_threshold", first.trace.id)
-    assert (surer.decision, surer.replaces) == ("contributed", (first.trace.id,))
+    assert (close.decision, close.twin_of) == ("twin", first.trace.id)
+    assert (surer.decision, surer.replaces) == ("kept", (first.trace.id,))
     old, new = stored(store, first), stored(store, surer)
-    assert (old.decision, old.replaced_by) == ("below_threshold", surer.trace.id)
-    assert (new.decision, new.replaced_by, new.twin_of) == ("contributed", None, None)
+    assert (old.decision, old.replaced_by) == ("twin", surer.trace.id)
+    assert (new.decision, new.replaced_by, new.twin_of) == ("kept", None, None)
     assert old.kept_until is not None
     assert abs(old.kept_until - datetime.now(UTC) - timedelta(days=7)) < timedelta(minutes=10)
     # It is the new one that others are held against now, until a verdict confirms the old one.
     assert ask(keeping(store, 0.7)).twin_of == surer.trace.id
     (change,) = store.report_outcome(first.trace.id, success=True)
-    assert (change.decision, change.replaces) == ("contributed", (surer.trace.id,))
+    assert (change.decision, change.replaces) == ("kept", (surer.trace.id,))
     assert stored(store, first).replaced_by is None
     assert stored(store, surer).replaced_by == first.trace.id
 
@@ -300,7 +303,7 @@ def test_what_a_replaced_run_leaves_is_what_its_policy_says(
     first = ask(keeping(store, 0.5, **options))
     ask(keeping(store, 0.8, **options))
     old = stored(store, first)
-    assert (old.decision, old.kept, old.kept_until) == ("below_threshold", is_kept, None)
+    assert (old.decision, old.kept, old.kept_until) == ("twin", is_kept, None)
 
 
 def test_one_that_is_replaced_is_withdrawn_from_the_registry(store: TraceStore) -> None:
@@ -329,7 +332,7 @@ def test_by_worth_the_confidence_of_the_model_is_what_counts(store: TraceStore) 
     store.models.install(model())  # by which every run is right with the same probability
     policy = DomainPolicy(gate="worth", worth_threshold=0.0)
     first, twin = (ask(keeping(store, policy=policy)) for _ in range(2))
-    assert (first.gate, first.decision, twin.twin_of) == ("worth", "contributed", first.trace.id)
+    assert (first.gate, first.decision, twin.twin_of) == ("worth", "kept", first.trace.id)
 
 
 # ------------------------------------------------------------------ verdicts that come later
@@ -343,7 +346,7 @@ def test_after_a_verdict_through_the_handler_the_next_repeat_is_judged_anew(
     watching.report_outcome(first.trace.id, success=False)
     assert watching.flush(60)
     (change,) = store.report_outcome(twin.trace.id, success=True)  # its kept run has left
-    assert (change.decision, change.replaces) == ("contributed", ())
+    assert (change.decision, change.replaces) == ("kept", ())
     assert ask(watching).twin_of == twin.trace.id
     store.report_outcome(twin.trace.id, success=False)
     run = stored(store, twin)
@@ -354,13 +357,13 @@ def test_a_confirmed_twin_takes_the_place_of_one_that_only_looked_right(store: T
     watching = keeping(store)
     first, twin, another = (ask(watching) for _ in range(3))
     (change,) = store.report_outcome(twin.trace.id, success=True)
-    assert (change.decision, change.twin_of) == ("contributed", None)
+    assert (change.decision, change.twin_of) == ("kept", None)
     assert change.replaces == (first.trace.id,)
     assert stored(store, first).replaced_by == twin.trace.id
     assert kept(store) == {twin.trace.id}
     # The next one is no surer: a verdict states both.
     (change,) = store.report_outcome(another.trace.id, success=True)
-    assert (change.decision, change.twin_of) == ("below_threshold", twin.trace.id)
+    assert (change.decision, change.twin_of) == ("twin", twin.trace.id)
 
 
 def test_of_twins_that_verdicts_lift_over_the_threshold_one_is_kept(store: TraceStore) -> None:
@@ -381,7 +384,7 @@ def test_a_verdict_on_a_run_of_two_handlers_lifts_both_traces(store: TraceStore)
     searching.invoke({"messages": [("user", "what is a?")]}, {"callbacks": both, "run_id": run_id})
     assert all(one.flush(60) for one in both)
     changes = store.report_outcome(str(run_id), success=True)
-    assert [change.decision for change in changes] == ["contributed", "contributed"]
+    assert [change.decision for change in changes] == ["kept", "kept"]
 
 
 def test_the_log_names_the_kept_one(caplog: pytest.LogCaptureFixture) -> None:

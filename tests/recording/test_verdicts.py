@@ -34,7 +34,7 @@ from kp_langchain import (
     TraceStore,
     capture,
 )
-from kp_langchain.calibration.features import FEATURES_VERSION, features_of
+from kp_langchain.calibration.features import FEATURES_VERSION, complete_features, features_of
 from kp_langchain.calibration.hypothetical_score import estimated_score, hypothetical_worth
 from kp_langchain.calibration.model import ConfidenceModel
 from kp_langchain.scoring import PROFILES
@@ -98,7 +98,7 @@ def test_a_run_looks_successful_by_how_its_last_call_ended(name: str) -> None:
     scored = run(agent(*answers, say("The Ritz has 3 rooms."), tools=(rooms,)))
     assert scored.trace.metadata.success is succeeds
     assert scored.features is not None
-    assert scored.features["last_observation_fails"] == fails
+    assert complete_features(scored.features, scored.trace)["last_observation_fails"] == fails
 
 
 # ------------------------------------------------------------------ what somebody says of it
@@ -415,7 +415,7 @@ def test_a_verdict_waits_for_a_store_that_cannot_be_written_and_holds_up_no_othe
         assert watching.stats()["waiting_to_store"] == 1
         other.execute("ALTER TABLE gone RENAME TO verdicts")
         assert watching.flush(300)
-        other.execute("UPDATE runs SET body = '{}' WHERE trace_id = ?", (ids[0],))
+        other.execute("UPDATE bodies SET trace = '{}' WHERE trace_id = ?", (ids[0],))
         other.commit()
         for trace_id in ids:
             watching.report_outcome(trace_id, success=False)
@@ -615,12 +615,12 @@ def test_worth_stands_beside_the_score_and_the_score_stays_the_gate(
 
 
 def test_a_domain_with_a_model_may_be_gated_by_worth(with_model: TraceStore) -> None:
-    for worth_threshold, decision in ((0.5, "contributed"), (0.6, "below_threshold")):
+    for worth_threshold, decision in ((0.5, "kept"), (0.6, "below_threshold")):
         policy = DomainPolicy(gate="worth", worth_threshold=worth_threshold, threshold=1.0)
         scored = last(handler(store=with_model, policy=policy))
         assert (scored.gate, scored.threshold) == ("worth", worth_threshold)
         assert scored.decision == decision
-    for success, worth, decision in ((True, 0.75, "contributed"), (False, 0.0, "below_threshold")):
+    for success, worth, decision in ((True, 0.75, "kept"), (False, 0.0, "below_threshold")):
         (change,) = with_model.report_outcome(scored.trace.id, success=success)
         assert (change.gate, change.worth, change.decision) == ("worth", worth, decision)
         kept = stored(with_model, scored)
@@ -633,7 +633,7 @@ def test_with_a_model_the_best_tenth_passes_unless_a_threshold_is_set(store: Tra
     # The model is less sure than the default was: the built-in thresholds were not made for it.
     store.models.install(model(scores=tuple(number / 200 for number in range(100))))
     scored = last(handler(store=store))
-    assert (scored.gate, scored.threshold, scored.decision) == ("score", 0.45, "contributed")
+    assert (scored.gate, scored.threshold, scored.decision) == ("score", 0.45, "kept")
     fixed = last(handler(store=store, policy=DomainPolicy(threshold=0.59)))
     assert (fixed.gate, fixed.threshold) == ("score", 0.59)
 

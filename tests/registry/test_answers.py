@@ -178,18 +178,18 @@ def test_waiting_times_by_the_registrys_own_clock(answer, text, seconds):
     date = format_datetime(NOW, usegmt=True)
     got = answer(http(429, Date=date, Retry_After=text, X_RateLimit_Reset=text))
     assert got.retry_after_s == seconds
-    assert (got.allowance.resets_in_s if got.allowance else None) == seconds
+    assert got.allowance.resets_in_s == seconds
 
 
 def test_the_allowance_and_a_date_by_our_own_clock(answer):
     for headers, expected in (
         ({"X_RATELIMIT_LIMIT": "30", "x_ratelimit_remaining": "0", "X_RateLimit_Reset": "9"},
          (30, 0, 9.0)),
-        ({}, None), ({"x_ratelimit_limit": "lots"}, None),
+        ({}, (None, None, None)), ({"x_ratelimit_limit": "lots"}, (None, None, None)),
         ({"x_ratelimit_remaining": "-1", "x_ratelimit_limit": "9"}, (9, None, None)),
     ):  # fmt: skip
         got = answer(http(201, STORED, **headers)).allowance
-        assert (got and (got.limit, got.remaining, got.resets_in_s)) == expected
+        assert (got.limit, got.remaining, got.resets_in_s) == expected
     soon = format_datetime(datetime.now(UTC) + timedelta(seconds=1000), usegmt=True)
     assert 0.0 < answer(http(503, retry_after=soon, date="yesterday")).retry_after_s <= 1000.0
 
@@ -256,7 +256,7 @@ def test_no_answer_does_harm(answer, status, headers, body, how):
     told = [got.reason, *(text for issue in got.issues for text in issue.values())]
     assert all(text.isprintable() and len(text) <= 300 for text in told)
     assert got.reason
-    waits = [got.retry_after_s, got.allowance.resets_in_s if got.allowance else None]
+    waits = [got.retry_after_s, got.allowance.resets_in_s]
     assert all(wait is None or 0.0 <= wait <= LONGEST_WAIT_S for wait in waits)
 
 

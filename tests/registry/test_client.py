@@ -285,12 +285,9 @@ def test_many_threads_share_one_registry():
         threads = [threading.Thread(target=work) for _ in range(6)]
         for thread in threads:
             thread.start()
-        here.close()
         for thread in threads:
             thread.join()
-        assert ({*kinds} <= {"done", "later"}, len(kinds)) == (True, 30)
-        here.close()
-        assert give(here).kind == "done"
+        assert kinds == ["done"] * 30
 
 
 def test_a_dripping_server_does_not_hold_up_exit_and_http_waits_for_the_first_request():

@@ -19,7 +19,7 @@ import pytest
 from kp_langchain import DomainPolicy, KPCallbackHandler, Registry, TraceStore
 from kp_langchain.registry.sender import Sender
 from tests.agents import ASK, handler, searching
-from tests.commands import cli
+from tests.commands import cli_apart
 from tests.loopback_registry import LoopbackRegistry
 from tests.real_registry import COMMAND, REDIS, RealRegistry, redis
 from tests.registry.test_search import fill, objectives, unit
@@ -44,7 +44,8 @@ def settings(server: RealRegistry, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def watch() -> KPCallbackHandler:
-    return handler(policy=DomainPolicy(threshold=0.0, visibility="network"), store="runs.db")
+    policy = DomainPolicy(threshold=0.0, visibility="network", twin_similarity=1.0)
+    return handler(policy=policy, store="runs.db")
 
 
 def played(number: int) -> list[str]:
@@ -59,18 +60,20 @@ def played(number: int) -> list[str]:
 
 @pytest.mark.usefixtures("settings")
 def test_who_follows_the_readme_can_withdraw(server: RealRegistry) -> None:
-    assert cli("register", "--agent-id", "desk").returncode == 0
-    assert f"{AGENT}, as of the key" in cli("doctor", KP_EMBEDDING_MODEL="/none").stdout
+    assert cli_apart("register", "--agent-id", "desk").returncode == 0
+    assert (
+        f"{AGENT}, the agent of the key" in cli_apart("doctor", KP_EMBEDDING_MODEL="/none").stdout
+    )
     first, second = played(2)
     for one in (first, second):
         unit = server.unit(one)
         assert unit is not None
         assert unit["metadata"]["agent_id"] == AGENT
-    assert "is withdrawn" in cli("withdraw", first).stdout
+    assert "is withdrawn" in cli_apart("withdraw", first).stdout
     assert server.unit(first) is None
     with TraceStore("runs.db") as store:
         policy_passes_all = store.report_outcome(second, success=False)
-        assert [change.decision for change in policy_passes_all] == ["contributed"]
+        assert [change.decision for change in policy_passes_all] == ["kept"]
     assert watch().send(60.0)
     unit = server.unit(second)
     assert unit is not None
@@ -117,20 +120,20 @@ def test_what_another_agent_sent_cannot_be_withdrawn_and_that_is_said(
 
 @pytest.mark.usefixtures("settings")
 def test_a_wrong_key_is_told_by_one_request(server: RealRegistry) -> None:
-    assert cli("register", "--agent-id", "desk").returncode == 0
-    told = cli("doctor", KP_EMBEDDING_MODEL="/none").stdout
+    assert cli_apart("register", "--agent-id", "desk").returncode == 0
+    told = cli_apart("doctor", KP_EMBEDDING_MODEL="/none").stdout
     assert "with a key, which it knows" in told
     with TraceStore("runs.db") as store:
         store.add(passed(agent_id=AGENT), registry=server.url)
-        done = cli("outbox", "send", KP_API_KEY="kp_wrong")
+        done = cli_apart("outbox", "send", KP_API_KEY="kp_wrong")
         assert (done.returncode, "it does not know the key" in done.stdout) == (1, True)
         wrong = Registry(server.url, api_key="kp_wrong")
         standing = store.outbox.standing(wrong.url, wrong.key_id)
         assert (standing.stopped, standing.throttled_at) == (True, ())
-        done = cli("doctor", KP_EMBEDDING_MODEL="/none", KP_API_KEY="kp_wrong")
+        done = cli_apart("doctor", KP_EMBEDDING_MODEL="/none", KP_API_KEY="kp_wrong")
         assert done.returncode == 1
         assert "it does not know the key" in done.stdout
-        assert "Sent 1" in cli("outbox", "send").stdout
+        assert "Sent 1" in cli_apart("outbox", "send").stdout
 
 
 @pytest.mark.parametrize("replays", [False, True], ids=["without Redis", "with Redis"])
@@ -184,10 +187,10 @@ def test_a_mended_cause_does_not_run_into_a_refusal_of_yesterday(tmp_path: Path)
 def test_without_a_key_nothing_is_sent(server: RealRegistry) -> None:
     with TraceStore("runs.db") as store:
         store.add(passed(), registry=server.url)
-        done = cli("outbox", "send")
+        done = cli_apart("outbox", "send")
         assert (done.returncode, "there is no key for it" in done.stdout) == (1, True)
         assert store.outbox.counts()["pending"] == 1
-        assert json.loads(cli("outbox", "--json").stdout)["attempts"] == 0
+        assert json.loads(cli_apart("outbox", "--json").stdout)["attempts"] == 0
 
 
 def test_the_real_registry_is_searched_in_the_same_way(tmp_path: Path) -> None:
@@ -211,4 +214,4 @@ def test_the_real_registry_is_searched_in_the_same_way(tmp_path: Path) -> None:
             assert objectives(mine) == objectives(theirs)
             assert [page.total for page in mine] == [page.total for page in theirs]
             assert [page.next_offset for page in mine] == [page.next_offset for page in theirs]
-            assert all(page.answer.allowance is not None for page in theirs)
+            assert all(page.answer.allowance.limit is not None for page in theirs)

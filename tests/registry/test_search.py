@@ -17,7 +17,7 @@ from kp_langchain.errors import ConfigError
 from kp_langchain.registry import search as search_module
 from kp_langchain.registry.search import MOST_PAGE_BYTES, PAGE_SIZE, SearchPage
 from tests.loopback_registry import LoopbackRegistry
-from tests.registry.test_sender import KEY, Clock
+from tests.registry.test_sender import KEY
 
 IMPATIENT_S = 0.2
 
@@ -46,17 +46,19 @@ def fill(server: LoopbackRegistry, *units: dict[str, Any]) -> None:
     server.units |= {one["id"]: one for one in units}
 
 
-class Waiting(Clock):
+class Waiting:
     """A clock that only sleeping moves, and that opens the registry's next window."""
 
     def __init__(self, server: LoopbackRegistry | None = None) -> None:
-        super().__init__()
         self.now, self.server = datetime(2026, 2, 1, 12, tzinfo=UTC), server
         self.slept: list[float] = []
 
+    def __call__(self) -> datetime:
+        return self.now
+
     def sleep(self, seconds: float) -> None:
         self.slept.append(seconds)
-        self.skip(seconds)
+        self.now += timedelta(seconds=seconds)
         if self.server is not None:
             self.server._windows.clear()
 
@@ -273,7 +275,7 @@ def test_it_does_not_wait_longer_than_it_may(server: LoopbackRegistry) -> None:
     *read, last = pages(server, clock, timeout_s=30.0)
     assert sum(page.read for page in read) == 100
     assert (last.answer.kind, last.next_offset, clock.slept) == ("later", 100, [])
-    assert "its limit of requests is reached" in last.answer.reason
+    assert "its limit of 3 requests is reached" in last.answer.reason
     assert last.answer.retry_after_s == 61.0
 
 
@@ -327,7 +329,7 @@ def test_a_search_neither_stops_contributions_nor_lets_them_go_on(
         # Within its limits all the same.
         server.read_limit, server._windows = 1, {}
         *_, last = pages(server, clock, outbox=store.outbox)
-        assert "its limit of requests is reached" in last.answer.reason
+        assert "its limit of 1 requests is reached" in last.answer.reason
     assert server.count_429 == 0
     assert clock.slept == []
 

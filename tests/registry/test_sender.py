@@ -26,9 +26,9 @@ from hypothesis import strategies as st
 from kp_langchain import Registry, ScoredTrace, TraceStore
 from kp_langchain.registry import pace
 from kp_langchain.registry import sender as sender_module
-from kp_langchain.registry.responses import Allowance, Answer
+from kp_langchain.registry.answers import Allowance, Answer
 from kp_langchain.registry.sender import Sender
-from kp_langchain.store import Standing
+from kp_langchain.store import Contribution, Standing
 from tests.agents import handler
 from tests.loopback_registry import LoopbackRegistry
 from tests.store.conftest import _scored, execute, fork
@@ -57,24 +57,16 @@ def to(server: LoopbackRegistry, **options: float) -> Registry:
 
 
 class Clock:
-    """A clock that goes on by hand, and that can be set without time having passed."""
+    """The time, which goes on by hand as well."""
 
     def __init__(self) -> None:
-        self.now = datetime.now(UTC)
         self.passed_s = 0.0
 
     def __call__(self) -> datetime:
-        return self.now
-
-    def steady(self) -> float:
-        return self.passed_s
+        return datetime.now(UTC) + timedelta(seconds=self.passed_s)
 
     def skip(self, seconds: float) -> None:
-        self.now += timedelta(seconds=seconds)
         self.passed_s += seconds
-
-    def set_by(self, seconds: float) -> None:
-        self.now += timedelta(seconds=seconds)
 
 
 class Sending:
@@ -82,7 +74,7 @@ class Sending:
 
     def __init__(self, store: TraceStore, registry: Registry) -> None:
         self.store, self.registry, self.clock = store, registry, Clock()
-        self.sender = Sender(store, registry, clock=self.clock, steady=self.clock.steady)
+        self.sender = Sender(store, registry, clock=self.clock)
         self.server: LoopbackRegistry = None  # type: ignore[assignment]
 
     def fill(self, number: int = 1, **options) -> list[str]:
@@ -111,7 +103,7 @@ class Sending:
         """Give a verdict by which a run passes, or does not."""
         (change,) = self.store.report_outcome(trace_id, success=success, **more)
         is_low = self.store.get(trace_id).threshold < 0.5  # it passes whatever is said of it
-        assert (change.decision == "contributed") is (success or is_low)
+        assert (change.decision == "kept") is (success or is_low)
 
     def agrees(self, trace_id: str) -> bool:
         """Whether the registry says of a run what the store says of it."""
@@ -589,7 +581,7 @@ def test_verdicts_in_any_order_leave_the_registry_what_passes(store):
             here.clock.skip(1.0)
         here.server.misbehave = lambda *_: None
         here.drive()
-        passing = {id_ for id_ in ids if store.get(id_).decision == "contributed"}
+        passing = {id_ for id_ in ids if store.get(id_).decision == "kept"}
         assert {*here.server.units} == passing
         assert {here.status(id_) for id_ in passing} <= {"sent"}
         assert all(store.get(id_).success == store.verdicts(id_)[-1].success for id_ in ids)
@@ -695,7 +687,7 @@ allowances = st.builds(
 answers = st.builds(
     Answer, kind=st.sampled_from(["done", "refused", "later"]), reason=st.just("so it is"),
     status=st.sampled_from([201, 400, 429, 429, 500, None]), retry_after_s=seconds,
-    allowance=st.none() | allowances,
+    allowance=allowances,
 )  # fmt: skip
 answers = answers.map(
     lambda one: replace(one, kind="later") if one.status in (429, 500, None) else one
@@ -763,6 +755,16 @@ def test_how_long_nothing_is_sent(asked, waits_s):
         assert standing.remaining == 0
     else:
         assert pace.wait_s(standing, START) == waits_s
+
+
+@pytest.mark.parametrize("back_s", [600.0, 3600.0, 3e7])
+def test_a_clock_set_back_delays_by_an_hour_at_most(back_s):
+    quiet = ask(FRESH, Answer("later", "503", 503, retry_after_s=120.0), START)
+    waits = Contribution("t", "r", "pending", START, START, due_at=START + timedelta(minutes=10))
+    then = START - timedelta(seconds=back_s)
+    assert (pace.wait_s(quiet, START), pace.due_in_s(waits, START)) == (120.0, 600.0)
+    assert pace.wait_s(quiet, then) == (120.0 + back_s if back_s <= 3600 else 0.0)
+    assert pace.due_in_s(waits, then) == (600.0 + back_s if back_s <= 3600 else 0.0)
 
 
 def test_rests_grow_and_end():

@@ -88,7 +88,7 @@ class Store:
         scored = ScoredTrace(
             trace=trace,
             breakdown=breakdown,
-            decision=decide(breakdown.total, threshold),
+            decision="twin" if "twin_of" in fields else decide(breakdown.total, threshold),
             threshold=threshold,
             run_id=uuid.uuid4(),
             verdict=verdict,

@@ -442,7 +442,7 @@ def test_a_verdict_is_stored_and_the_row_follows(
     assert (verdict.success, verdict.note, verdict.source) == (False, "it was stale", "label")
     assert "it was stale" in page.text_content("#inside")
     page.keyboard.press("Escape")
-    assert row.locator(".decision").text_content() == "below threshold"
+    assert row.locator(".decision").text_content() == "below_threshold"
     assert f"{stored.score:.3f}" in row.text_content()
     assert page.text_content("#answered") == "1 verdict stored"
     page.reload()

@@ -220,17 +220,17 @@ def test_damaged_rows_and_bodies_cost_their_own_run_alone(store: Store) -> None:
     ids = [store.add(f"task {number}", verdict=Verdict(success=True)) for number in range(11)]
     store.traces.close()
     changes: list[tuple[str, str, Any]] = [
-        ("runs", "body", "{not json"),
-        ("runs", "body", json.dumps({"steps": 7})),
-        ("runs", "body", json.dumps({"steps": ["x"]})),
-        ("runs", "breakdown", "{not json"),
-        ("runs", "breakdown", json.dumps({"total": "much"})),
-        ("runs", "breakdown", "null"),
+        ("bodies", "trace", "{not json"),
+        ("bodies", "trace", json.dumps({"steps": 7})),
+        ("bodies", "trace", json.dumps({"steps": ["x"]})),
+        ("scores", "breakdown", "{not json"),
+        ("scores", "breakdown", json.dumps({"total": "much"})),
+        ("scores", "breakdown", "null"),
         ("runs", "created_at", "no time"),
         ("verdicts", "at", "no time"),
         ("runs", "score", 9e999),
         ("runs", "twin_of", b"x"),
-        ("runs", "body", b'{"steps": [{"content": "\xff"}]}'),
+        ("bodies", "trace", b'{"steps": [{"content": "\xff"}]}'),
     ]
     store.run_sql(
         *(

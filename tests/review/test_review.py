@@ -27,7 +27,7 @@ def summary(number: int = 0, *, score: float = 0.5, **more: Any) -> RunSummary:
         "trace_id": f"kp:trace:{number}",
         "created_at": START + timedelta(minutes=number),
         "domain": "finance",
-        "decision": "contributed" if score >= 0.6 else "below_threshold",
+        "decision": "kept" if score >= 0.6 else "below_threshold",
         "gate": "score",
         "score": score,
         "worth": None,
@@ -167,7 +167,7 @@ def test_verdicts_say_how_many_of_those_that_pass_are_right() -> None:
         summary(1, score=0.7, label=False),
         summary(2, score=0.5, label=True),
         summary(3, score=0.9),
-        summary(4, score=0.9, label=True, is_near_duplicate=True, decision="below_threshold"),
+        summary(4, score=0.9, label=True, is_near_duplicate=True, decision="twin"),
     )
     assert (stats.labelled, stats.successes) == (4, 3)
     assert (stats.kept_labelled, stats.kept_successes) == (2, 1)

@@ -1,34 +1,15 @@
-"""Mechanisms that the design gives up: ties in `VectorCache`, and sections that a fork waits for.
+"""A mechanism that the design gives up: sections that a fork waits for.
 
-The latter in scripts, because a test process has threads of its own.
+In scripts, because a test process has threads of its own.
 """
 
 from __future__ import annotations
 
-import math
 import os
 
 import pytest
 
-from kp_langchain.scoring import VectorCache
-
 needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
-
-
-def test_among_equals_the_newest_is_the_nearest():
-    """Equal is also what is less similar by a hair, which no move of the rows makes identical."""
-    cache = VectorCache(max_elements=4, dimensions=2)
-    for _ in range(128):
-        cache.add([1, 1])
-    for number, vector in enumerate([[1, -1], [1, 0], [1, 1e-3], [1, -1], [1, -1]]):
-        cache.add(vector, key=str(number))
-        assert cache.nearest([1, 0])[1] == pytest.approx(math.sqrt(0.5) if number == 0 else 1.0)
-    assert cache.nearest([1, 0]) == ("2", 1.0)
-    assert cache.nearest([1, 0], ignore={"2"}) == ("1", 1.0)
-    matches = cache.nearest_then_add([[1, 0], [1, 2e-3], [1, 0]], ["b", "c", "d"])
-    assert [key for key, _ in matches] == ["2", "2", "b"]
-    same = cache.nearest_then_add([[3.0, 4.0]] * 300, [str(number) for number in range(300)])
-    assert [one[0] for one in same[1:]] == [str(number) for number in range(299)]
 
 
 # `forking` is set when a fork begins, before it waits for any section: hooks before a fork run in

@@ -401,8 +401,8 @@ def test_an_endless_source_is_taken_a_batch_at_a_time():
 # ------------------------------------------------------------------ what the settings say
 
 
-def test_the_settings_bound_the_memory_of_the_process(no_models, folder, monkeypatch, make_trace):
-    (folder / "kp.toml").write_text("novelty_memory = 1\n")
+def test_the_settings_bound_the_memory_of_the_process(no_models, monkeypatch, make_trace):
+    monkeypatch.setenv("KP_NOVELTY_MEMORY", "1")
     first, second = make_trace(), make_trace(objective="Bake bread.")
     assert evaluate_value(first) == evaluate_value(second)
     assert default_scorer().max_remembered == 1
@@ -424,8 +424,8 @@ def test_the_settings_say_when_the_process_forgets(ttl_s, no_models, monkeypatch
         assert (scorer.score(make_trace()).nearest is None) is (ttl_s is not None)
 
 
-def test_a_handler_without_a_scorer_goes_by_the_settings(no_models, folder, make_trace):
-    (folder / "kp.toml").write_text("step_cap = 1\n")
+def test_a_handler_without_a_scorer_goes_by_the_settings(no_models, monkeypatch, make_trace):
+    monkeypatch.setenv("KP_STEP_CAP", "1")
     handler = KPCallbackHandler(store=None)
     searching().invoke(ASK, {"callbacks": [handler]})
     scored = handler.last()

@@ -88,7 +88,7 @@ def _scored(
             novelty_source="no embedder",
             confidence_source="reported",
         ),
-        decision="contributed" if score >= threshold else "below_threshold",
+        decision="kept" if score >= threshold else "below_threshold",
         threshold=threshold,
         run_id=run_id or uuid.uuid4(),  # type: ignore[arg-type]
         keep_body=keep,

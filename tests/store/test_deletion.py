@@ -12,6 +12,7 @@ import uuid
 from contextlib import closing, suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -28,13 +29,18 @@ from kp_langchain import (
 )
 from kp_langchain.embedding.identity import EmbedderIdentity
 from kp_langchain.gate import ShownTrace
+from kp_langchain.gate.run import Run
+from kp_langchain.run_keys import RunKeys
 from kp_langchain.store import deletion, sqlite, stored_memory
+from kp_langchain.store.paused_runs import FirstHalf
 from kp_langchain.store.recall_entries import TaskEntry
 from tests.agents import ASK, handler, searching
 from tests.store.conftest import (
     LONG_S,
     REGISTRY,
+    START,
     Conversation,
+    _scored,
     complete,
     execute,
     files_below,
@@ -89,7 +95,7 @@ def test_a_run_is_deleted_from_every_table_with_its_place_among_what_others_were
     store.recall_entries.write(tasks, MODEL, 1)
     both = {gone.trace.id, stays.trace.id}
     assert {name for name, ids in ids_by_table(store).items() if ids >= both} >= {
-        "runs", "run_summaries", "run_tags", "verdicts", "outbox", "remembered", "run_entries",
+        "runs", "bodies", "scores", "verdicts", "outbox", "remembered", "run_entries",
         "recall_entries", "shown_traces", "external_traces",
     }  # fmt: skip
     deleted = store.delete(gone.trace.id)
@@ -173,9 +179,11 @@ def test_without_a_condition_or_with_both_kinds_it_is_refused(store):
 def test_a_damaged_run_can_be_deleted(store):
     one = complete()
     store.add(one)
-    for column in ("breakdown", "body", "tags", "features"):
-        execute(store, f"UPDATE runs SET {column} = 'not JSON'")  # noqa: S608
-    execute(store, "DELETE FROM run_summaries")
+    for table, column in (
+        ("bodies", "trace"), ("scores", "breakdown"), ("scores", "features"), ("runs", "tags"),
+        ("runs", "rules"),
+    ):  # fmt: skip
+        execute(store, f"UPDATE {table} SET {column} = 'not JSON'")  # noqa: S608
     assert len(store.delete(one.trace.id)) == 1
     assert one.trace.id not in str(rows_by_table(store))
 
@@ -361,9 +369,9 @@ def test_a_deleted_run_has_no_twins_any_more(url):
             return scored.trace.id, scored.decision, scored.twin_of
 
         first, *_ = play()
-        assert play()[1:] == ("below_threshold", first)
+        assert play()[1:] == ("twin", first)
         elsewhere.delete(first)
-        assert play()[1:] == ("contributed", None)
+        assert play()[1:] == ("kept", None)
         watching.close()
 
 
@@ -389,13 +397,72 @@ def test_a_handler_of_another_process_goes_on_through_it(tmp_path):
         return child.line()
 
     with TraceStore(tmp_path / "x.db") as store:
-        assert [play(), play()] == ["contributed", "below_threshold"]
+        assert [play(), play()] == ["kept", "twin"]
         assert len(store.delete(domain="default")) == 2
         assert store.compact().is_complete
-        assert [play(), play()] == ["contributed", "below_threshold"]
+        assert [play(), play()] == ["kept", "twin"]
         store.add(complete(content="more " * 5000))
         store.delete(domain="finance")
         assert store.compact().is_complete
-        assert play() == "below_threshold"
+        assert play() == "twin"
         child.end()
         assert store.count() == 3
+
+
+# ------------------------------------------------------------------ what is no judged run yet
+
+
+def recorded(run_id: str, **keys: Any) -> Run:
+    """A run that ended and is not judged yet."""
+    one = _scored(run_id=run_id, keys=RunKeys(**keys))
+    return Run(one.trace, run_id, DomainPolicy(), looked_successful=True, keys=one.keys)
+
+
+def half(place: str, run_id: str, **keys: Any) -> FirstHalf:
+    body = {"run_id": run_id, "started_at": START.isoformat(), "domain": "finance"}
+    keys = RunKeys(**keys).to_dict()
+    return FirstHalf(place, "half", None, datetime.now(UTC), {**body, "keys": keys})
+
+
+def test_what_is_no_judged_run_yet_is_deleted_by_its_keys_time_and_domain(store):
+    one = _scored()
+    store.add(one)
+    waiting = [recorded("run 1", session="s", tags=("a", "b")), recorded(str(one.run_id))]
+    store.journal.record(waiting)
+    halves = [half("place 4", "run 4", session="s"), half("place 5", "run 5", session="t")]
+    store.paused.put(halves, days=1, most=10)
+    for conditions, number in (
+        ({"session": "s"}, 2), ({"session": "s", "tag": "b"}, 1), ({"domain": "code"}, 0),
+        ({"session": "s", "min_score": 0.5}, 0), ({"domain": "finance"}, 5), ({"until": START}, 0),
+        ({"until": START + timedelta(minutes=1)}, 5), ({"since": START + timedelta(minutes=1)}, 0),
+    ):  # fmt: skip
+        assert len(store.plan_deletion(**conditions)) == number, conditions
+    deleted = store.delete(session="s")
+    assert (list(deleted.unscored), list(deleted.paused)) == ([waiting[0].trace.id], ["place 4"])
+    assert len(store.delete("run 5")) == 1
+    with pytest.raises(UnknownRunError):
+        store.delete("run 5")
+    # A run id means what each handler recorded, judged or not.
+    assert len(store.plan_deletion(one.trace.id)) == 1
+    assert len(store.delete(str(one.run_id))) == 2
+    assert (store.journal.waiting(), store.paused.count(), store.count()) == (0, 0, 0)
+
+
+def test_a_run_that_is_deleted_before_it_is_judged_is_not_written(url):
+    begun, go_on = threading.Event(), threading.Event()
+
+    def outcome(run):
+        begun.set()
+        assert go_on.wait(LONG_S)
+        return True
+
+    with TraceStore(url) as store, TraceStore(url) as elsewhere:
+        told = []
+        watching = handler("finance", store=store, outcome=outcome, on_scored=told.append)
+        searching().invoke(ASK, {"callbacks": [watching], "metadata": {"session_id": "s-1"}})
+        assert begun.wait(LONG_S)
+        assert len(elsewhere.delete(session="s-1")) == 1
+        go_on.set()
+        assert watching.flush(LONG_S)
+        assert (store.count(), store.journal.waiting(), told) == (0, 0, [])
+        watching.close()

@@ -91,7 +91,7 @@ def test_a_file_that_another_program_damaged_is_told_with_what_to_do(store, path
         with TraceStore(path.with_name("y.db")) as other, pytest.raises(StoreError, match=message):
             list(other.traces())
     with closing(sqlite3.connect(path)) as other, other:
-        other.execute("UPDATE runs SET body = '{\"steps\": 1}'")
+        other.execute("UPDATE bodies SET trace = '{\"steps\": 1}'")
     (run,) = store.runs(limit=1)
     for read in (lambda: run.trace, lambda: next(store.traces())):
         with pytest.raises(StoreError, match="cannot be read back"):
@@ -99,13 +99,13 @@ def test_a_file_that_another_program_damaged_is_told_with_what_to_do(store, path
     with pytest.raises(StoreError, match=run.trace_id):
         _ = run.trace
     with closing(sqlite3.connect(path)) as other, other:
-        other.execute("UPDATE runs SET body = 'not JSON'")
-    with pytest.raises(StoreError, match="cannot read"):
+        other.execute("UPDATE bodies SET trace = 'not JSON'")
+    with pytest.raises(StoreError, match="cannot be read back"):
         next(store.traces())
     with closing(sqlite3.connect(path)) as other, other:
-        other.execute("DROP TABLE run_summaries")
+        other.execute("DROP TABLE scores")
     with pytest.raises(StoreError, match=r"cannot read the trace store.*no such table"):
-        store.count()
+        store.runs()
     with pytest.raises(StoreError, match="cannot write the trace store"):
         store.add(_scored())
 

@@ -21,14 +21,15 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from kp_langchain import ConfigError, Scorer, StoreError, TraceStore, Verdict
+from kp_langchain import ConfigError, DomainPolicy, Scorer, StoreError, TraceStore, Verdict
 from kp_langchain.embedding.identity import EmbedderIdentity
 from kp_langchain.gate import ShownTrace
+from kp_langchain.gate.run import Run
 from kp_langchain.schema import Metadata, Outcome, ReasoningTrace, Task, TraceStep
 from kp_langchain.scoring import MemoryEntry, NoveltyMemory
 from kp_langchain.store import pending_entries, sqlite, stored_memory
 from kp_langchain.store import remembered as stored_remembered
-from kp_langchain.store.pulled_unit import ExaminedUnit
+from kp_langchain.store.pulled_units import ExaminedUnit
 from kp_langchain.store.recall_entries import TaskEntry
 from kp_langchain.store.shown_queries import OutcomeCount
 from tests.store.conftest import (
@@ -375,20 +376,20 @@ def test_of_repeats_that_verdicts_lift_one_is_kept(store):
         replace(near(6), twin_similarity=1.0),
     )  # fmt: skip
     store.add_many([one, twin, by_text, far, elsewhere, off])
-    assert confirmed(store, one) == ("contributed", None)
-    assert confirmed(store, twin) == ("below_threshold", one.trace.id)
-    assert confirmed(store, by_text) == ("below_threshold", one.trace.id)
+    assert confirmed(store, one) == ("kept", None)
+    assert confirmed(store, twin) == ("twin", one.trace.id)
+    assert confirmed(store, by_text) == ("twin", one.trace.id)
     for run in (far, elsewhere, off):
-        assert confirmed(store, run) == ("contributed", None)
+        assert confirmed(store, run) == ("kept", None)
     run = store.get(by_text.trace.id)
     assert (run.twin_of, run.similarity_to_twin) == (one.trace.id, 1.0)
     # A run without a body is compared with none.
     store.add_many([near(7, keep=False), bare := _scored(8, score=0.49, threshold=0.5)])
-    assert confirmed(store, bare) == ("contributed", None)
+    assert confirmed(store, bare) == ("kept", None)
     # One that left makes room.
     for run in (one, off):
         store.report_outcome(run.trace.id, success=False)
-    assert confirmed(store, twin) == ("contributed", None)
+    assert confirmed(store, twin) == ("kept", None)
 
 
 def test_of_repeats_that_are_confirmed_at_the_same_time_one_is_kept(store, url):
@@ -408,7 +409,7 @@ def test_of_repeats_that_are_confirmed_at_the_same_time_one_is_kept(store, url):
             thread.start()
         for thread in threads:
             thread.join(LONG_S)
-        assert sorted(decisions) == ["below_threshold", "contributed"]
+        assert sorted(decisions) == ["kept", "twin"]
 
 
 @pytest.mark.parametrize("verdict", [None, Verdict(confidence=0.9)])
@@ -417,19 +418,39 @@ def test_a_surer_run_takes_the_place_of_an_estimate_and_never_of_a_verdict(store
     store.add(runs[0], registry=REGISTRY)
     for before, run in pairwise(runs):
         store.add(replace(run, replaces=(before.trace.id,)), registry=REGISTRY)
-    assert [run.trace_id for run in store.runs(decision="contributed")] == [runs[3].trace.id]
+    assert [run.trace_id for run in store.runs(decision="kept")] == [runs[3].trace.id]
     assert store.outbox.counts() == {"pending": 1, "sent": 0, "dead": 0, "withdrawn": 3}
     assert store.get(runs[0].trace.id).replaced_by == runs[1].trace.id
-    bodies = [row["trace_id"] for row in rows_by_table(store)["runs"] if row["body"] is not None]
+    bodies = [row["trace_id"] for row in rows_by_table(store)["bodies"]]
     assert bodies == [runs[3].trace.id]  # those that are kept for no days are deleted at once
     store.report_outcome(runs[3].trace.id, success=True)
     store.report_outcome(runs[3].trace.id, confidence=0.8)  # which takes back no statement
     surer = replace(passed(5, visibility="network"), replaces=(runs[3].trace.id,), verdict=verdict)
     store.add(surer, registry=REGISTRY)
-    assert store.count(decision="contributed") == store.outbox.counts()["pending"] == 2
+    assert store.count(decision="kept") == store.outbox.counts()["pending"] == 2
     stated = replace(passed(6), replaces=(runs[3].trace.id,), verdict=Verdict(success=True))
     store.add(stated)
     assert store.get(runs[3].trace.id).replaced_by == stated.trace.id
+
+
+def test_of_twins_only_the_kept_one_is_queued_whatever_verdicts_say(store):
+    first, twin = (passed(number, visibility="network") for number in (1, 2))
+    twin = replace(twin, decision="twin", twin_of=first.trace.id)
+    store.add_many([first, twin], registry=REGISTRY)
+
+    def queued():
+        return {one.trace_id: one.state for one in store.outbox.entries()}
+
+    assert queued() == {first.trace.id: "pending"}
+    assert confirmed(store, twin, registry=REGISTRY) == ("kept", None)
+    assert (store.get(first.trace.id).decision, queued()) == (
+        "twin", {first.trace.id: "withdrawn", twin.trace.id: "pending"},
+    )  # fmt: skip
+    assert confirmed(store, first, registry=REGISTRY) == ("twin", twin.trace.id)
+    assert queued()[first.trace.id] == "withdrawn"
+    store.report_outcome(twin.trace.id, success=False)
+    assert confirmed(store, first, registry=REGISTRY) == ("kept", None)
+    assert queued() == {first.trace.id: "pending", twin.trace.id: "withdrawn"}
 
 
 def test_ids_and_names_of_any_kind_are_found_again(store):
@@ -439,11 +460,11 @@ def test_ids_and_names_of_any_kind_are_found_again(store):
     no_text = odd.entry._replace(identity=EmbedderIdentity(["no", "text"], "", 0.0))
     store.add_many([replace(one, entry=entry), near(2), replace(odd, entry=no_text)])
     (change,) = store.report_outcome(one.trace.id, success=True)
-    assert change.decision == "contributed"
+    assert change.decision == "kept"
     twin = near(4)
     store.add(twin)
-    assert confirmed(store, twin) == ("below_threshold", change.trace_id)
-    assert confirmed(store, odd) == ("contributed", None)
+    assert confirmed(store, twin) == ("twin", change.trace_id)
+    assert confirmed(store, odd) == ("kept", None)
 
 
 @pytest.mark.parametrize("url", ["sqlite"], indirect=True)  # which takes any type in any column
@@ -460,10 +481,31 @@ def test_a_damaged_row_costs_no_other_and_no_verdict(store):
         for run in (one, twin, other):
             for success in (False, True):
                 (change,) = store.report_outcome(run.trace.id, success=success)
-        assert change.decision == "contributed"
+        assert change.decision == "kept"
 
 
 # ------------------------------------------------------------------ what recall shows
+
+
+def test_a_run_that_is_not_judged_yet_is_no_outcome(store):
+    shown = (ShownTrace("kp:trace:a", 1, 0.9),)
+    one = _scored(shown=shown)
+    store.journal.record(
+        [
+            Run(
+                one.trace,
+                uuid.uuid4(),
+                DomainPolicy(),
+                looked_successful=True,
+                keys=one.keys,
+                shown=shown,
+            )
+        ]
+    )
+    assert store.journal.waiting() == 1
+    assert store.shown.outcome_counts("finance") == []
+    assert store.shown.outcome_counts_by_domain() == {}
+    assert store.shown.shown_to("kp:trace:a") == []
 
 
 def test_what_many_runs_were_shown_and_how_they_ended(store):

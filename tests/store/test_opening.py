@@ -24,7 +24,7 @@ from kp_langchain.store import default_store
 from tests import programs
 from tests.store.conftest import LONG_S, Conversation, _scored, execute, fork, sql
 
-VERSION = "UPDATE kp_alembic_version SET version_num = :version"
+VERSION = "UPDATE kp_schema SET version = :version"
 
 
 @pytest.mark.parametrize("url", ["sqlite"], indirect=True)
@@ -35,7 +35,7 @@ def test_a_store_loads_its_drivers_when_it_is_used_and_a_handler_before_its_firs
     code = f"""
 import sys
 from kp_langchain import KPCallbackHandler, TraceStore
-loaded = lambda: [name in sys.modules for name in ("sqlalchemy", "sqlite3", "alembic")]
+loaded = lambda: [name in sys.modules for name in ("sqlalchemy", "sqlite3")]
 store = TraceStore({url!r})
 print(loaded()[:2])
 KPCallbackHandler(store={url!r})
@@ -106,17 +106,20 @@ def test_what_names_no_database_is_refused(wrong):
 
 def test_a_database_of_another_version_is_left_alone(store, url):
     store.add(_scored())
-    ((version,),) = execute(store, "SELECT version_num FROM kp_alembic_version")
+    ((version,),) = execute(store, "SELECT version FROM kp_schema")
     store.close()
-    for other, message in (
-        ("9042", rf"version 9042, .* up to {version}; upgrade it: pip install"),
-        ("0000", "cannot be brought to"),
-    ):
+    for other, remedy in (("9042", "upgrade it: pip install"), ("3", "give another database")):
         execute(url, VERSION, version=other)
+        message = rf"schema version {other}, .* reads only version {version}; {remedy}"
         with TraceStore(url) as opened, pytest.raises(StoreError, match=message):
             opened.count()
     execute(url, VERSION, version=version)
     assert store.count() == 1
+    store.close()
+    execute(url, "DROP TABLE kp_schema")
+    execute(url, "CREATE TABLE kp_alembic_version (version_num TEXT)")  # as up to version 10
+    with TraceStore(url) as opened, pytest.raises(StoreError, match="schema version 10"):
+        opened.count()
 
 
 def test_a_strangers_tables_are_not_touched(url, tmp_path):

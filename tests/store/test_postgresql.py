@@ -190,7 +190,7 @@ def test_expired_bodies_are_deleted_without_waiting_for_others_that_hold_them(ur
         with psycopg.connect(url) as other:
             other.execute("SELECT trace_id FROM runs FOR UPDATE")
             pool.submit(again.add, _scored(2)).result(LONG_S)
-            assert execute(store, "SELECT count(*) FROM runs WHERE body IS NULL") == [(0,)]
+            assert execute(store, "SELECT count(*) FROM runs WHERE NOT has_body") == [(0,)]
         assert store.get(one.trace.id).kept is False
 
 

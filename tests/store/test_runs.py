@@ -53,12 +53,12 @@ def test_a_run_comes_back_with_every_column(store):
         "created_at": datetime(2026, 2, 1, 12, 3, tzinfo=UTC), "domain": "finance",
         "framework": "langgraph", "agent_id": "kp:agent:desk", "objective": "task 3",
         "success": True, "confidence": 0.8, "confidence_source": "reported", "n_steps": 2,
-        "score": 0.75, "threshold": 0.6, "decision": "contributed", "profile": "finance",
+        "score": 0.75, "threshold": 0.6, "decision": "kept", "profile": "finance",
         "visibility": "private", "privacy_level": "aggregated", "kept": True, "kept_until": None,
         "withheld": None, "session": "s", "thread": "t", "user_hash": "hash:u", "run_name": "n",
         "namespace": None, "tags": ["b", "a"], "gate": "score", "worth": None, "twin_of": None,
         "similarity_to_twin": None, "replaced_by": None, "recovered_errors": 0,
-        "tools": ["ledger"], "redactions": {}, "dropped": {},
+        "tools": ["ledger"], "redactions": {}, "dropped": {}, "is_taken_over": False,
     }  # fmt: skip
     assert (run.breakdown, run.trace) == (one.breakdown, one.trace)
     assert type(run.success) is bool
@@ -245,7 +245,7 @@ ODD_TOOL = 'a "tool", \\ with_100%'
 ALL = list(range(8))
 FILTERS = [
     ({}, ALL),
-    ({"domain": "code"}, [1]), ({"domain": "other\x00"}, []), ({"decision": "contributed"}, [0, 3]),
+    ({"domain": "code"}, [1]), ({"domain": "other\x00"}, []), ({"decision": "kept"}, [0, 3]),
     ({"min_score": 0.7}, [0, 1, 3]), ({"min_score": 0.95}, []),
     ({"since": START + timedelta(minutes=1)}, ALL[1:]),
     ({"until": START + timedelta(minutes=3)}, [0, 1, 2]),
@@ -274,7 +274,7 @@ def test_conditions_select_runs(store):
     runs = [_scored(number, objective=task, score=0.1) for number, task in enumerate(tasks)]
     runs[0] = _scored(0, objective=tasks[0])
     runs[1] = _scored(1, objective=tasks[1], domain="code", score=0.9, threshold=0.95)
-    runs[2] = replace(runs[2], twin_of=runs[0].trace.id)
+    runs[2] = replace(runs[2], decision="twin", twin_of=runs[0].trace.id)
     runs[3] = _scored(3, objective=tasks[3], score=0.9)
     runs[4] = replace(runs[4], keys=RunKeys(session="s", tags=("t",)))
     runs[5] = replace(runs[5], keys=RunKeys(session="s", tags=("t", "u"), namespace="n"))
@@ -292,7 +292,7 @@ def test_conditions_select_runs(store):
     # The one whose place another took is one of the repeats, and is no longer kept.
     store.add(replace(_scored(9, objective="i"), replaces=(runs[0].trace.id,)))
     assert listed(store, near_duplicates=True) == [tasks[0], tasks[2]]
-    assert store.get(runs[0].trace.id).decision == "below_threshold"
+    assert store.get(runs[0].trace.id).decision == "twin"
     with pytest.raises(TypeError, match="colour"):
         store.runs(colour="red")
 
@@ -354,7 +354,7 @@ def test_an_iterator_of_traces_holds_nothing_and_takes_in_what_is_newer(store):
 
 
 @pytest.mark.parametrize("url", ["sqlite"], indirect=True)
-@pytest.mark.parametrize("filters", [{}, {"decision": "contributed"}, {"domain": "finance"}])
+@pytest.mark.parametrize("filters", [{}, {"decision": "kept"}, {"domain": "finance"}])
 def test_a_page_of_traces_is_read_in_order_and_not_sorted(store, filters):
     """Else each page would read all runs of a large store."""
     store.add_many(_scored(number) for number in range(30))
@@ -386,7 +386,7 @@ def test_a_page_of_traces_is_read_in_order_and_not_sorted(store, filters):
 )  # fmt: skip
 def test_a_damaged_summary_does_not_hide_the_others(store, column, value, left):
     store.add_many(_scored(number) for number in range(3))
-    update = f"UPDATE run_summaries SET {column} = :value WHERE search_text = 'task 1'"  # noqa: S608
+    update = f"UPDATE runs SET {column} = :value WHERE search_text = 'task 1'"  # noqa: S608
     execute(store, update, value=value)
     summaries = list(store.summaries())
     assert len(summaries) == left

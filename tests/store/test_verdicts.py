@@ -89,7 +89,7 @@ def added(store, one=None, **options):
 # ------------------------------------------------------------------ what a verdict changes
 
 
-def test_a_run_that_passes_now_is_contributed_now(store, caplog):
+def test_a_run_that_passes_now_is_kept_and_queued_now(store, caplog):
     one = added(store, threshold=0.6)
     assert (one.decision, states(store)) == ("below_threshold", {})
     assert store.get(one.trace.id).kept_until is not None
@@ -97,10 +97,10 @@ def test_a_run_that_passes_now_is_contributed_now(store, caplog):
         (change,) = store.report_outcome(
             str(one.run_id), success=True, source="desk", registry=REGISTRY
         )
-    assert (change.decision_before, change.decision) == ("below_threshold", "contributed")
+    assert (change.decision_before, change.decision) == ("below_threshold", "kept")
     assert (change.score_before, change.confidence) == (one.breakdown.total, 1.0)
     stored = store.get(one.trace.id)
-    assert (stored.score, stored.decision) == (change.score, "contributed")
+    assert (stored.score, stored.decision) == (change.score, "kept")
     assert (stored.confidence, stored.confidence_source) == (1.0, "desk")
     assert stored.kept_until is None
     trace = stored.trace
@@ -113,14 +113,14 @@ def test_a_run_that_passes_now_is_contributed_now(store, caplog):
     (record,) = [each for each in caplog.records if getattr(each, "event", "") != ""]
     assert (record.event, record.trace_id) == ("kp.trace_rescored", one.trace.id)
     assert (record.score_before, record.score) == (change.score_before, change.score)
-    assert (record.decision_before, record.decision) == ("below_threshold", "contributed")
+    assert (record.decision_before, record.decision) == ("below_threshold", "kept")
     assert record.source == "desk"
-    assert "below_threshold -> contributed" in record.getMessage()
+    assert "below_threshold -> kept" in record.getMessage()
 
 
 def test_a_run_that_no_longer_passes_is_withdrawn_before_it_left(store):
     one = added(store, confidence=0.8)
-    assert (one.decision, states(store)) == ("contributed", {"pending": 1})
+    assert (one.decision, states(store)) == ("kept", {"pending": 1})
     before = store.get(one.trace.id)
     (change,) = store.report_outcome(one.trace.id, success=False, note="the total was wrong")
     assert (change.decision, states(store)) == ("below_threshold", {"withdrawn": 1})
@@ -170,7 +170,7 @@ def test_the_score_is_what_it_would_have_been(store, first, confidence, recoveri
 @pytest.mark.parametrize(
     ("options", "decision", "kept"),
     [
-        ({"visibility": "private"}, "contributed", True),
+        ({"visibility": "private"}, "kept", True),
         ({"withheld": "redaction failed", "keep_days": None}, "below_threshold", True),
         ({"keep_body": False}, "below_threshold", False),
         ({"keep_days": 0.0}, "below_threshold", False),  # its time is over
@@ -448,7 +448,7 @@ def test_the_confidence_is_that_of_the_model_in_force(store, add):
     assert confidences()[other] is None
     for text in ("[]", '{"steps": "many"}', '{"steps": 1e999}', '"x"', "[" * 5000 + "]" * 5000):
         # Features that another program wrote cost their own run the confidence.
-        update = "UPDATE runs SET features = CAST(:text AS json) WHERE trace_id = :id"
+        update = "UPDATE scores SET features = CAST(:text AS json) WHERE trace_id = :id"
         if store.database.location.url is None:
             update = update.replace("CAST(:text AS json)", ":text")
         execute(store, update, text=text, id=many)

@@ -273,9 +273,4 @@ def _write_report(result: Calibration, policy: WrittenPolicy | None) -> list[str
             f"  It has no effect here: {', '.join(variables)} in the environment sets another "
             f"{field} and comes first; unset it."
         )
-    if policy.is_ignored:
-        lines.append(
-            "  It has no effect yet: runs of this domain may be sent, and the file is not trusted; "
-            f"read it, then: kp-langchain trust {policy.path}"
-        )
     return lines

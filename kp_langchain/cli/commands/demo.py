@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 from rich.text import Text
 
-from kp_langchain.cli.store_option import has_registry
 from kp_langchain.errors import KPError
-from kp_langchain.gate.decision import decision_word
 from kp_langchain.printable import short_id
 
 if TYPE_CHECKING:
@@ -80,24 +79,16 @@ def _run_agents(store: TraceStore, settings: Settings, model: str | None) -> lis
 def _print_runs(console: Console, store: TraceStore, location: str, runs: list[_DemoRun]) -> None:
     from kp_langchain.cli.run_tables import titled_table
 
-    passed_word = decision_word("contributed", has_registry=has_registry(store))
-    console.print(
-        titled_table(
-            [run.title for run in runs],
-            [run.stored for run in runs],
-            console,
-            passed_word=passed_word,
-        )
-    )
-    passed = sum(run.scored.decision == "contributed" for run in runs)
-    twins = sum(run.scored.twin_of is not None for run in runs)
+    console.print(titled_table([run.title for run in runs], [run.stored for run in runs], console))
+    decisions = Counter(run.scored.decision for run in runs)
+    twins = decisions["twin"]
     repeats = f"; {twins} repeat kept runs of an earlier demo" if twins else ""
     best = max(runs, key=lambda run: run.stored.score)
     console.print(Text(f"Why “{best.title}” scored highest", style="bold"))
     console.print(Text(best.scored.breakdown.text() + "\n"))
     console.print(
         Text(
-            f"{passed_word.capitalize()}: {passed} of {len(runs)} runs{repeats}. Their traces, "
+            f"Kept: {decisions['kept']} of {len(runs)} runs{repeats}. Their traces, "
             f"and the breakdowns of all runs, are in\n  {store.location}\n\n"
             "What to try next\n"
             f"  kp-langchain review --database {location}\n"

@@ -126,12 +126,13 @@ def findings(database: str | None = None) -> Iterator[Finding]:
 
 def _sources(database: str | None) -> Iterator[Finding]:
     """Yield the sources of settings, and which settings of each apply; the environment is last."""
+    from kp_langchain.config import Settings
     from kp_langchain.config_files import places, read_files
 
     lines = []
     problem = None
     try:
-        files = {file.path: file for file in read_files()}
+        files = {file.path: file for file in read_files(Settings.model_fields)}
     except KPError as error:
         files, problem = {}, str(error)
     for place in places():
@@ -227,7 +228,7 @@ def _store(database: str | None) -> Finding:
                 return Finding(
                     "store", f"{store.location} does not exist yet; the first run creates it"
                 )
-            unscored = store.unscored.count()
+            unscored = store.journal.waiting()
             more = (
                 f"; {unscored:,} more wait to be scored, by their process or, if that has ended, "
                 "by the next one that records here"
@@ -266,7 +267,7 @@ def _models(database: str | None) -> Iterator[Finding]:
 
 def _registry(settings: Settings, database: str | None) -> Iterator[Finding]:
     from kp_langchain.registry.client import ANONYMOUS
-    from kp_langchain.registry.from_settings import configured_registry
+    from kp_langchain.registry.credentials import configured_registry
 
     try:
         registry = configured_registry(settings)
@@ -298,7 +299,7 @@ def _key(registry: Registry, settings: Settings, database: str | None) -> Findin
         )
     answer = registry.check()
     if answer.kind == "done":
-        limit = None if answer.allowance is None else answer.allowance.limit
+        limit = answer.allowance.limit
         is_known = "which it knows" if limit else "and does not say whether it knows it"
         return Finding("registry", f"{line}, {is_known}")
     is_broken = answer.kind == "stopped"
@@ -327,7 +328,7 @@ def _pause_s(registry: Registry, database: str | None) -> float:
 def _agent(registry: Registry, settings: Settings) -> Finding:
     """Compare the agent that traces carry with the one that the key belongs to."""
     from kp_langchain.agent_id import redact_agent_id
-    from kp_langchain.registry.from_settings import agent_of, key_agent
+    from kp_langchain.registry.credentials import agent_of, key_agent
 
     try:
         agent_id, of_key = agent_of(None, settings, registry), key_agent(registry)

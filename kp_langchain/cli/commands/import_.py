@@ -15,9 +15,8 @@ from kp_langchain.cli.contributions import current_registry, send_due
 from kp_langchain.cli.json_option import AsJsonLines
 from kp_langchain.cli.jsonl import STDIN
 from kp_langchain.cli.output import say, say_json
-from kp_langchain.cli.store_option import Database, has_registry
+from kp_langchain.cli.store_option import Database
 from kp_langchain.errors import KPError
-from kp_langchain.gate.decision import decision_word
 from kp_langchain.printable import one_line, printable, short_id
 
 if TYPE_CHECKING:
@@ -179,7 +178,6 @@ class _Report:
 
     def __init__(self, store: TraceStore, *, as_json: bool) -> None:
         self._store, self._as_json = store, as_json
-        self._has_registry = has_registry(store)
         self.counts: Counter[str] = Counter()
         self._kept = 0
         self.skipped = 0
@@ -192,7 +190,7 @@ class _Report:
         if scored is None:
             return
         trace, decision = scored.trace, scored.decision
-        self._kept += decision == "contributed"
+        self._kept += decision == "kept"
         domain = trace.metadata.task_domain
         if self._as_json:
             say_json(
@@ -209,8 +207,7 @@ class _Report:
                 }
             )
             return
-        word = decision_word(decision, has_registry=self._has_registry, twin_of=scored.twin_of)
-        say(f"{short_id(trace.id)}  {printable(domain)}  {scored.breakdown.total:.3f}  {word}")
+        say(f"{short_id(trace.id)}  {printable(domain)}  {scored.breakdown.total:.3f}  {decision}")
 
     def skip(self, part: Unusable) -> None:
         """Report a part of a file that cannot be used."""
@@ -224,13 +221,12 @@ class _Report:
 
     def conclude(self) -> None:
         """Print the counts."""
-        word = decision_word("contributed", has_registry=self._has_registry)
         others = "".join(
             f", {text} {self.counts[fate]}" for fate, text in _FATES.items() if self.counts[fate]
         )
         skipped = f", skipped {self.skipped}" if self.skipped else ""
         self.say(
-            f"Imported {self.counts['imported']}, of which {word} {self._kept}{others}{skipped}."
+            f"Imported {self.counts['imported']}, of which kept {self._kept}{others}{skipped}."
         )
 
     def count_due(self) -> int:

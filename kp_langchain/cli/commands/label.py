@@ -100,7 +100,7 @@ def label(
     database: Database = None,
     as_json: AsJsonLines = False,
 ) -> None:
-    """Record how runs really ended. They are scored again, and kept, contributed or withdrawn.
+    """Record how runs really ended. They are scored and decided on again.
 
     A file has one verdict a line, with id (or trace_id, or run_id), success, and optionally
     confidence and note; the first line of a CSV names its columns. A line that cannot be used is

@@ -60,7 +60,7 @@ def _conflicts(settings: Settings, url: str, agent_id: str) -> list[str]:
         agent_id: The agent that the key belongs to.
     """
     from kp_langchain.agent_id import normalise_agent_id
-    from kp_langchain.registry.from_settings import configured_registry
+    from kp_langchain.registry.credentials import configured_registry
 
     lines = []
     registry = configured_registry(settings, url)
@@ -79,9 +79,10 @@ def _conflicts(settings: Settings, url: str, agent_id: str) -> list[str]:
 
 def _origin(name: str) -> str:
     """Return where a setting comes from: an environment variable or a file."""
+    from kp_langchain.config import Settings
     from kp_langchain.config_files import read_files
 
     variable = f"KP_{name.upper()}"
     variables = [key for key, value in os.environ.items() if key.upper() == variable and value]
-    files = [str(file.path) for file in read_files() if name in file.values]
+    files = [str(file.path) for file in read_files(Settings.model_fields) if name in file.values]
     return (variables + files)[0]

@@ -16,7 +16,7 @@ from kp_langchain.cli.contributions import current_registry
 from kp_langchain.cli.labelling import Labelling
 from kp_langchain.cli.output import say
 from kp_langchain.cli.run_filter_options import Domain, Since, run_filters
-from kp_langchain.cli.store_option import Database, complete_summaries, has_registry, open_store
+from kp_langchain.cli.store_option import Database, open_store
 from kp_langchain.cli.text_output import STDOUT, text_output
 
 if TYPE_CHECKING:
@@ -66,7 +66,6 @@ def report(
     if port is not None and not serve:
         raise typer.BadParameter("--port belongs to --serve")
     with open_store(database) as store:
-        complete_summaries(store)
         pages = _Pages(store, run_filters(domain=domain, since=since), limit)
         if html is not None:
             _write(pages, html, open_page=open_page)
@@ -85,7 +84,6 @@ class _Pages:
 
     def __init__(self, store: TraceStore, filters: Any, limit: int) -> None:
         self.store, self._filters, self._limit = store, filters, limit
-        self.has_registry = has_registry(store)
 
     def read(self) -> ReportData:
         """Return the runs as they are now.
@@ -95,7 +93,7 @@ class _Pages:
         """
         from kp_langchain.report.data import collect
 
-        return collect(self.store, self._filters, limit=self._limit, has_registry=self.has_registry)
+        return collect(self.store, self._filters, limit=self._limit)
 
 
 def _write(pages: _Pages, path: Path, *, open_page: bool) -> None:
@@ -135,10 +133,7 @@ def _serve(pages: _Pages, port: int, *, open_page: bool) -> None:
     def store_verdict(trace_id: str, verdict: Verdict) -> list[dict[str, Any]]:
         changes = labelling.give(trace_id, verdict)
         ids = [id_ for change in changes for id_ in (change.trace_id, *change.replaces)]
-        records = (
-            read_record(pages.store, id_, has_registry=pages.has_registry)
-            for id_ in dict.fromkeys(ids)
-        )
+        records = (read_record(pages.store, id_) for id_ in dict.fromkeys(ids))
         return [record for record in records if record is not None]
 
     with ReportServer(make_page, store_verdict, port=port) as server, ExitStack() as stack:

@@ -24,10 +24,9 @@ from kp_langchain.cli.run_filter_options import (
     Until,
     run_filters,
 )
-from kp_langchain.cli.store_option import Database, complete_summaries, has_registry, open_store
+from kp_langchain.cli.store_option import Database, open_store
 from kp_langchain.cli.where_option import Where
 from kp_langchain.errors import KPError, UnknownRunError
-from kp_langchain.gate.decision import decision_word
 
 if TYPE_CHECKING:
     from kp_langchain.cli.run_details import RunDetails
@@ -90,7 +89,6 @@ def list_runs(
         where=where,
     )
     with open_store(database) as store:
-        complete_summaries(store)
         runs = store.runs(sort=sort, limit=limit, **filters)
         if as_json:
             for run in runs:
@@ -106,8 +104,7 @@ def _print_runs(store: TraceStore, runs: list[StoredRun], total: int) -> None:
     from kp_langchain.cli.run_tables import review_table
 
     console = make_console()
-    passed_word = decision_word("contributed", has_registry=has_registry(store))
-    console.print(review_table(runs, console, passed_word=passed_word))
+    console.print(review_table(runs, console))
     console.print(
         f"{len(runs):,} of {total:,} {'run' if total == 1 else 'runs'} in {store.location}. "
         "Explain one: kp-langchain review show ID",
@@ -167,7 +164,6 @@ def stats(
 
     filters = run_filters(domain=domain, since=since, until=until, where=where)
     with open_store(database or context.obj) as store:
-        complete_summaries(store)
         every = domain_stats(store.summaries(**filters))
         if as_json:
             for one in every:
@@ -221,12 +217,6 @@ def _details(store: TraceStore, run_id: str) -> RunDetails:
     return RunDetails(
         run=run,
         trace=run.trace,
-        decision=decision_word(
-            run.decision,
-            has_registry=has_registry(store),
-            twin_of=run.twin_of,
-            replaced_by=run.replaced_by,
-        ),
         verdicts=store.verdicts(run.trace_id),
         nearest=_other(store, None if nearest is None else nearest.trace_id),
         twin=_other(store, run.twin_of or run.replaced_by),

@@ -51,17 +51,16 @@ def _delete(store: TraceStore, contribution: Contribution) -> None:
     from kp_langchain.registry import pace
 
     registry = _registry_of(contribution)
-    now = datetime.now(UTC)
-    standing = pace.restart_quiet_period(store.outbox.standing(registry.url, registry.key_id), now)
-    seconds = pace.wait_s(standing, now)
+    standing = store.outbox.standing(registry.url, registry.key_id)
+    seconds = pace.wait_s(standing, datetime.now(UTC))
     if seconds > 0.0 and not standing.stopped:
         raise KPError(
             f"no request may be sent to {registry.url} for {seconds:.0f} s "
             f"({standing.quiet_reason}); withdraw {contribution.trace_id} after that"
         )
     answer = registry.withdraw(contribution.unit_id)
-    now = datetime.now(UTC)
-    store.outbox.save(pace.after_answer(standing, answer, now, contributes=False))
+    standing = pace.after_answer(standing, answer, datetime.now(UTC), contributes=False)
+    store.outbox.save(standing)
     if answer.kind != "done":
         raise KPError(
             f"{contribution.trace_id} could not be withdrawn: {answer.reason}. kp-langchain doctor "
@@ -77,7 +76,7 @@ def _registry_of(contribution: Contribution) -> Registry:
     """
     from kp_langchain.config import Settings
     from kp_langchain.registry.client import ANONYMOUS
-    from kp_langchain.registry.from_settings import configured_registry
+    from kp_langchain.registry.credentials import configured_registry
 
     settings = Settings()
     # The URL comes from the database, which need not be the user's own, so a key that names no

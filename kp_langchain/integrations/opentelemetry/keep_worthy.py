@@ -19,7 +19,6 @@ from opentelemetry.sdk.trace import ReadableSpan, Span, SpanProcessor
 from opentelemetry.trace import StatusCode
 
 from kp_langchain._forksafe import ForkSafeLock
-from kp_langchain._host_exceptions import raised_by_host
 from kp_langchain._logging import describe_error, warn_once
 from kp_langchain.errors import ConfigError
 from kp_langchain.gate.external_trace import ExternalTrace
@@ -190,7 +189,7 @@ class KeepWorthy(SpanProcessor):
 
     def send(self, scored: ScoredTrace, external: ExternalTrace) -> None:
         """Decide a run; called by the handler, again after each verdict."""
-        fate: _Fate | None = "kept" if scored.decision == "contributed" else None
+        fate: _Fate | None = "kept" if scored.decision == "kept" else None
         if fate is None and self._keep_failed and scored.trace.metadata.success is False:
             fate = "failed"
         # Not the run's id, under which several handlers may each record and decide it.
@@ -290,9 +289,7 @@ class KeepWorthy(SpanProcessor):
         try:
             self._events.append((handle, subject))
             self._handle_events()
-        except Exception as error:
-            if raised_by_host(error):
-                raise
+        except Exception as error:  # noqa: BLE001 - nothing of it may reach the agent
             warn_once("keep-worthy failed", "KeepWorthy failed: %s", describe_error(error))
 
     def _handle_events(self) -> None:
@@ -311,7 +308,7 @@ class KeepWorthy(SpanProcessor):
         except BaseException as error:
             if handle == self._end and not self._holds(subject):
                 self._pass_on(subject, "undecided_error")
-            if not isinstance(error, Exception) or raised_by_host(error):
+            if not isinstance(error, Exception):
                 raise
             warn_once("keep-worthy failed", "KeepWorthy failed: %s", describe_error(error))
 
@@ -568,9 +565,7 @@ class KeepWorthy(SpanProcessor):
     def _call(self, method: Callable[..., Any], *args: Any) -> Any:
         try:
             return method(*args)
-        except Exception as error:
-            if raised_by_host(error):
-                raise
+        except Exception as error:  # noqa: BLE001 - nothing of it may reach the agent
             with self._lock:
                 self._counts["errors"] += 1
             name = getattr(method, "__qualname__", "the wrapped processor")

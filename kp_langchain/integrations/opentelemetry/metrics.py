@@ -24,8 +24,8 @@ _DROPS = ("dropped", "not_stored", "scores_dropped", "scores_failed", "scores_wi
 def observe(handler: KPCallbackHandler, meter_provider: MeterProvider | None = None) -> None:
     """Report a handler's runs as metrics, together with those of other handlers.
 
-    `kp.runs` counts scored runs, with the attribute `kp.decision`: `contributed` are those that
-    were kept. `kp.score` is the histogram of their scores. `kp.runs.queued` is how many wait to be
+    `kp.runs` counts scored runs, with the attribute `kp.decision`: `kept`, `below_threshold` or
+    `twin`. `kp.score` is the histogram of their scores. `kp.runs.queued` is how many wait to be
     scored; `kp.runs.dropped` counts runs and scores that were lost, with the attribute `kp.reason`,
     which is a counter of `KPCallbackHandler.stats`. Each has the attribute `kp.domain`.
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from kp_langchain.integrations.phoenix import openinference_span
-from kp_langchain.recording.current_handlers import current_handlers
+from kp_langchain.recording.langchain_context import current_handlers
 
 if TYPE_CHECKING:
     from opentelemetry.trace import SpanContext

@@ -6,8 +6,6 @@ from collections.abc import Mapping
 from sys import getsizeof
 from typing import TYPE_CHECKING, Any
 
-from kp_langchain._host_exceptions import raised_by_host
-
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import ReadableSpan
 
@@ -20,9 +18,7 @@ def span_bytes_of(span: ReadableSpan) -> int:
         size = _SPAN_BYTES + _values_bytes(span.attributes)
         for event in span.events:
             size += _EVENT_BYTES + _values_bytes(event.attributes)
-    except Exception as error:
-        if raised_by_host(error):
-            raise
+    except Exception:  # noqa: BLE001 - nothing of it may reach the agent
         return _SPAN_BYTES
     return size
 

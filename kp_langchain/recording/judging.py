@@ -1,0 +1,219 @@
+"""Judges one run: asks for its outcome, scores it, and has the gate decide on it."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Callable, Set
+from functools import partial
+from typing import TYPE_CHECKING
+
+from kp_langchain._logging import warn_once
+from kp_langchain.calibration.features import basic_features, features_of
+from kp_langchain.embedding import local_models
+from kp_langchain.errors import ScorerError, VerdictError
+from kp_langchain.gate.check import check
+from kp_langchain.gate.judge import explain_outcome, judge, outcome_of, trace_with_outcome
+from kp_langchain.novelty_sources import SCORER_FAILED, STILL_LOADING, is_measured
+from kp_langchain.recording.run_builder import OUTCOME_EVENT
+from kp_langchain.recording.user_calls import name_of
+from kp_langchain.recording.verdict_reader import read_verdict
+from kp_langchain.scoring.breakdown import ScoreBreakdown
+from kp_langchain.scoring.novelty_memory import MemoryEntry
+from kp_langchain.scoring.repeats import fingerprint
+from kp_langchain.scoring.scorer import Scorer
+from kp_langchain.scoring.trace_text import embedded_text
+from kp_langchain.verdict import Verdict, first_decisive
+
+if TYPE_CHECKING:
+    from kp_langchain.gate import ScoredTrace
+    from kp_langchain.gate.run import Run
+    from kp_langchain.recording.handler_context import HandlerContext
+    from kp_langchain.recording.run_builder import Judge
+    from kp_langchain.schema import ReasoningTrace
+
+OUTCOME_FUNCTION = "outcome function"
+
+_novelty_sources: Counter[str] = Counter()  # of the runs that this process scored
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_novelty_sources.clear)
+
+
+def judge_run(
+    context: HandlerContext,
+    run: Run,
+    ask_outcome: Judge | None,
+    siblings: Set[str],
+) -> ScoredTrace:
+    """Return a run as it is judged, and remember it in the windows.
+
+    Args:
+        context: The handler that recorded it.
+        run: The run.
+        ask_outcome: The outcome function with the run that it is to judge, if there is one.
+        siblings: The ids of the traces of the same run, which are no precedent for it.
+    """
+    windows = context.windows
+    verdicts = _verdicts(context, run, ask_outcome)
+    decisive = first_decisive(verdicts)
+    domain = run.trace.metadata.task_domain
+    model = None if windows.models is None else windows.models.model(domain)
+    policy = run.policy
+    keeps_body = policy.keep == "all" or (policy.keep_days > 0 and not run.withheld)
+    # All features only where something needs them now, or the trace is not kept for later.
+    needs_all = model is not None or decisive is not None or not keeps_body
+    features = (features_of if needs_all else basic_features)(
+        run.trace,
+        looked_successful=run.looked_successful,
+        proves_failure=run.proves_failure,
+    )
+    estimate = None
+    if model is not None:
+        estimate = Verdict(confidence=model.confidence(features), source=model.source)
+    outcome = outcome_of(run, verdicts, estimate)
+    trace = trace_with_outcome(run.trace, outcome)
+    breakdown, entry = _score(context, run, trace, siblings)
+    breakdown = explain_outcome(breakdown, run, outcome, verdicts, estimate)
+    trace.metadata.quality_score = breakdown.total
+    _novelty_sources[breakdown.novelty_source] += 1
+    gate_check = check(
+        breakdown,
+        domain,
+        policy,
+        recent=lambda gate: windows.recent_runs.of(domain, gate, model),
+        base_rate=0.0 if model is None else model.base_rate,
+    )
+    scored = judge(
+        run,
+        trace,
+        breakdown,
+        gate_check,
+        entry=entry,
+        verdict=_with_redacted_note(context, run, decisive),
+        features=features,
+    )
+    if run.withheld or entry is None:
+        return scored
+    scored = windows.kept.admit(scored)
+    windows.recent_runs.add(scored)
+    return scored
+
+
+def _verdicts(context: HandlerContext, run: Run, ask_outcome: Judge | None) -> list[Verdict]:
+    """Return the verdicts reported earlier, the outcome function's, and verifiers', best first.
+
+    Verifiers are only asked if nobody else has called the run a success or a failure.
+    """
+    verdicts = _stated(context, run, ask_outcome)
+    # A run that could not be redacted has no text left to judge.
+    if context.verifiers is not None and not run.withheld and first_decisive(verdicts) is None:
+        verdicts += context.verifiers.ask(run, context.functions.lane)
+    return verdicts
+
+
+def _stated(context: HandlerContext, run: Run, ask_outcome: Judge | None) -> list[Verdict]:
+    """Return the verdicts reported earlier and the outcome function's, best first."""
+    earlier = [] if run.reported is None else [run.reported]
+    if ask_outcome is None:
+        return earlier
+    functions = context.functions
+    try:
+        # What it returns may be a mapping of its own kind, which takes its time, too.
+        verdict = functions.call(lambda: read_verdict(ask_outcome(), OUTCOME_FUNCTION))
+    except VerdictError as error:
+        what = f"the verdict of the {OUTCOME_FUNCTION} is invalid"
+        functions.report_failure("outcome_errors", what, error)
+        return earlier
+    except BaseException as error:  # noqa: BLE001 - the user's function
+        what = f"the outcome function ({name_of(context.builder.outcome)}) failed"
+        functions.report_failure("outcome_errors", what, error)
+        return earlier
+    if verdict is None:
+        return earlier
+    # `report_outcome` outranks the function, whether it is called before or after the end.
+    if run.reported is not None and run.reported.source != OUTCOME_EVENT:
+        return [run.reported, verdict]
+    return [verdict, *earlier]
+
+
+def _with_redacted_note(
+    context: HandlerContext, run: Run, verdict: Verdict | None
+) -> Verdict | None:
+    if verdict is None or verdict is run.reported:  # that one is redacted already
+        return verdict
+    return context.builder.redact_note(verdict, str(run.run_id), run.policy.privacy_level)
+
+
+def _score(
+    context: HandlerContext, run: Run, trace: ReasoningTrace, siblings: Set[str]
+) -> tuple[ScoreBreakdown, MemoryEntry | None]:
+    """Return the score of a trace, and what others are compared with of it.
+
+    The latter is None if the user's scorer failed.
+    """
+    scorer = context.scorer
+    # What is left of a trace after failed redaction is nothing to remember or to contribute.
+    assess = scorer.score if run.withheld else scorer.evaluate
+    # A run that was shown a trace is not less novel for having followed it.
+    shown = {one.trace_id for one in run.shown if not one.held_out}
+    assess = partial(assess, trace, weights=run.policy.weights, ignore=frozenset(siblings) | shown)
+    both = partial(_breakdown_and_entry, assess, scorer, trace)
+    if not context.is_foreign_scorer:
+        return both()
+    try:
+        return context.functions.call(both)
+    except BaseException as error:  # noqa: BLE001 - the caller's scorer or embedder
+        what = f"the scorer ({name_of(scorer)}) failed"
+        context.functions.report_failure("scorer_errors", what, error)
+        breakdown = Scorer(embedder=None).score(trace, weights=run.policy.weights)
+        source = f"{SCORER_FAILED}: {type(error).__name__}"
+        return breakdown.with_unmeasured_novelty(source), None
+
+
+def _breakdown_and_entry(
+    assess: Callable[[], object], scorer: object, trace: ReasoningTrace
+) -> tuple[ScoreBreakdown, MemoryEntry]:
+    """Score a trace; on one thread, so that its text is embedded once."""
+    breakdown = assess()
+    if not isinstance(breakdown, ScoreBreakdown):
+        raise ScorerError(
+            f"it returned a {type(breakdown).__name__}; return a ScoreBreakdown, as "
+            "Scorer.evaluate does"
+        )
+    return breakdown, _entry_of(scorer, trace)
+
+
+def _entry_of(scorer: object, trace: ReasoningTrace) -> MemoryEntry:
+    """Return a trace's text and vector as others are compared with it.
+
+    Args:
+        scorer: The scorer that has just scored the trace, on this thread. One that is no `Scorer`
+            has no vector that is known to be usable, so only the same text is recognised.
+        trace: The trace.
+    """
+    if isinstance(scorer, Scorer):
+        try:
+            entry: object = scorer.entry(trace)
+        except Exception:  # noqa: BLE001 - a subclass of the user's; the run is scored
+            entry = None
+        if isinstance(entry, MemoryEntry):
+            return entry
+    return MemoryEntry(trace.id, fingerprint(embedded_text(trace)))
+
+
+def warn_of_unmeasured(_: float = 0.0) -> None:
+    """Warn, once, that novelty was not measured in a process that ended before its model loaded.
+
+    Any other reason has been logged when it occurred.
+    """
+    counts, models = Counter(_novelty_sources), list(local_models.loading.values())
+    if counts[STILL_LOADING] and not any(map(is_measured, counts)):
+        warn_once(
+            "novelty never measured",
+            "novelty was measured in none of the %d runs that were scored, and is 0.5: %s%s. Call "
+            "handler.flush() before the program ends; kp-langchain doctor says whether the model "
+            "can be loaded, and from where",
+            counts.total(),
+            ", ".join(f"{source} ({number})" for source, number in counts.most_common()),
+            f", {' and '.join(models)}" if models else "",
+        )

@@ -1,0 +1,342 @@
+"""`RunBuilder`: makes redacted runs of what was recorded, and redacts what a paused run recorded.
+
+Redaction comes first: no text is embedded, logged or written before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from hashlib import sha256
+from typing import TYPE_CHECKING, Any, TypeVar
+from uuid import UUID
+
+from kp_langchain._logging import describe_error, warn_once
+from kp_langchain.errors import VerdictError
+from kp_langchain.gate.judge import choose_outcome
+from kp_langchain.gate.run import Run
+from kp_langchain.near_names import warn_of_domain
+from kp_langchain.recording import live_secrets, pauses
+from kp_langchain.recording.first_half import first_half_body
+from kp_langchain.recording.outcome import (
+    FinishedRun,
+    OutcomeFunction,
+    looks_successful,
+    mean_probability,
+)
+from kp_langchain.recording.pauses import join_paused
+from kp_langchain.recording.redactor import Redactor, clean_json
+from kp_langchain.recording.run_record import EarlierPart
+from kp_langchain.recording.safe_reads import default_on_error
+from kp_langchain.recording.steps import StepList, build_steps, build_trace
+from kp_langchain.recording.verdict_reader import read_verdict
+from kp_langchain.run_keys import Kind, RunKeys, collect, id_text, namespace_in, stored_form
+from kp_langchain.schema import TraceStep
+from kp_langchain.verdict import LONGEST_NOTE_CHARS, Verdict
+
+if TYPE_CHECKING:
+    from kp_langchain.config import DomainPolicy
+    from kp_langchain.recording.paused_in_store import PausedRunStore
+    from kp_langchain.recording.run_record import RunRecord
+    from kp_langchain.recording.user_calls import UserFunctions
+    from kp_langchain.redaction.custom_rules import Rules
+    from kp_langchain.run_keys import RunKeySources
+
+Result = TypeVar("Result")
+Judge = Callable[[], object]
+"""The user's outcome function, with the run that it is to judge."""
+
+OUTCOME_EVENT = "kp.outcome event"
+_LARGE_TASK_BITS = 2048
+
+
+@dataclass(frozen=True, slots=True)
+class RunBuilder:
+    """Makes the redacted runs of one handler.
+
+    Attributes:
+        domain: The domain of runs that name none.
+        policy_for: Returns the policy of a domain.
+        domains: Names of the domains with weights or a policy of their own.
+        agent_id: `kp:agent:<id>` that traces carry, if any.
+        outcome: The user's function that judges finished runs, if any.
+        registry: URL of the registry to contribute to, if any.
+        rules: What is redacted besides what always is.
+        run_keys: What of a run's config it can be found by.
+        redactor: The user's function that redacts further, if any.
+        functions: Calls the user's functions; has the counters of run outcomes.
+        paused_runs: What paused runs recorded, in the store; None where it is not kept.
+    """
+
+    domain: str
+    policy_for: Callable[[str], DomainPolicy]
+    domains: frozenset[str]
+    agent_id: str | None
+    outcome: OutcomeFunction | None
+    registry: str | None
+    rules: Rules
+    run_keys: RunKeySources
+    redactor: Callable[[str], str] | None
+    functions: UserFunctions
+    paused_runs: PausedRunStore | None
+
+    def may_wait(self, record: RunRecord) -> bool:
+        """Return whether making a run calls the user's function, or asks the store."""
+        return self.redactor is not None or record.resumption is not None
+
+    def build(self, record: RunRecord) -> tuple[Run, Judge | None] | None:
+        """Make the redacted run of a record, and what judges it.
+
+        Returns:
+            None if there is none, or if that failed; it is counted.
+        """
+        try:
+            join_paused(record, None if self.paused_runs is None else self.paused_runs.claim)
+            record.write_out()
+            self._count_dropped(record)
+            record.drop_quotes()
+            step_list = build_steps(record.timeline, fatal=record.error, answer=record.answer or "")
+            if not step_list.steps:
+                self.functions.counters.add("empty")
+                return None
+            return self._with_redactor(record, partial(self._run, record, step_list))
+        except BaseException as error:  # noqa: BLE001 - whatever it is, the next run must go on
+            self.functions.report_failure("failed", "a finished run cannot be recorded", error)
+            return None
+
+    def _count_dropped(self, record: RunRecord) -> None:
+        for name, count in _dropped(record).items():
+            self.functions.counters.add(f"dropped_{name}", count)
+
+    def build_half(self, record: RunRecord) -> dict[str, Any] | None:
+        """Return what a paused run recorded, redacted, as any process can resume it.
+
+        Returns:
+            None if it is no longer paused, or if that failed, which is logged.
+        """
+        if not pauses.holds(record):
+            return None
+        try:
+            join_paused(record, None if self.paused_runs is None else self.paused_runs.claim)
+            record.write_out()
+            record.drop_quotes()
+            return self._with_redactor(record, partial(self._half, record))
+        except BaseException as error:  # noqa: BLE001 - whatever it is, the next run must go on
+            warn_once(
+                f"half:{type(error).__name__}",
+                "a paused run cannot be kept in the store (%s); it waits in memory only",
+                describe_error(error),
+            )
+            return None
+
+    def _half(self, record: RunRecord, redaction: Redactor) -> dict[str, Any]:
+        domain, policy = self._learn(record, redaction)
+        level = policy.privacy_level
+        earlier = record.earlier_part or EarlierPart()
+        return first_half_body(
+            record,
+            redaction,
+            level,
+            domain=domain if record.domain else "",
+            earlier_part=EarlierPart(
+                keys=self._keys(record, redaction),
+                task=_task(record.metadata) or earlier.task,
+                withheld=earlier.withheld,
+                shown=tuple(record.shown.values()),
+            ),
+            verdict=self._reported(record, lambda note: redaction.text(note, level)),
+        )
+
+    def _with_redactor(self, record: RunRecord, make: Callable[[Redactor], Result]) -> Result:
+        """Call `make` with a redactor; if the user's redactor fails, every text is dropped."""
+        redaction = Redactor(
+            self.functions.counters,
+            record.owner.bounds.text_chars,
+            rules=self.rules,
+            hook=self.redactor,
+        )
+        if self.redactor is None:
+            return make(redaction)
+        try:
+            return self.functions.call(partial(make, redaction))
+        except BaseException as error:  # noqa: BLE001 - the caller's function
+            redaction.fail(describe_error(error))
+            return make(redaction)
+
+    def _learn(self, record: RunRecord, redaction: Redactor) -> tuple[str, DomainPolicy]:
+        """Have a run redacted as a whole, and return its domain with the policy of that."""
+        _, policy = self._domain_and_policy(record, redaction)
+        conversations = self._conversations(record)
+        redaction.learn(record.parts(), policy.privacy_level, record.answers())
+        live_secrets.conversations.recall(conversations, redaction.secrets)
+        live_secrets.conversations.remember(conversations, redaction.secrets)
+        live_secrets.runs.remember([(str(record.run_id),)], redaction.secrets)
+        return self._domain_and_policy(record, redaction)
+
+    def _conversations(self, record: RunRecord) -> list[live_secrets.Key]:
+        def texts(names: Iterable[str]) -> list[str]:
+            return [id_text(record.metadata.get(name)) for name in names]
+
+        namespace = texts(self.run_keys.namespace)
+        keys = [("thread", record.thread_id or "")]
+        keys += [("session", text) for text in texts(self.run_keys.session)]
+        return [(kind, text, *namespace) for kind, text in keys if text]
+
+    def _domain_and_policy(
+        self, record: RunRecord, redaction: Redactor
+    ) -> tuple[str, DomainPolicy]:
+        # The run's own metadata named it, so it is as little to be trusted as the run's text.
+        domain = (record.domain and redaction.name(record.domain, "aggregated")) or self.domain
+        domain = self.domain if redaction.has_failed else domain
+        return domain, self.policy_for(domain)
+
+    def _run(
+        self, record: RunRecord, step_list: StepList, redaction: Redactor
+    ) -> tuple[Run, Judge | None]:
+        domain, policy = self._learn(record, redaction)
+        warn_of_domain(domain, self.domains)
+        level = policy.privacy_level
+        earlier = record.earlier_part or EarlierPart()
+        answer = step_list.last_thought if record.answer is None else record.answer
+        ended_well = (
+            record.ending == "finished"
+            and not record.claims.has_reached_limit
+            and not step_list.is_incomplete
+        )
+        success = looks_successful(
+            answer,
+            ended_well=ended_well,
+            unresolved_error=step_list.unresolved_error,
+            last_call_failed=step_list.last_call_failed and not record.claims.has_structured_answer,
+            ends_on_action=step_list.ends_on_action,
+        )
+        trace = build_trace(
+            record,
+            step_list,
+            domain=domain,
+            agent_id=self.agent_id,
+            policy=policy,
+            verdict=choose_outcome(success),
+            answer=answer,
+            redaction=redaction,
+        )
+        live_secrets.runs.remember([(trace.id,)], redaction.secrets)
+        run = Run(
+            trace=trace,
+            run_id=record.run_id,
+            policy=policy,
+            looked_successful=success,
+            failed=bool(record.error),
+            proves_failure=not ended_well,
+            reported=self._reported(record, lambda note: redaction.text(note, level)),
+            structured=record.claims.confidence,
+            token_probability=mean_probability(record.claims.logprobs),
+            task=_task(record.metadata) or earlier.task,
+            withheld="redaction failed" if redaction.has_failed or earlier.withheld else None,
+            registry=self.registry,
+            keys=self._keys(record, redaction),
+            dropped=_dropped(record),
+            external_traces=record.external_traces,
+            shown=tuple(record.shown.values()),
+        )
+        return run, self._judge_of(record, domain, step_list, answer, success=success)
+
+    def _keys(self, record: RunRecord, redaction: Redactor) -> RunKeys:
+        """Return the keys to find the run by; strictly redacted, because the log has them, too."""
+
+        def form(kind: Kind, text: str) -> str | None:
+            return stored_form(kind, text, self.rules, redaction.is_unchanged)
+
+        keys = collect(self.run_keys, record.metadata, record.tags, record.name, form)
+        for metadata in record.inner_namespaces:
+            inner = RunKeys(namespace=namespace_in(self.run_keys, metadata, form))
+            keys = keys.after(inner)  # if that is another one, it is shown to no other run
+        return keys.after(None if record.earlier_part is None else record.earlier_part.keys)
+
+    def _reported(self, record: RunRecord, redact: Callable[[str], str]) -> Verdict | None:
+        """Return the verdict that came before the run ended: by the event, or by the handler."""
+        verdict: Verdict | None
+        if isinstance(record.verdict, Verdict):
+            verdict = record.verdict.with_certainty()
+        else:
+            try:
+                verdict = read_verdict(record.verdict, OUTCOME_EVENT)
+            except VerdictError as error:
+                what = f"the verdict of the {OUTCOME_EVENT} is invalid"
+                self.functions.report_failure("outcome_errors", what, error)
+                return None
+        if verdict is None or verdict.note is None:
+            return verdict
+        return replace(verdict, note=redact(verdict.note))
+
+    def _judge_of(
+        self, record: RunRecord, domain: str, step_list: StepList, answer: str, *, success: bool
+    ) -> Judge | None:
+        outcome = self.outcome
+        if outcome is None:
+            return None
+
+        def judge() -> object:
+            return outcome(
+                FinishedRun(
+                    run_id=record.run_id,
+                    domain=domain,
+                    objective=record.objective or record.fallback_objective,
+                    steps=tuple(
+                        TraceStep.model_validate(clean_json(step)) for step in step_list.steps
+                    ),
+                    answer=answer,
+                    output=record.claims.output,
+                    error=record.error,
+                    success=success,
+                    metadata=record.metadata,
+                )
+            )
+
+        return judge
+
+    def redact_note(self, verdict: Verdict, run: str, level: str = "aggregated") -> Verdict:
+        """Redact the note of a verdict; by default at the strictest level, whatever run it is for.
+
+        Args:
+            verdict: The verdict.
+            run: The id of the run; what a run of this process has named goes from its note.
+            level: The privacy level.
+        """
+        note = verdict.note
+        if note is None:
+            return verdict
+        redaction = Redactor(
+            self.functions.counters, LONGEST_NOTE_CHARS, rules=self.rules, hook=self.redactor
+        )
+        live_secrets.runs.recall([(run,)], redaction.secrets)
+        if self.redactor is None:
+            return replace(verdict, note=redaction.text(note, level))
+        try:
+            note = self.functions.call(partial(redaction.text, note, level))
+        except BaseException as error:  # noqa: BLE001 - the caller's function
+            redaction.fail(describe_error(error))
+            note = redaction.text(note, level)
+        return replace(verdict, note=note)
+
+
+def _dropped(record: RunRecord) -> dict[str, int]:
+    """Return how many steps and texts of a run there was no room for; without those that are 0."""
+    counts = {"steps": record.timeline.dropped, "texts": record.dropped_texts}
+    return {name: count for name, count in counts.items() if count}
+
+
+@default_on_error(None)
+def _task(metadata: Mapping[str, Any]) -> str | None:
+    """Return a hash of the task id in the metadata: it finds repeats and does not reveal the id."""
+    task = metadata.get("kp_task")
+    if not isinstance(task, str | int | UUID):
+        return None
+    if isinstance(task, str):
+        text = str.__str__(task)
+    elif isinstance(task, int) and task.bit_length() > _LARGE_TASK_BITS:
+        text = hex(task)  # Python refuses to write a large integer in decimals
+    else:
+        text = str(task)
+    return sha256(text.encode(errors="replace")).hexdigest()
