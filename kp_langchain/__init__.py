@@ -131,4 +131,4 @@ def __dir__() -> list[str]:
 
 
 if os.environ.get("KP_CAPTURE", "") not in ("", "0", "false", "False"):
-    import_module("kp_langchain.recording.process_capture").register()
+    import_module("kp_langchain.recording.capture").register()

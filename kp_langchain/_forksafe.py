@@ -1,26 +1,31 @@
-"""Locks that survive a fork, and sections that a fork waits for."""
+"""What a fork means for this package: one gate that it waits for, and one hook in the child.
+
+A forked child has the memory of its parent and one thread. A lock that another thread held at the
+fork stays locked there for ever.
+"""
 
 from __future__ import annotations
 
 import os
 import threading
-import time
 import weakref
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from operator import attrgetter
+from typing import Protocol
+
+# Long enough for an import, which holds locks of Python's.
+_FORK_PATIENCE_S = 10.0
 
 
 class ForkSafeLock:
     """A re-entrant lock for `with` that a forked child can acquire.
 
-    A child inherits locks in their state at the fork. A lock held by another thread would stay
-    locked for ever, because that thread does not exist in the child; such a lock is replaced there.
-    A lock held by the forking thread stays held, so that the `with` block can be left on both
-    sides. The lock is re-entrant because the garbage collector may call code that acquires it
-    again. `with` calls the methods of the inner lock directly: in an `__enter__` written in Python,
-    a signal handler could raise after the lock is acquired and before the block is entered, and the
-    lock would never be released.
+    In the child, a lock held by another thread is replaced. A lock held by the forking thread stays
+    held, so that the `with` block can be left on both sides. The lock is re-entrant because the
+    garbage collector may call code that acquires it again. `with` calls the methods of the inner
+    lock directly: in an `__enter__` written in Python, a signal handler could raise after the lock
+    is acquired and before the block is entered, and the lock would never be released.
     """
 
     __slots__ = ("__weakref__", "_lock")
@@ -29,7 +34,7 @@ class ForkSafeLock:
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
-        _LOCKS.add(self)
+        _locks.add(self)
 
     @property
     def is_held_here(self) -> bool:
@@ -43,168 +48,132 @@ class ForkSafeLock:
             self._lock = threading.RLock()
 
 
-class NoForkSection:
-    """A `with` block that a fork of this process waits for; a re-entrant mutex.
+class ForkGate:
+    """A `with` block that a fork of this process waits for, 10 s at most; re-entrant.
 
-    A fork in the middle of a database operation, an import or a model's work copies locked locks,
-    which the child could never acquire. While a fork waits, a thread outside all sections may not
-    enter one. There is one exception: a thread that holds a `ForkSafeLock` may enter as long as the
-    fork waits for some thread inside, because that thread may need the lock to leave. A thread
-    inside a section may enter others, because the fork waits for it anyway.
-
-    Args:
-        patience_s: The longest that a fork waits for a thread inside, in seconds; by default 10.
-            Use a short time for work that others may delay, such as a database operation, and a
-            long time for work that must not be copied unfinished, such as the loading of a model.
+    Inside is what must not be copied unfinished: a database operation, an import, a matrix product
+    or a model's work. Any number of threads may be inside. While a fork waits, no other thread
+    enters. There is one gate, `fork_gate`.
     """
-
-    def __init__(self, *, patience_s: float | None = None) -> None:
-        self._patience_s = patience_s
-        self._lock = ForkSafeLock()
-
-    def __enter__(self) -> None:
-        _SECTIONS.enter(self)
-        try:
-            self._lock.__enter__()
-        except BaseException:  # a signal handler raised while this thread waited
-            _SECTIONS.leave(self)
-            raise
-
-    def __exit__(self, *_: object) -> None:
-        self._lock.__exit__(None, None, None)
-        _SECTIONS.leave(self)
-
-    @property
-    def patience_s(self) -> float:
-        """The longest that a fork waits for a thread inside, in seconds."""
-        return _FORK_PATIENCE_S if self._patience_s is None else self._patience_s
-
-
-@contextmanager
-def allow_forks() -> Iterator[None]:
-    """Let forks proceed inside the block, even if the calling thread is in a section.
-
-    Use it to wait for another thread or process.
-    """
-    sections = _SECTIONS.sections_of_this_thread()
-    for section in reversed(sections):
-        section.__exit__()
-    try:
-        yield
-    finally:
-        for section in sections:
-            section.__enter__()
-
-
-def wait_until_outside(threads: Collection[threading.Thread], timeout_s: float) -> bool:
-    """Wait until none of `threads` is in a section.
-
-    Args:
-        threads: Threads that have been started.
-        timeout_s: The longest wait in seconds.
-
-    Returns:
-        False if a thread is still in a section after that time.
-    """
-    return _SECTIONS.wait_until_outside({thread.ident for thread in threads}, timeout_s)
-
-
-class _Sections:
-    """The sections that each thread is in; forks wait for them."""
 
     def __init__(self) -> None:
-        self._inside: dict[int, list[NoForkSection]] = {}
-        self._forking_threads: set[int] = set()
-        self._awaited_threads: set[int] = set()  # inside when a fork started to wait
         self._condition = threading.Condition()
+        self._depths: dict[int, int] = {}  # how often each thread inside has entered
+        self._forking_threads: set[int] = set()
 
-    def enter(self, section: NoForkSection) -> None:
+    def __enter__(self) -> None:
+        self._enter(1)
+
+    def __exit__(self, *_: object) -> None:
         me = threading.get_ident()
         with self._condition:
-            while self._forking_threads - {me} and me not in self._inside:
-                if self._awaited_threads and _holds_a_lock():
-                    break  # a thread inside may wait for that lock; one that enters later does not
-                self._condition.wait()
-            self._inside.setdefault(me, []).append(section)
-
-    def leave(self, section: NoForkSection) -> None:
-        me = threading.get_ident()
-        with self._condition:
-            sections = self._inside[me]
-            sections.remove(section)
-            if not sections:
-                del self._inside[me]
-                self._awaited_threads.discard(me)
+            self._depths[me] -= 1
+            if not self._depths[me]:
+                del self._depths[me]
                 self._condition.notify_all()
 
-    def sections_of_this_thread(self) -> list[NoForkSection]:
-        return list(self._inside.get(threading.get_ident(), ()))
-
-    def wait_until_outside(self, threads: set[int | None], timeout_s: float) -> bool:
+    @contextmanager
+    def opened(self) -> Iterator[None]:
+        """Let forks proceed inside the block, where this thread only waits for others."""
         with self._condition:
-            return self._condition.wait_for(lambda: threads.isdisjoint(self._inside), timeout_s)
+            depth = self._depths.pop(threading.get_ident(), 0)
+            self._condition.notify_all()
+        try:
+            yield
+        finally:
+            if depth:
+                self._enter(depth)
+
+    def wait_for(self, threads: Collection[threading.Thread], timeout_s: float) -> bool:
+        """Wait until none of `threads` is inside; return False if that takes too long."""
+        idents = {thread.ident for thread in threads}
+        with self._condition:
+            return self._condition.wait_for(lambda: idents.isdisjoint(self._depths), timeout_s)
+
+    def _enter(self, times: int) -> None:
+        me = threading.get_ident()
+        with self._condition:
+            while me not in self._depths and self._forking_threads - {me}:
+                self._condition.wait()
+            self._depths[me] = self._depths.get(me, 0) + times
 
     def before_fork(self) -> None:
-        me = threading.get_ident()
-        began = time.monotonic()
+        """Wait until no other thread is inside, but not for threads that fork as well."""
         with self._condition:
-            self._forking_threads.add(me)
-            self._awaited_threads.update(self._inside.keys() - self._forking_threads)
+            self._forking_threads.add(threading.get_ident())
             self._condition.notify_all()
-            while (left_s := began + self._patience_s(me) - time.monotonic()) > 0:
-                self._condition.wait(left_s)
-            self._awaited_threads.clear()
-
-    def _patience_s(self, me: int) -> float:
-        """Return how long a fork by `me` waits for the threads inside, in seconds; 0 if none is."""
-        return max(
-            (
-                section.patience_s
-                for thread, sections in self._inside.items()
-                # Threads that fork at the same time do not wait for each other.
-                if thread not in self._forking_threads and thread != me
-                for section in sections
-            ),
-            default=0.0,
-        )
+            self._condition.wait_for(
+                lambda: self._depths.keys() <= self._forking_threads, _FORK_PATIENCE_S
+            )
 
     def after_fork_in_parent(self) -> None:
+        """Let others enter again."""
         with self._condition:
             self._forking_threads.discard(threading.get_ident())
             self._condition.notify_all()
 
     def after_fork_in_child(self) -> None:
+        """Forget all threads but the one that is left."""
         me = threading.get_ident()
         self._condition = threading.Condition()
         self._forking_threads = set()
-        self._awaited_threads = set()
-        self._inside = {me: self._inside[me]} if me in self._inside else {}
+        self._depths = {me: self._depths[me]} if me in self._depths else {}
 
 
-_FORK_PATIENCE_S = 10.0
-_MOST_ATTEMPTS = 10
-_LOCKS: weakref.WeakSet[ForkSafeLock] = weakref.WeakSet()
-_SECTIONS = _Sections()
+class GatedLock:
+    """A re-entrant lock for `with` whose holder is inside the gate, so that a fork waits for it."""
 
+    def __init__(self) -> None:
+        self._lock = ForkSafeLock()
 
-def _holds_a_lock() -> bool:
-    for _ in range(_MOST_ATTEMPTS):
+    def __enter__(self) -> None:
+        fork_gate.__enter__()
         try:
-            return any(lock.is_held_here for lock in list(_LOCKS))
-        except RuntimeError:  # another thread added a lock during the iteration
-            pass
-    return True
+            self._lock.__enter__()
+        except BaseException:  # a signal handler raised while this thread waited
+            fork_gate.__exit__()
+            raise
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.__exit__(None, None, None)
+        fork_gate.__exit__()
+
+
+class ForkAware(Protocol):
+    """What starts anew in a forked child."""
+
+    def leave_to_parent(self) -> None:
+        """Forget what belongs to the parent: threads, connections, and what waits for them."""
+
+
+def leave_in_child(owner: ForkAware) -> None:
+    """Call `owner.leave_to_parent` in each forked child, as long as the owner lives."""
+    _owners.add(owner)
+
+
+def call_in_child(function: Callable[[], object]) -> None:
+    """Call a function in each forked child."""
+    _functions.append(function)
 
 
 def _after_fork_in_child() -> None:
-    for lock in list(_LOCKS):
+    for lock in list(_locks):
         lock._renew_if_orphaned()  # noqa: SLF001 - same module
-    _SECTIONS.after_fork_in_child()
+    fork_gate.after_fork_in_child()
+    for function in _functions:
+        function()
+    for owner in list(_owners):
+        owner.leave_to_parent()
 
+
+_locks: weakref.WeakSet[ForkSafeLock] = weakref.WeakSet()
+_owners: weakref.WeakSet[ForkAware] = weakref.WeakSet()
+_functions: list[Callable[[], object]] = []
+fork_gate = ForkGate()
 
 if hasattr(os, "register_at_fork"):  # missing on Windows, which has no fork
     os.register_at_fork(
-        before=_SECTIONS.before_fork,
-        after_in_parent=_SECTIONS.after_fork_in_parent,
+        before=fork_gate.before_fork,
+        after_in_parent=fork_gate.after_fork_in_parent,
         after_in_child=_after_fork_in_child,
     )

@@ -1,9 +1,11 @@
-"""Read files that only their owner may read."""
+"""Files that only their owner may read: created, and read."""
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
+from contextlib import suppress
 from pathlib import Path
 
 from kp_langchain.errors import ConfigError
@@ -39,3 +41,25 @@ def read_private_file(path: Path, max_bytes: int, kind: str) -> bytes | None:
     if os.name == "posix" and mode & _OTHERS:
         raise ConfigError(f"others may read the {kind} {path}; run: chmod 600 {path}")
     return content
+
+
+def make_private(path: Path) -> None:
+    """Create an empty file at `path` with mode 0600, and its parent folders with 0700.
+
+    An existing file or folder keeps its contents and its mode.
+
+    Raises:
+        OSError: The file cannot be created, or is not a file that may be read and written.
+    """
+    for folder in reversed(path.parents):
+        folder.mkdir(mode=0o700, exist_ok=True)
+    with suppress(FileExistsError):
+        # Created here, because SQLite would create it with the umask. An existing file is not
+        # opened: closing it would release every lock that this process's SQLite holds on it, and
+        # another process would then delete the log that is in use.
+        os.close(os.open(path.resolve(), os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
+        return
+    if path.is_dir():
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    if not os.access(path, os.R_OK | os.W_OK):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))

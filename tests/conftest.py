@@ -135,7 +135,7 @@ def caplog(
     caplog.handler.removeFilter(is_of_this_test)
 
 
-_OF_ONE_TEST = ("kp_sender", "kp_langchain store")  # the other threads are the whole process's
+_OF_ONE_TEST = ("kp_sender", "kp_scores")  # the other threads are the whole process's
 
 
 @pytest.fixture

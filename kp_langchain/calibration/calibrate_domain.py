@@ -18,7 +18,7 @@ from kp_langchain.calibration.hypothetical_score import estimated_score, hypothe
 from kp_langchain.calibration.labelled_run import LabelledRun
 from kp_langchain.calibration.later_verdicts import LaterVerdicts, later_verdicts
 from kp_langchain.calibration.model import ConfidenceModel
-from kp_langchain.gate.recent_values import WINDOW
+from kp_langchain.gate.check import WINDOW
 
 if TYPE_CHECKING:
     from kp_langchain.config import Settings

@@ -81,7 +81,7 @@ def send_now(store: TraceStore, registry: Registry, timeout_s: float) -> bool:
     with store.outbox.changing():
         standing = store.outbox.standing(registry.url, registry.key_id)
         if standing.stopped:
-            store.outbox.save(replace(standing, quiet_until=None, quiet_s=0.0, stopped=False))
+            store.outbox.save(replace(standing, quiet_until=None, stopped=False))
     return sender_for(store, registry).drain(timeout_s)
 
 

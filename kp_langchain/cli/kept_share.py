@@ -11,7 +11,7 @@ from kp_langchain.gate.check import pass_rate_of
 
 if TYPE_CHECKING:
     from kp_langchain.domain_policy import DomainPolicy, Gate
-    from kp_langchain.gate.recent_values import JudgedRun
+    from kp_langchain.gate.check import JudgedRun
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from kp_langchain.cli.output import say, say_json
 from kp_langchain.cli.score_sending import send_scores
 from kp_langchain.errors import UnknownRunError
 from kp_langchain.printable import printable, short_id
-from kp_langchain.store.notes import redact_note, redactor_of
+from kp_langchain.store.verdicts import redact_note, redactor_of
 from kp_langchain.verdict import counting
 
 if TYPE_CHECKING:

@@ -11,12 +11,11 @@ from kp_langchain.calibration.model import ConfidenceModel
 from kp_langchain.cli.kept_share import KeptShare
 from kp_langchain.errors import MissingExtraError
 from kp_langchain.printable import printable
-from kp_langchain.store.confidence_models import InstalledModel
 
 if TYPE_CHECKING:
     from kp_langchain.calibration.later_verdicts import LaterVerdicts
     from kp_langchain.domain_policy import DomainPolicy
-    from kp_langchain.store import TraceStore
+    from kp_langchain.store import InstalledModel, TraceStore
 
 
 def leaning_lines(model: ConfidenceModel) -> Iterator[str]:

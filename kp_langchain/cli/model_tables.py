@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from rich.console import RenderableType
 from rich.table import Table
@@ -19,7 +20,9 @@ from kp_langchain.cli.model_lines import leaning_lines
 from kp_langchain.cli.output import visible
 from kp_langchain.cli.plain_tables import INDENT, indent, plain_table
 from kp_langchain.printable import printable
-from kp_langchain.store.confidence_models import InstalledModel
+
+if TYPE_CHECKING:
+    from kp_langchain.store import InstalledModel
 
 _TERMS_SHOWN = 20
 

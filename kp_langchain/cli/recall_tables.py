@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from kp_langchain.recall.example import Example, Examples
     from kp_langchain.store import TraceStore
-    from kp_langchain.store.recall_queries import Eligibility
+    from kp_langchain.store.vector_queries import Eligibility
 
 EXPLAIN = (
     "Explain one: kp-langchain review show ID\n"

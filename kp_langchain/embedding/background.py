@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 import importlib
-import os
 import threading
 import time
 from collections import deque
@@ -16,9 +15,8 @@ from concurrent.futures import (
 from typing import TYPE_CHECKING, TypeAlias
 
 from kp_langchain import novelty_sources
-from kp_langchain._forksafe import NoForkSection, allow_forks, wait_until_outside
+from kp_langchain._forksafe import fork_gate, leave_in_child
 from kp_langchain.embedding.embedding_result import Embedding, embed_texts, origin
-from kp_langchain.embedding.local_models import FORK_PATIENCE_S
 
 if TYPE_CHECKING:
     from kp_langchain.embedding.embedder_protocol import Embedder
@@ -41,7 +39,6 @@ class _Queue:
         self.load: EmbeddingFuture | None = None
         self.overdue: EmbeddingFuture | None = None
         self.thread: threading.Thread | None = None
-        self.undisturbed = NoForkSection(patience_s=FORK_PATIENCE_S)
 
 
 class Background:
@@ -61,18 +58,17 @@ class Background:
     def __init__(self) -> None:
         self._ended_at: float | None = None
         self._has_exit_hook = False
-        self._undisturbed = NoForkSection()
-        self._reset()
-        if hasattr(os, "register_at_fork"):
-            os.register_at_fork(after_in_child=self._reset)
+        self.leave_to_parent()
+        leave_in_child(self)
 
-    def _reset(self) -> None:
+    def leave_to_parent(self) -> None:
+        """Start without texts, in a forked child."""
         self._queues: dict[int, _Queue] = {}
         self._lock = threading.Lock()
 
     def submit(self, embedder: Embedder, text: str) -> EmbeddingFuture | None:
         """Queue a text and return its future; None if 1,000 texts wait or the process is ending."""
-        with self._undisturbed, self._lock:  # in this order: a fork waits for the lock's owner
+        with fork_gate, self._lock:  # in this order: a fork waits for the lock's owner
             queue = self._queue(embedder)
             if queue is None or len(queue.waiting) >= _QUEUE_MAX:
                 return None
@@ -115,7 +111,7 @@ class Background:
             False if the model is still loading. True also if the process is ending and waits no
             longer for the model.
         """
-        with self._undisturbed, self._lock:
+        with fork_gate, self._lock:
             queue = self._queues.get(id(origin(embedder)))
             load = None if queue is None else queue.load
             if load is None:
@@ -125,7 +121,7 @@ class Background:
                 load = queue.load = Future()
                 queue.waiting.appendleft((_READY, load))
         until = None if timeout_s is None else time.monotonic() + timeout_s
-        with allow_forks():
+        with fork_gate.opened():
             while not load.done() and not self._gave_up(embedder):
                 left_s = _LOOK_EVERY_S if until is None else until - time.monotonic()
                 if left_s <= 0:
@@ -180,7 +176,7 @@ class Background:
                     return
                 text, future = queue.waiting.popleft()
             if future.set_running_or_notify_cancel():
-                with queue.undisturbed:
+                with fork_gate:
                     self._embed(queue.embedder, text, future)
 
     def _embed(self, embedder: Embedder, text: str, future: EmbeddingFuture) -> None:
@@ -206,7 +202,7 @@ class Background:
             if future.set_running_or_notify_cancel():
                 future.set_result(Embedding(None, novelty_sources.STILL_LOADING))
         threads = [queue.thread for queue in queues if queue.thread is not None]
-        wait_until_outside(threads, _EXIT_PATIENCE_S)
+        fork_gate.wait_for(threads, _EXIT_PATIENCE_S)
 
 
 background = Background()

@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kp_langchain._forksafe import ForkSafeLock, NoForkSection, allow_forks
+from kp_langchain._forksafe import ForkSafeLock, fork_gate
 from kp_langchain._logging import warn_once
 from kp_langchain.embedding.checks import check_vectors, clean_texts
 from kp_langchain.embedding.identity import NO_IDENTITY, EmbedderIdentity, check_baseline
@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-FORK_PATIENCE_S = 30.0
-"""Longest time in seconds that a fork waits for a model at work; loading one takes longest."""
 
 _RELOAD_PAUSE_S = 300.0
 
@@ -50,7 +48,7 @@ class LocalModel:
     The model runs on one thread of a process of its own, which ends with this one. A forked child
     does not share that process and starts another. If no Python interpreter can be started, as in a
     program frozen into one file, the model runs in this process: the host's settings of
-    torch and ONNX Runtime stay as they are, and forks wait for it, up to 30 s.
+    torch and ONNX Runtime stay as they are, and forks wait for it, up to 10 s.
 
     Args:
         model: Folder of the model, or its name on the hub. By default the setting
@@ -72,7 +70,6 @@ class LocalModel:
             self._baseline = check_baseline(baseline, type(self).__name__)
         self._identity = NO_IDENTITY
         self._lock = ForkSafeLock()
-        self._undisturbed = NoForkSection(patience_s=FORK_PATIENCE_S)
         self._loaded_model: LoadedModel | None = None
         self._failure: EmbedderError | MissingExtraError | None = None
         self._retry_at = 0.0
@@ -151,7 +148,7 @@ class LocalModel:
     def _exclusive_model(self) -> Iterator[LoadedModel]:
         """Reserve the model for the calling thread inside the block; load it if need be."""
         # A fork waits for the thread that uses the model, but not for those that wait their turn.
-        with allow_forks(), self._lock, self._undisturbed:
+        with fork_gate.opened(), self._lock, fork_gate:
             try:
                 yield self._usable_model or self._load()
             except EmbedderError as error:

@@ -32,7 +32,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kp_langchain import errors
-from kp_langchain._forksafe import NoForkSection, allow_forks
+from kp_langchain._forksafe import fork_gate, leave_in_child
 from kp_langchain.embedding.loaded_model import LoadedModel, Loader
 from kp_langchain.errors import EmbedderError, KPError, ModelProcessEndedError
 
@@ -106,7 +106,7 @@ class _ModelProcess:
                 "barred": [name for name, module in sys.modules.items() if module is None],
             }
         )
-        with _STARTING:
+        with fork_gate:  # a forked child must not inherit pipes that it does not know of
             theirs_in, self._requests = os.pipe()
             if os.name == "posix":
                 os.set_blocking(self._requests, False)  # the reader may be frozen
@@ -117,7 +117,7 @@ class _ModelProcess:
             self._silence_s: int | None = None  # no limit for the load: it may download
             self._close = weakref.finalize(self, _close, self._requests, self._answers)
             self._close.atexit = False  # runs that end with this process are scored at exit
-            _PROCESSES.add(self)
+            leave_in_child(self)
             try:
                 self._process = subprocess.Popen(  # noqa: S603 - this interpreter, our program
                     [executable, *_flags(), "-c", program, arguments],
@@ -146,7 +146,7 @@ class _ModelProcess:
             ModelProcessEndedError: The process has ended.
             EmbedderError: Loading failed in another way.
         """
-        with allow_forks():
+        with fork_gate.opened():
             if os.name == "posix":
                 self._process.wait()  # it moves to the background at once: see `serve`
             answer = self._answer()
@@ -163,12 +163,12 @@ class _ModelProcess:
     def _embed(self, texts: list[str]) -> NDArray[np.float32]:
         import numpy as np
 
-        with allow_forks():
+        with fork_gate.opened():
             answer = self._request(len(texts), embed=texts)
         return np.frombuffer(answer["bytes"], dtype=np.float32).reshape(answer["shape"])
 
     def _unreadable_share(self, text: str) -> float:
-        with allow_forks():
+        with fork_gate.opened():
             share: float = self._request(1, unreadable_share=text)["share"]
         return share
 
@@ -245,13 +245,9 @@ class _ModelProcess:
             f"the process that runs the embedding model has not answered for {self._silence_s} s"
         )
 
-    def close(self) -> None:
-        """Close the host's ends of the pipes."""
+    def leave_to_parent(self) -> None:
+        """Close the host's ends of the pipes, in a forked child."""
         self._close()
-
-
-_STARTING = NoForkSection()  # a forked child must not inherit pipes that it does not know of
-_PROCESSES: weakref.WeakSet[_ModelProcess] = weakref.WeakSet()
 
 
 def _close(*descriptors: int) -> None:
@@ -267,15 +263,6 @@ def _flags() -> list[str]:
     """Return the options that exclude the same import paths as here, and the working folder."""
     options = {"ignore_environment": "-E", "no_user_site": "-s", "no_site": "-S"}
     return ["-P", *(option for name, option in options.items() if getattr(sys.flags, name))]
-
-
-def _close_in_child() -> None:
-    for process in list(_PROCESSES):
-        process.close()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_close_in_child)
 
 
 def serve() -> None:

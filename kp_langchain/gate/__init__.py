@@ -3,16 +3,15 @@
 It knows no database: runs and verdicts in, `ScoredTrace` out.
 """
 
-from kp_langchain.gate.decision import Decision, decide
-from kp_langchain.gate.late_verdict import rejudge
-from kp_langchain.gate.scored_trace import Rescored, ScoredTrace
-from kp_langchain.gate.shown_trace import ShownTrace
-from kp_langchain.gate.thresholds import (
+from kp_langchain.gate.check import (
     DEFAULT_THRESHOLDS,
     Threshold,
     default_threshold,
     threshold_of,
 )
+from kp_langchain.gate.judge import rejudge
+from kp_langchain.gate.run import ShownTrace
+from kp_langchain.gate.scored_trace import Decision, Rescored, ScoredTrace, decide
 
 __all__ = [
     "DEFAULT_THRESHOLDS",

@@ -1,22 +1,149 @@
-"""Holds a scored run against its domain's threshold: that of the score, or that of the worth."""
+"""What a scored run is held against: a fixed threshold, or one that holds a pass rate."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
-from kp_langchain.gate.thresholds import threshold_of
+from kp_langchain._forksafe import ForkSafeLock
 from kp_langchain.scoring.rules import SINGLE_THOUGHT
 from kp_langchain.scoring.worth import novelty_factor
 
 if TYPE_CHECKING:
     from kp_langchain.domain_policy import DomainPolicy, Gate
-    from kp_langchain.gate.recent_values import RecentValues
     from kp_langchain.scoring.breakdown import ScoreBreakdown
 
 DEFAULT_PASS_RATE = 0.1
 """The share of runs that passes in a domain with a model whose policy states neither a pass rate
 nor a threshold: that of the built-in thresholds, which are made for confidences without a model."""
+
+WINDOW = 300
+"""So many of the last runs count."""
+
+# Below this, a quantile says little.
+_FEWEST_VALUES = 30
+# A surplus or deficit of passes is made up for within about so many runs. Of 20, 30, 40 and 100, 20
+# kept the share of each 100 recorded runs closest to the promised one, and what was kept was as
+# often right.
+_CATCH_UP_RUNS = 20
+# The share is at most so many times the promised one: otherwise many runs in a row that could not
+# pass, such as repeats, would let nearly all that follow pass.
+_LARGEST_FACTOR = 4.0
+
+
+class Threshold(NamedTuple):
+    """A domain's threshold: by default one for measured novelty and one for unmeasured.
+
+    Attributes:
+        measured: For traces whose novelty was measured against remembered ones.
+        unmeasured: For traces whose novelty could not be measured and is therefore 0.5. A repeated
+            task would get less than 0.5, so this threshold is higher.
+    """
+
+    measured: float
+    unmeasured: float
+
+    def for_score(self, breakdown: ScoreBreakdown) -> float:
+        """Return the threshold, 0 to 1, for a trace by whether its novelty was measured."""
+        return self.unmeasured if breakdown.nearest is None else self.measured
+
+
+DEFAULT_THRESHOLDS: Mapping[str, Threshold] = MappingProxyType(
+    {
+        "default": Threshold(0.59, 0.65),
+        "finance": Threshold(0.61, 0.68),
+        "code": Threshold(0.62, 0.71),
+        "medical": Threshold(0.67, 0.71),
+        "customer_service": Threshold(0.63, 0.74),
+    }
+)
+"""Per domain, the score that about one real run in ten reaches; see tests/benchmarks/README.md."""
+
+
+def threshold_of(domain: str, configured: float | None) -> Threshold:
+    """Return the threshold of a domain.
+
+    Args:
+        domain: The run's domain.
+        configured: The threshold of the domain's policy, 0 to 1; None for the default.
+    """
+    if configured is not None:
+        return Threshold(configured, configured)
+    return DEFAULT_THRESHOLDS.get(domain, DEFAULT_THRESHOLDS["default"])
+
+
+def default_threshold(domain: str, *, novelty_measured: bool) -> float:
+    """Return the threshold (0 to 1) of `domain` where no policy sets one."""
+    threshold = threshold_of(domain, None)
+    return threshold.measured if novelty_measured else threshold.unmeasured
+
+
+class JudgedRun(NamedTuple):
+    """What the gate saw of a run, and decided.
+
+    Attributes:
+        value: Its score or worth, 0 to 1.
+        passes: Whether one more run was kept because of it.
+        pass_rate: The share of runs that was to pass then; None for a fixed threshold.
+    """
+
+    value: float
+    passes: bool
+    pass_rate: float | None
+
+
+class RecentValues:
+    """The scores or worths of a domain's last runs, and which of them passed.
+
+    Values drift: as the novelty memory fills, novelty falls, and a fixed threshold lets fewer and
+    fewer runs pass. So the threshold is the quantile of the last runs that lets a given share pass.
+    If more or fewer runs passed than that, it rises or falls until the share is right again.
+
+    Safe to use from several threads, and after a fork.
+
+    Args:
+        values: Values of runs that the gate never judged, to begin with, such as the held-out ones
+            of the runs that a model was fitted to.
+        judged: Earlier runs that it judged, the oldest first.
+    """
+
+    def __init__(self, values: Iterable[float] = (), judged: Iterable[JudgedRun] = ()) -> None:
+        self._lock = ForkSafeLock()
+        self._values = deque(values, maxlen=WINDOW)
+        # Of each run, the share that was to pass, less 1 if it passed.
+        self._deficits: deque[float] = deque(maxlen=WINDOW)
+        for run in judged:
+            self.add(run)
+
+    def add(self, run: JudgedRun) -> None:
+        """Add a run that the gate has judged."""
+        with self._lock:
+            self._values.append(run.value)
+            if run.pass_rate is not None:
+                self._deficits.append(run.pass_rate - run.passes)
+
+    def threshold(self, pass_rate: float) -> float | None:
+        """Return the threshold at which a share of the next runs should pass.
+
+        Args:
+            pass_rate: The share, above 0, at most 1.
+
+        Returns:
+            The threshold, 0 to 1, or just above the highest value; None while too few runs are
+            known.
+        """
+        with self._lock:
+            if len(self._values) < _FEWEST_VALUES:
+                return None
+            deficit = math.fsum(self._deficits)
+            highest = sorted(self._values, reverse=True)
+        share = max(0.0, pass_rate + deficit / _CATCH_UP_RUNS)
+        share = min(1.0, pass_rate * _LARGEST_FACTOR, share)
+        passing = round(share * len(highest))
+        return highest[passing - 1] if passing else math.nextafter(highest[0], 2.0)
 
 
 class GateCheck(NamedTuple):

@@ -1,16 +1,16 @@
-"""The judge of a new run: its outcome, its score with what is known of that, and the decision.
+"""The judge of a run: its outcome, its score with what is known of that, and the decision.
 
-Pure functions: no database, no threads. A run on which a verdict came later is judged by the same
-steps in `late_verdict`.
+Pure functions: no database, no threads. `judge` is for a new run, `rejudge` for one on which a
+verdict came later.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from kp_langchain.gate.decision import decide
-from kp_langchain.gate.scored_trace import ScoredTrace
+from kp_langchain.gate.scored_trace import ScoredTrace, decide
 from kp_langchain.scoring.changed_outcome import with_outcome
 from kp_langchain.scoring.dimensions import (
     DEFAULT_CONFIDENCE,
@@ -18,7 +18,7 @@ from kp_langchain.scoring.dimensions import (
     estimated_success,
     outcome_confidence,
 )
-from kp_langchain.verdict import Verdict, first_decisive
+from kp_langchain.verdict import CERTAINTY, Verdict, first_decisive
 
 if TYPE_CHECKING:
     from kp_langchain.gate.check import GateCheck
@@ -173,18 +173,68 @@ def judge(
         or decision == "kept"
         or (policy.keep_days > 0 and not run.withheld),
         keep_days=None if policy.keep == "all" else policy.keep_days,
-        task=run.task,
         features=features,
         verdict=verdict,
-        withheld=run.withheld,
-        keys=run.keys,
-        dropped=run.dropped,
-        external_traces=run.external_traces,
-        shown=run.shown,
-        registry=run.registry,
         gate=check.gate,
         pass_rate=check.pass_rate,
         twin_similarity=policy.twin_similarity,
         entry=entry,
-        is_taken_over=run.is_taken_over,
+        **run.facts(),
+    )
+
+
+def rejudge(run: ScoredTrace, verdict: Verdict) -> ScoredTrace:
+    """Score a run again after a verdict, and decide again.
+
+    Everything but the outcome stays as it was when the run happened: novelty, weights, gate,
+    threshold.
+
+    Args:
+        run: The run as the store has it; `keep_body` says whether it still has the trace itself.
+        verdict: The verdict; its note is redacted already.
+
+    Returns:
+        The run with the new outcome, score and decision, and `previous`, the run as given. A trace
+        that the store no longer has, or that is withheld, does not pass. One that passes now is
+        still to be held against the kept traces that it repeats; see `twins`.
+    """
+    trace = run.trace
+    success = trace.metadata.success if verdict.success is None else verdict.success
+    confidence = CERTAINTY[success] if verdict.confidence is None else float(verdict.confidence)
+    features = run.features
+    shape = TraceShape.of(trace) if features is None else TraceShape.from_counts(features)
+    breakdown = with_outcome(
+        run.breakdown,
+        success=success,
+        confidence=confidence,
+        source=verdict.source,
+        shape=shape,
+    )
+    passes = (
+        run.keep_body
+        and run.withheld is None
+        and decide(replace(run, breakdown=breakdown).gated_value, run.threshold) == "kept"
+    )
+    # With keep_days 0, a run that no longer passes is not kept for another verdict.
+    keep_body = run.keep_body and (passes or run.decision != "kept" or run.keep_days != 0)
+    confirmed_by = [*(trace.metadata.validated_by or []), verdict.source]
+    metadata = trace.metadata.model_copy(
+        update={
+            "success": success,
+            "quality_score": breakdown.total,
+            "validated_by": list(dict.fromkeys(confirmed_by)),
+        }
+    )
+    outcome = trace.outcome.model_copy(update={"confidence": confidence})
+    return replace(
+        run,
+        trace=trace.model_copy(update={"metadata": metadata, "outcome": outcome}),
+        breakdown=breakdown,
+        decision="kept" if passes else "below_threshold",
+        keep_body=keep_body,
+        verdict=verdict,
+        previous=run,
+        twin_of=None,
+        similarity_to_twin=None,
+        replaces=(),
     )

@@ -4,26 +4,50 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
-from kp_langchain.gate.decision import Decision, gated_value, may_leave
+from kp_langchain.gate.run import RunFacts
 
 if TYPE_CHECKING:
     from uuid import UUID
 
     from kp_langchain.domain_policy import Gate
-    from kp_langchain.gate.external_trace import ExternalTrace
-    from kp_langchain.gate.shown_trace import ShownTrace
-    from kp_langchain.run_keys import RunKeys
     from kp_langchain.schema import ReasoningTrace
     from kp_langchain.scoring.breakdown import ScoreBreakdown
     from kp_langchain.scoring.novelty_memory import MemoryEntry
     from kp_langchain.verdict import Verdict
 
+Decision = Literal["kept", "below_threshold", "twin"]
+"""What the gate decides on a run.
+
+- `kept`: it passed. What a registry does with it is no part of the decision; the outbox knows that.
+- `below_threshold`: its score or worth is below the threshold, or it is withheld.
+- `twin`: it repeats a kept run that it is not surer than, or one that is surer took its place.
+"""
+
+
+def decide(value: float, threshold: float) -> Decision:
+    """Return `kept` when a score or worth reaches the threshold (both 0 to 1)."""
+    return "kept" if value >= threshold else "below_threshold"
+
+
+def gated_value(gate: str, score: float, worth: float | None) -> float:
+    """Return what is held against the threshold: the worth if that is the gate, else the score."""
+    return worth if gate == "worth" and worth is not None else score
+
+
+def may_leave(visibility: str, privacy_level: str) -> bool:
+    """Return whether runs may leave this machine at all.
+
+    At the privacy level `private` only secrets are redacted, so such runs stay local. `org` is no
+    less public than `network`: a registry need not know who belongs to an organisation.
+    """
+    return visibility != "private" and privacy_level != "private"
+
 
 @dataclass(frozen=True, slots=True)
-class ScoredTrace:
-    """A finished run after scoring.
+class ScoredTrace(RunFacts):
+    """A finished run after scoring. It also has the fields of `RunFacts`.
 
     Attributes:
         trace: The redacted trace, its `metadata.quality_score` set. Without steps where the run was
@@ -37,12 +61,8 @@ class ScoredTrace:
         keep_days: For how many days it has a trace that the gate does not keep, so that a later
             verdict still can; None for good.
         features: What a confidence model reads of the trace, by name.
-        task: Hash of the run's `kp_task`, used to recognise repeats instead of the objective.
         verdict: The verdict that was there when the run was scored, or that it was scored again
             for.
-        withheld: Why the trace must never be contributed, if so.
-        keys: What the run is found by. They stay in the store and the log.
-        registry: URL of the registry to contribute to, if any.
         stored_id: The trace's id as `StoredRun` has it, if the run comes from the store.
         previous: The run as it was scored before the verdict; None for a new run.
         gate: Whether its score or its worth was held against the threshold.
@@ -54,11 +74,6 @@ class ScoredTrace:
         replaces: Ids of the kept traces whose place it takes, because it repeats them and is surer.
             They are twins since.
         entry: Text and vector of the trace, as others are compared with it; None if not known.
-        dropped: How many `steps` and `texts` of the run the recorder had no room for; empty if
-            none.
-        external_traces: Where other tracers recorded it, by the name of the tool.
-        shown: The kept traces that it was shown as examples, or held out from.
-        is_taken_over: Whether it is a run of a process that ended before it judged it.
         stored: Whether it is in the store; False while that cannot be written, or without one.
     """
 
@@ -70,11 +85,7 @@ class ScoredTrace:
     keep_body: bool = True
     keep_days: float | None = None
     features: Mapping[str, float] | None = None
-    task: str | None = None
     verdict: Verdict | None = None
-    withheld: str | None = None
-    keys: RunKeys | None = None
-    registry: str | None = None
     stored_id: str | None = None
     previous: ScoredTrace | None = None
     gate: Gate = "score"
@@ -84,10 +95,6 @@ class ScoredTrace:
     similarity_to_twin: float | None = None
     replaces: tuple[str, ...] = ()
     entry: MemoryEntry | None = field(default=None, compare=False, repr=False)
-    dropped: Mapping[str, int] = field(default_factory=dict)
-    external_traces: Mapping[str, ExternalTrace] = field(default_factory=dict)
-    shown: tuple[ShownTrace, ...] = ()
-    is_taken_over: bool = False
     stored: bool = True
 
     @property
@@ -196,27 +203,19 @@ class Rescored:
     @classmethod
     def of(cls, run: ScoredTrace) -> Rescored:
         """Return what changed of a run that was scored again; nothing of one without `previous`."""
-        before = run.previous or run
+        before = _changeable(run.previous or run)
         return cls(
             trace_id=run.stored_id or run.trace.id,
             run_id=str(run.run_id),
             domain=run.trace.metadata.task_domain,
             threshold=run.threshold,
             kept=run.keep_body,
-            success_before=before.trace.metadata.success,
-            success=run.trace.metadata.success,
-            confidence_before=before.trace.outcome.confidence,
-            confidence=run.trace.outcome.confidence,
-            score_before=before.breakdown.total,
-            score=run.breakdown.total,
-            decision_before=before.decision,
-            decision=run.decision,
             gate=run.gate,
-            worth_before=before.worth,
-            worth=run.worth,
             twin_of=run.twin_of,
             similarity_to_twin=run.similarity_to_twin,
             replaces=run.replaces,
+            **_changeable(run),
+            **{f"{name}_before": value for name, value in before.items()},
         )
 
     @property
@@ -232,7 +231,14 @@ class Rescored:
     @property
     def changed(self) -> bool:
         """Whether anything is other than before."""
-        return any(
-            getattr(self, name) != getattr(self, f"{name}_before")
-            for name in ("success", "confidence", "score", "worth", "decision")
-        )
+        return any(getattr(self, name) != getattr(self, f"{name}_before") for name in _CHANGEABLE)
+
+
+_CHANGEABLE = ("success", "confidence", "score", "worth", "decision")
+
+
+def _changeable(run: ScoredTrace) -> dict[str, Any]:
+    """Return what a verdict may change of a run, by name."""
+    trace, score = run.trace, run.breakdown.total
+    values = (trace.metadata.success, trace.outcome.confidence, score, run.worth, run.decision)
+    return dict(zip(_CHANGEABLE, values, strict=True))

@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple
 
-from kp_langchain._forksafe import NoForkSection
-from kp_langchain.gate.decision import may_leave
+from kp_langchain._forksafe import fork_gate
+from kp_langchain.gate.scored_trace import may_leave
 from kp_langchain.scoring.dimensions import novelty
 
 if TYPE_CHECKING:
@@ -180,7 +180,8 @@ def _cosines(vector: NDArray[np.float32], others: Sequence[object]) -> list[floa
     """Return the cosine similarity of a vector with others of its length; 0 for one of zeros."""
     import numpy as np
 
-    with _section, np.errstate(over="ignore", invalid="ignore"):
+    # A child forked in the middle of a matrix product may hang in its own.
+    with fork_gate, np.errstate(over="ignore", invalid="ignore"):
         query = np.asarray(vector, dtype=np.float32)
         rows = np.array(others, dtype=np.float32)
         lengths, own_length = np.linalg.norm(rows, axis=1), np.linalg.norm(query)
@@ -199,6 +200,3 @@ def _are_comparable(one: MemoryEntry, other: MemoryEntry) -> bool:
     if one.vector is None or other.vector is None or len(one.vector) != len(other.vector):
         return False
     return one.identity is other.identity or one.identity == other.identity
-
-
-_section = NoForkSection()  # a child forked in the middle of a matrix product may hang in its own

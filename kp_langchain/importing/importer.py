@@ -71,26 +71,20 @@ class Importer:
     ) -> None:
         options = HandlerOptions(
             domain=domain,
-            policy=None,
             scorer=scorer,
             store=store,
-            registry=None,
-            outcome=None,
-            verifiers=(),
-            verifier_timeout_s=10.0,
             agent_id=agent_id,
             on_scored=self._receive,
-            objective=None,
-            redactor=None,
             send_scores_to=(),
         )
         options.check()
         # What a paused run recorded stays in memory: its resumption is in the same file, or nowhere
         # that a later import would find again.
-        parts = assemble(options, settings.model_copy(update={"paused_days": 0.0}), ReplayRecorder)
-        if not isinstance(parts.recorder, ReplayRecorder):
+        memory_only = settings.model_copy(update={"paused_days": 0.0})
+        recorder, self._intake = assemble(options, memory_only, ReplayRecorder)
+        if not isinstance(recorder, ReplayRecorder):
             raise TypeError("the recorder does not replay")
-        self._store, self._recorder, self._intake = store, parts.recorder, parts.intake
+        self._store, self._recorder = store, recorder
         self._scored: dict[UUID, ScoredTrace] = {}
         self._group_size = min(_RUNS_AT_ONCE, settings.max_queue)
         self._is_ready = False

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 from uuid import UUID
 
-from kp_langchain.gate.external_trace import ExternalTrace
+from kp_langchain.gate.run import ExternalTrace
 from kp_langchain.importing.call_values import (
     call_output,
     chain_value,

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 from uuid import UUID
 
-from kp_langchain.gate.external_trace import ExternalTrace
+from kp_langchain.gate.run import ExternalTrace
 from kp_langchain.verdict import Verdict
 
 RecordedKind = Literal["chain", "model", "tool", "retriever"]

@@ -7,14 +7,14 @@ from datetime import UTC, datetime
 from typing import Literal
 from uuid import UUID
 
-from kp_langchain.gate.external_trace import ExternalTrace
+from kp_langchain.gate.run import ExternalTrace
 from kp_langchain.importing.errors import Exceptions
 from kp_langchain.importing.recorded_run import ModelAnswer, RecordedCall, RecordedRun
 from kp_langchain.recording.calls import Call, CallKind
 from kp_langchain.recording.from_messages import replay_messages
+from kp_langchain.recording.langchain_context import Start
 from kp_langchain.recording.recorder import Recorder
 from kp_langchain.recording.run_record import Ending, RunRecord
-from kp_langchain.recording.run_start import Start
 from kp_langchain.recording.run_tree import OpenRun, RunTree
 from kp_langchain.recording.safe_reads import clip
 
@@ -63,11 +63,10 @@ class ReplayRecorder(Recorder):
 
     def _pause(self, root: RunRecord) -> None:
         super()._pause(root)
-        if root.pause is not None:
-            root.pause.paused_at = self._now() or root.pause.paused_at
+        root.paused_at = self._now() or root.paused_at
 
-    def _settle(self, root: RunRecord, ending: Ending) -> None:
-        super()._settle(root, ending)
+    def _hand_over(self, root: RunRecord, ending: Ending) -> None:
+        super()._hand_over(root, ending)
         if ending in ("paused", "cancelled"):
             self.fate = ending
         else:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 from uuid import UUID
 
-from kp_langchain.gate.external_trace import ExternalTrace
+from kp_langchain.gate.run import ExternalTrace
 from kp_langchain.importing.call_values import set_tool_call_ids
 from kp_langchain.importing.errors import error_in_text, error_of
 from kp_langchain.importing.ids import span_uuid

@@ -12,7 +12,7 @@ from uuid import UUID
 
 from kp_langchain._quiet_loggers import quiet_loggers
 from kp_langchain.errors import KPError, status_of
-from kp_langchain.gate.external_trace import ExternalTrace
+from kp_langchain.gate.run import ExternalTrace
 from kp_langchain.integrations.run_scores import RunScore, run_scores, send_each
 from kp_langchain.integrations.tool_feedback import (
     ToolFeedback,

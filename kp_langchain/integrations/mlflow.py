@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, ClassVar
 from uuid import UUID
 
-from kp_langchain.gate.external_trace import ExternalTrace
+from kp_langchain.gate.run import ExternalTrace
 from kp_langchain.integrations.packages import import_package
 from kp_langchain.integrations.run_scores import RunScore, run_scores, send_each
 from kp_langchain.integrations.tool_feedback import (

@@ -11,7 +11,7 @@ from kp_langchain.recording.outcome import FinishedRun
 from kp_langchain.verdict import is_unit
 
 if TYPE_CHECKING:
-    from kp_langchain.recording.verifiers import Verifier
+    from kp_langchain.recording.outcome import Verifier
 
 __all__ = ["verifier_of"]
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from uuid import UUID
 
 from kp_langchain.errors import NOT_FOUND, status_of
-from kp_langchain.gate.external_trace import ExternalTrace
+from kp_langchain.gate.run import ExternalTrace
 from kp_langchain.integrations.packages import import_package
 from kp_langchain.integrations.run_scores import run_scores
 from kp_langchain.integrations.tool_feedback import (

@@ -13,7 +13,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, ClassVar, Protocol, TypeVar
 
 from kp_langchain.errors import ConfigError, KPError, VerdictError, status_of
-from kp_langchain.gate.external_trace import ExternalTrace
+from kp_langchain.gate.run import ExternalTrace
 from kp_langchain.integrations.run_scores import PREFIX
 from kp_langchain.recording.score_receivers import new_receiver
 from kp_langchain.recording.verdict_reader import read_success

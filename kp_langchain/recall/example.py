@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from kp_langchain.gate.shown_trace import ShownTrace
+from kp_langchain.gate.run import ShownTrace
 from kp_langchain.recall.few_shot import FewShot, compose_few_shot
 
 if TYPE_CHECKING:

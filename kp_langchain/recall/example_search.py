@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from pydantic import ValidationError
 
-from kp_langchain._forksafe import ForkSafeLock, allow_forks
+from kp_langchain._forksafe import ForkSafeLock
 from kp_langchain.config import Settings
 from kp_langchain.embedding.embedder_protocol import resolve_embedder
 from kp_langchain.embedding.embedding_result import embed_texts, is_ready
@@ -98,8 +98,7 @@ class ExampleSearch:
             EmbedderError, MissingExtraError: As for `find`.
         """
         try:
-            with allow_forks():  # a foreign embedder may take its time
-                return embed_texts(self._embedder, tasks)
+            return embed_texts(self._embedder, tasks)
         finally:
             self._answered_in = os.getpid()
 

@@ -23,8 +23,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from kp_langchain.recall.same_task import task_numbers
-
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
@@ -44,6 +42,9 @@ _SHARE_OF_STRANGERS = 0.02  # of a domain's own tasks, so many may have no examp
 _PRIOR_TASKS = 3  # for so many the default counts
 _OTHERS = 3  # the similarity to this one says how similar the tasks of a domain are
 _MOST_SAMPLED = 1000
+
+# Traces whose tasks are at least so similar, of 1, are taken as runs of one task.
+_SAME_TASK = 0.95
 
 
 def calibrate_floor(
@@ -138,3 +139,23 @@ def plan_f1(one: Mapping[str, int], other: Mapping[str, int]) -> float:
     calls = sum(max(count, 0) for plan in (one, other) for count in plan.values())
     common = sum(max(min(count, other.get(tool, 0)), 0) for tool, count in one.items())
     return 2 * common / calls if calls else 1.0
+
+
+def task_numbers(vectors: NDArray[np.float32], baseline: float) -> NDArray[np.intp]:
+    """Return a number for the task of each trace: the place of the first trace with that task.
+
+    Args:
+        vectors: The normalised embeddings of the tasks, shape (n, dimensions).
+        baseline: Cosine similarity of unrelated texts to the embedder, 0 to below 1.
+    """
+    import numpy as np
+
+    least = baseline + _SAME_TASK * (1.0 - baseline)
+    numbers = np.arange(len(vectors))
+    others = numbers.copy()
+    while len(others):
+        first, others = others[0], others[1:]
+        are_same = vectors[others] @ vectors[first] >= least
+        numbers[others[are_same]] = first
+        others = others[~are_same]
+    return numbers

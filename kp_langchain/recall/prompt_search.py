@@ -79,7 +79,7 @@ class PromptSearch:
     def __init__(self, search: ExampleSearch) -> None:
         self._search = search
         # A model or a database that hangs delays nobody who uses another one.
-        self._lane = lane_for(search, "kp_langchain recall", SEARCHING)
+        self._lane = lane_for(search, SEARCHING)
         self._waiting: deque[tuple[Request, Future[FoundPrompt]]] = deque()
         self._late: Future[FoundPrompt] | None = None
         self._process = os.getpid()

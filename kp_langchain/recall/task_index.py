@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from pydantic import ValidationError
 
-from kp_langchain._forksafe import ForkSafeLock, allow_forks
+from kp_langchain._forksafe import ForkSafeLock
 from kp_langchain._logging import describe_error, warn_once
 from kp_langchain.embedding.embedding_result import embed_texts
 from kp_langchain.errors import StoreError
@@ -19,7 +19,7 @@ from kp_langchain.recall.floor import DEFAULT_FLOOR
 from kp_langchain.recall.planted_instructions import SCAN_VERSION, find_planted
 from kp_langchain.recall.task_snapshot import EligibleTask, TaskSnapshot
 from kp_langchain.schema import ReasoningTrace
-from kp_langchain.store.recall_entries import UNREADABLE, StoredTask, TaskEntry, plan_of
+from kp_langchain.store.recall_entries import UNREADABLE, StoredTask, TaskEntry
 
 if TYPE_CHECKING:
     import numpy as np
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from kp_langchain.embedding.embedding_result import Embedding
     from kp_langchain.embedding.identity import EmbedderIdentity
     from kp_langchain.store import TraceStore
-    from kp_langchain.store.recall_entries import RecallPage, RecallState
+    from kp_langchain.store.vectors import Page
 
 # Embedded together, and written in one transaction.
 _BATCH_SIZE = 64
@@ -45,7 +45,7 @@ class _Content:
     Attributes:
         tasks: Those that have an entry, by trace id.
         missing: Those that have none yet, by trace id, the newest first.
-        state: The state of the store that they are based on; None before the first read.
+        has_changed: Whether that is not in the snapshot yet.
         credits: The credit of each trace that was shown.
         credits_due_s: When to count them again, by the monotonic clock.
         floor: The calibrated floor.
@@ -54,25 +54,26 @@ class _Content:
 
     tasks: dict[str, StoredTask] = field(default_factory=dict)
     missing: dict[str, StoredTask] = field(default_factory=dict)
-    state: RecallState | None = None
+    has_changed: bool = False
     credits: Mapping[str, Credit] = field(default_factory=dict)
     credits_due_s: float = float("-inf")
     floor: float = DEFAULT_FLOOR
     calibrated_at: int = -1
 
-    def take(self, page: RecallPage) -> None:
+    def take(self, page: Page[StoredTask]) -> None:
         """Bring the tasks up to date with what the store has."""
-        if page.is_whole:
+        self.has_changed = True
+        if page.is_first_of_all:
             self.tasks, self.missing = {}, {}
-        for trace_id in (*page.left, *(task.trace_id for task in page.tasks)):
-            self.tasks.pop(trace_id, None)
-            self.missing.pop(trace_id, None)
-        for task in page.tasks:
+        for task in page.rows:
+            self.tasks.pop(task.trace_id, None)
+            self.missing.pop(task.trace_id, None)
+            if not task.is_open:
+                continue
             if task.entry is None:
                 self.missing[task.trace_id] = task
             else:  # the objective is only needed to make the entry
                 self.tasks[task.trace_id] = replace(task, objective="")
-        self.state = page.state
 
 
 class TaskIndex:
@@ -90,6 +91,7 @@ class TaskIndex:
     ) -> None:
         self._store = store
         self._domain = domain
+        self._follower = store.recall_entries.follow(domain, identity, SCAN_VERSION)
         self._embedder = embedder
         self._identity = identity
         self._lock = ForkSafeLock()
@@ -124,16 +126,11 @@ class TaskIndex:
         """
         with self._lock:
             content = self._content
-            page = self._store.recall_entries.read(
-                self._domain, self._identity, SCAN_VERSION, since=content.state
-            )
-            has_changed = page is not None
-            if page is not None:
-                content.take(page)
+            self._follower.read(content.take)
             if time.monotonic() >= content.credits_due_s:
                 content.credits_due_s = time.monotonic() + _CREDITS_EVERY_S
                 counted = credits_of(self._store.shown.outcome_counts(self._domain))
-                has_changed = has_changed or counted != content.credits
+                content.has_changed |= counted != content.credits
                 content.credits = counted
             now = list(content.missing.values())[:most_new]
             is_down = False
@@ -153,11 +150,10 @@ class TaskIndex:
                     )
                     is_down = True
                     break
-                has_changed = True
+                content.has_changed = True
                 if len(content.tasks) >= 2 * len(self._snapshot):  # searches in between find these
                     self._publish()
-                    has_changed = False
-            if has_changed:
+            if content.has_changed:
                 self._publish()
             return is_down or not content.missing  # asking again at once would not help
 
@@ -191,8 +187,7 @@ class TaskIndex:
             BaseException: The embedder fails for every text.
         """
         try:
-            with allow_forks():  # a foreign embedder may take its time
-                return list(embed_texts(self._embedder, texts))
+            return list(embed_texts(self._embedder, texts))
         except _EXITS:
             raise
         except BaseException:  # noqa: BLE001, S110 - a library's panic is no Exception
@@ -202,8 +197,7 @@ class TaskIndex:
 
     def _embed_alone(self, text: str) -> Embedding | None:
         try:
-            with allow_forks():
-                return embed_texts(self._embedder, [text])[0]
+            return embed_texts(self._embedder, [text])[0]
         except _EXITS:
             raise
         except BaseException as error:  # noqa: BLE001 - a library's panic is no Exception
@@ -217,6 +211,7 @@ class TaskIndex:
     def _publish(self) -> None:
         """Make what has been read the state that is searched."""
         content = self._content
+        content.has_changed = False
         eligible = [
             EligibleTask(task, task.entry.vector, task.entry.plan)
             for task in content.tasks.values()
@@ -241,4 +236,13 @@ def _entry_of(body: str | None, vector: NDArray[np.float32] | None, *, is_own: b
         return TaskEntry(vector, UNREADABLE)
     kinds = sorted({finding.kind for finding in findings})
     calls = [step.tool.name for step in trace.steps if step.type == "tool_call" and step.tool]
-    return TaskEntry(vector, ", ".join(kinds) or None, plan_of(calls))
+    return TaskEntry(vector, ", ".join(kinds) or None, _plan_of(calls))
+
+
+def _plan_of(tools: Sequence[str]) -> dict[str, int]:
+    """Return how often each tool was called, for at most 100 tools."""
+    plan: dict[str, int] = {}
+    for name in tools:
+        if name in plan or len(plan) < 100:
+            plan[name] = plan.get(name, 0) + 1
+    return plan

@@ -7,11 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
-from kp_langchain._forksafe import NoForkSection
+from kp_langchain._forksafe import fork_gate
 from kp_langchain.recall.credit import NO_CREDIT, Credit
-from kp_langchain.recall.floor import DEFAULT_FLOOR, calibrate_floor
+from kp_langchain.recall.floor import DEFAULT_FLOOR, calibrate_floor, task_numbers
 from kp_langchain.recall.ranking import Candidate, Trust
-from kp_langchain.recall.same_task import task_numbers
 from kp_langchain.recall.usable_calls import similarity_weight
 from kp_langchain.scoring.dimensions import novelty
 
@@ -27,7 +26,6 @@ _MOST_RANKED = 50
 _MOST_LOOKED_AT = 800
 # Agents of one domain with other tools; for each, an array of as many numbers as there are traces.
 _MOST_TOOLSETS = 16
-_section = NoForkSection()  # a child forked in the middle of a matrix product may hang in its own
 
 
 class EligibleTask(NamedTuple):
@@ -115,7 +113,7 @@ class TaskSnapshot:
         for task in tasks:
             if task.namespace is not None:
                 numbers.setdefault(task.namespace, len(numbers) + 1)
-        with _section:
+        with fork_gate:
             rows = [one.vector for one in eligible]
             matrix = np.array(rows, dtype=np.float32).reshape(len(tasks), size)
             lengths = np.linalg.norm(matrix, axis=1, keepdims=True)
@@ -142,7 +140,7 @@ class TaskSnapshot:
         Units of a registry say nothing of this domain's tasks; whoever sends them chose them.
         """
         plans = [self.plans[at] for at in self.plan_places[self.are_own].tolist()]
-        with _section:
+        with fork_gate:
             return calibrate_floor(self.matrix[self.are_own], plans, self.baseline)
 
     def nearest(
@@ -167,7 +165,7 @@ class TaskSnapshot:
             return Found([], DEFAULT_FLOOR)
         own = [self.numbers[name] for name in namespaces if name in self.numbers]
         weights = self._weights(tools)
-        with _section:
+        with fork_gate:
             length = float(np.linalg.norm(vector))
             cosines = self.matrix @ (vector / length if length else vector)
             counted = np.maximum(cosines - self.baseline, 0.0) * weights

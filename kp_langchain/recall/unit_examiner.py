@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import ValidationError
 
 from kp_langchain._logging import describe_error
-from kp_langchain.recording.bounds import Bounds
-from kp_langchain.recording.counters import Counters
+from kp_langchain.recording.bounds import Bounds, Counters
 from kp_langchain.recording.redactor import Redactor, clean_json
 from kp_langchain.recording.safe_reads import clip, short_name
 from kp_langchain.recording.user_calls import JUDGING, Lane
@@ -87,7 +86,7 @@ class UnitExaminer:
         self._domain, self._settings, self._redactor = domain, settings, redactor
         self._min_quality = min_quality or 0.0
         self._scan = scan or scan_for_instructions
-        self._caller = Lane("kp_quarantine", JUDGING)
+        self._caller = Lane(JUDGING)
 
     @classmethod
     def of_store(
@@ -104,7 +103,7 @@ class UnitExaminer:
             ConfigError: The settings or the redactor cannot be used.
         """
         from kp_langchain.config import Settings
-        from kp_langchain.store.notes import redactor_of
+        from kp_langchain.store.verdicts import redactor_of
 
         redactor = redactor_of(store.location)
         return cls(

@@ -6,19 +6,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
-from kp_langchain.recording.content import (
-    block_text,
-    content_text,
-    mark_of,
-    unwrap,
-    without_reasoning,
-)
 from kp_langchain.recording.messages import (
     NOT_A_MODEL,
     additional_kwargs,
     additional_text,
+    block_text,
+    content_text,
     is_message,
+    mark_of,
     role_and_content,
+    unwrap,
+    without_reasoning,
 )
 from kp_langchain.recording.provider_tools import generated_media, role_of
 from kp_langchain.recording.safe_reads import (
@@ -64,13 +62,10 @@ def objective_in(inputs: object, limit: int) -> str:
     """
     if isinstance(inputs, str):
         return clip(inputs.strip(), limit)
-    if is_message(inputs):
-        return _last_human_text([inputs], limit)
-    if isinstance(inputs, (list, tuple)):
-        return _last_human_text(inputs, limit)
     to_messages = getattr(inputs, "to_messages", None)  # a prompt value
-    if callable(to_messages):
-        return _last_human_text(to_messages(), limit)
+    inputs = to_messages() if callable(to_messages) else inputs
+    if isinstance(inputs, (list, tuple)) or is_message(inputs):
+        return _last_human_text(inputs if isinstance(inputs, (list, tuple)) else [inputs], limit)
     fields = inputs if isinstance(inputs, MAPPING) else fields_of(inputs)
     if fields is None:
         return ""
@@ -248,7 +243,7 @@ def _last_message(message: object, limit: int) -> Any:
         return join_texts((text, additional_text(extra, limit)), limit) if extra else text
     text = ""
     blocks = content[:MAX_ALL_ITEMS] if isinstance(content, (list, tuple)) else []
-    last = max((at for at, one in enumerate(blocks, 1) if role_of(field(one, "type"))), default=0)
+    last = max((at for at, one in enumerate(blocks, 1) if role_of(one)), default=0)
     for part in (blocks[last:], blocks if last else ()):
         spoken = (block_text(block, with_reasoning=False) for block in part)
         texts = (clip(answer_of(text), limit) for text in spoken)
@@ -260,7 +255,7 @@ def _last_message(message: object, limit: int) -> Any:
 
 def _generated_media_marks(blocks: list[Any], limit: int) -> str:
     """Return marks for the media that a provider's tool generated: an answer may be just that."""
-    families = (generated_media(field(one, "type")) for one in blocks if field(one, "result"))
+    families = (generated_media(one) for one in blocks if field(one, "result"))
     return join_texts((mark_of(family) for family in families if family), limit, separator="\n")
 
 
@@ -297,11 +292,9 @@ def ended_early(metadata: object) -> bool:
     """
     if not isinstance(metadata, MAPPING) or not metadata:
         return False
-    for name in _REASON_FIELDS:
-        if _ends_badly(metadata.get(name)):
-            return True
     return (
-        bool(field(metadata.get("incomplete_details"), "reason"))
+        any(_ends_badly(metadata.get(name)) for name in _REASON_FIELDS)
+        or bool(field(metadata.get("incomplete_details"), "reason"))
         or metadata.get("status") in _EARLY_STATUS
         or _is_blocked(field(metadata.get("prompt_feedback"), "block_reason"))
     )

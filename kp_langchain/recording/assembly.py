@@ -1,28 +1,30 @@
-"""Puts the parts of a handler together: recorder, engine, and what the handler adds to that."""
+"""Puts the parts of a handler together: recorder, intake, and what its engine needs of it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TYPE_CHECKING
 
 from kp_langchain._logging import warn_once
 from kp_langchain.near_names import warn_of_domain
-from kp_langchain.recording import exit_hooks
 from kp_langchain.recording import options as resolve
-from kp_langchain.recording.bounds import Bounds, RecordOwner
-from kp_langchain.recording.counters import Counters
-from kp_langchain.recording.engine import Engine, Work, engine_of
+from kp_langchain.recording.bounds import Bounds, Counters, RecordOwner
+from kp_langchain.recording.engine import Engine, engine_of
 from kp_langchain.recording.handler_context import HandlerContext
-from kp_langchain.recording.paused_in_store import PausedRunStore
+from kp_langchain.recording.outcome import Verifiers
+from kp_langchain.recording.pauses import PausedRunStore
 from kp_langchain.recording.recorder import Recorder
 from kp_langchain.recording.run_builder import RunBuilder
 from kp_langchain.recording.run_record import RunRecord
-from kp_langchain.recording.score_receivers import ReceiverSink, TraceFinder
+from kp_langchain.recording.score_jobs import score_queue
+from kp_langchain.recording.score_receivers import TraceFinder, receivers_of
 from kp_langchain.recording.store_writes import PauseDeletion, PauseWrite, VerdictWrite
 from kp_langchain.recording.user_calls import JUDGING, UserFunctions, lane_for
 from kp_langchain.recording.windows import Windows
+from kp_langchain.recording.work import Work
+from kp_langchain.scoring.scorer import Scorer
 from kp_langchain.store.backoff import Backoff
 
 if TYPE_CHECKING:
@@ -41,19 +43,12 @@ class RunIntake:
     Attributes:
         engine: The engine of the handler's store.
         context: What the handler adds to it.
-        paused_runs: The paused runs of the handler, in its store; None where they are not kept.
         max_queue: Most finished runs that wait, in this process.
     """
 
     engine: Engine
     context: HandlerContext
-    paused_runs: PausedRunStore | None
     max_queue: int
-
-    @property
-    def keeps_paused(self) -> bool:
-        """Whether what paused runs recorded is kept in the store."""
-        return self.paused_runs is not None
 
     @property
     def redactor(self) -> Callable[[str], str] | None:
@@ -110,15 +105,17 @@ class RunIntake:
 
     def add_paused(self, record: RunRecord) -> None:
         """Have what a paused run recorded kept in the store, too."""
-        if self.paused_runs is None or self._is_of_verifier() or self._is_full():
+        paused_runs = self.context.builder.paused_runs
+        if paused_runs is None or self._is_of_verifier() or self._is_full():
             return
         self._start_lane()
-        self.engine.submit(PauseWrite(self.engine, self.context, self.paused_runs, record))
+        self.engine.submit(PauseWrite(self.engine, self.context, paused_runs, record))
 
     def forget_paused(self, thread_id: str, until: datetime) -> None:
         """Have the run paused in a thread by a time, in UTC, deleted from the store."""
-        if self.paused_runs is not None:
-            self.engine.submit(PauseDeletion(self.context, self.paused_runs, thread_id, until))
+        paused_runs = self.context.builder.paused_runs
+        if paused_runs is not None:
+            self.engine.submit(PauseDeletion(self.context, paused_runs, thread_id, until))
 
     def _is_full(self) -> bool:
         return self.engine.waiting(self.context) >= self.max_queue
@@ -133,27 +130,10 @@ class RunIntake:
             self.context.functions.lane.prepare()
 
 
-@dataclass(frozen=True, slots=True)
-class Assembly:
-    """The parts of one handler.
-
-    Attributes:
-        store: Where runs are kept; None to keep nothing.
-        sender: Sends to the registry; None without one.
-        recorder: Turns events into records.
-        intake: Takes the records to the engine.
-    """
-
-    store: TraceStore | None
-    sender: Sender | None
-    recorder: Recorder
-    intake: RunIntake
-
-
 def assemble(
     options: HandlerOptions, settings: Settings, recorder_class: type[Recorder] = Recorder
-) -> Assembly:
-    """Make the parts of a handler.
+) -> tuple[Recorder, RunIntake]:
+    """Make the parts of a handler: what records its runs, and what takes them to the engine.
 
     Args:
         options: The handler's arguments, checked.
@@ -170,16 +150,18 @@ def assemble(
     agent_id = resolve.agent_id_of(options.agent_id, settings, registry)
     redactor = options.redactor or settings.redaction.load_redactor()
     sender = _sender(store, registry)
-    paused_runs = _paused_runs(options, settings, store, agent_id)
-    receivers = resolve.receivers_of(options.send_scores_to, settings)
-    owner = _owner(options, settings, agent_id)
+    tools = options.send_scores_to
+    receivers = receivers_of(settings.send_scores_to if tools is None else tools)
     engine = engine_of(store, settings.max_queue)
     windows = Windows(None, Backoff()) if store is None else engine.windows
-    user_code = (options.scorer, options.outcome, options.on_scored, redactor, *options.verifiers)
-    key = (id(store), *map(resolve.identity_of_function, user_code))
-    lane = lane_for(key, "kp_langchain", JUDGING)
-    functions = UserFunctions(lane, settings.function_timeout_s, owner.counters)
+    scope = (options.domain, agent_id)
+    functions = _user_functions(options, settings, redactor, store)
+    counters = functions.counters
+    verifiers = Verifiers(
+        tuple(options.verifiers), replace(functions, time_limit_s=options.verifier_timeout_s)
+    )
     context = HandlerContext(
+        store=store,
         builder=RunBuilder(
             domain=options.domain,
             domains=domains,
@@ -191,30 +173,22 @@ def assemble(
             rules=settings.redaction,
             run_keys=settings.run_keys,
             functions=functions,
-            paused_runs=paused_runs,
+            paused_runs=PausedRunStore.of(store, scope, settings),
         ),
         scorer=options.scorer or windows.scorer(),
-        is_foreign_scorer=resolve.is_foreign(options.scorer),
+        is_foreign_scorer=_is_foreign(options.scorer),
         windows=windows,
-        verifiers=resolve.verifiers_of(
-            options.verifiers, options.verifier_timeout_s, owner.counters
-        ),
+        verifiers=verifiers if options.verifiers else None,
         functions=functions,
         sender=sender,
-        receivers=tuple(ReceiverSink(one, owner.counters, settings.max_queue) for one in receivers),
+        score_queues=tuple(
+            score_queue(one, store, counters, settings.max_queue) for one in receivers
+        ),
         on_scored=options.on_scored,
     )
-    intake = RunIntake(engine, context, paused_runs, settings.max_queue)
-    objective = options.objective
-    recorder = recorder_class(
-        owner,
-        intake,
-        is_live=True,
-        keep_output=options.outcome is not None,
-        objective_of=None if objective is None else resolve.never_raising(objective),
-        find_traces=TraceFinder(receivers, owner.counters) if receivers else None,
-    )
-    return Assembly(store, sender, recorder, intake)
+    intake = RunIntake(engine, context, settings.max_queue)
+    find_traces = TraceFinder(receivers, counters) if receivers else None
+    return recorder_class(_owner(options, settings, scope, context), intake, find_traces), intake
 
 
 def _store(options: HandlerOptions, settings: Settings) -> TraceStore | None:
@@ -225,45 +199,53 @@ def _store(options: HandlerOptions, settings: Settings) -> TraceStore | None:
     return store
 
 
+def _user_functions(
+    options: HandlerOptions,
+    settings: Settings,
+    redactor: Callable[[str], str] | None,
+    store: TraceStore | None,
+) -> UserFunctions:
+    """Return what calls the functions of a handler: on one lane with those of the same code."""
+    user_code = (options.scorer, options.outcome, options.on_scored, redactor, *options.verifiers)
+    lane = lane_for((id(store), *map(_identity, user_code)), JUDGING)
+    return UserFunctions(lane, settings.function_timeout_s, Counters())
+
+
+def _owner(
+    options: HandlerOptions, settings: Settings, scope: object, context: HandlerContext
+) -> RecordOwner:
+    objective = options.objective
+    return RecordOwner(
+        Bounds.of(settings),
+        context.counters,
+        scope=scope,
+        keeps_paused=context.builder.paused_runs is not None,
+        namespace_keys=settings.run_keys.namespace,
+        is_live=True,
+        keeps_output=options.outcome is not None,
+        objective_of=None if objective is None else resolve.never_raising(objective),
+    )
+
+
+def _identity(function: object) -> Hashable:
+    """Return a key that is equal for functions with the same code.
+
+    Handlers made per request often bring a function made per request: its code is the same.
+    """
+    return getattr(function, "__code__", None) or (None if function is None else id(function))
+
+
+def _is_foreign(scorer: object) -> bool:
+    """Return whether a scorer, its embedder or its memory is the user's own code."""
+    if scorer is None:
+        return False
+    return type(scorer) is not Scorer or scorer.calls_user_code
+
+
 def _sender(store: TraceStore | None, registry: Registry | None) -> Sender | None:
     if store is None or registry is None:
         return None
     # Imported here because it takes 25 ms, and most handlers send nothing.
-    from kp_langchain.registry.sender import drain_all, sender_for
+    from kp_langchain.registry.sender import sender_for
 
-    exit_hooks.at_finish["sending"] = drain_all
     return sender_for(store, registry)
-
-
-def _paused_runs(
-    options: HandlerOptions,
-    settings: Settings,
-    store: TraceStore | None,
-    agent_id: str | None,
-) -> PausedRunStore | None:
-    if store is None or settings.paused_days <= 0:
-        return None
-    return PausedRunStore(
-        store,
-        domain=options.domain,
-        agent_id=agent_id,
-        rules=settings.redaction,
-        days=settings.paused_days,
-        max_paused=settings.max_paused_runs,
-    )
-
-
-def _owner(options: HandlerOptions, settings: Settings, agent_id: str | None) -> RecordOwner:
-    bounds = Bounds(
-        text_chars=settings.max_text_chars,
-        run_chars=settings.max_run_chars,
-        steps=settings.max_steps,
-        open_runs=settings.max_open_runs,
-        run_timeout_s=settings.run_timeout_s,
-    )
-    return RecordOwner(
-        bounds,
-        Counters(),
-        scope=(options.domain, agent_id),
-        namespace_keys=settings.run_keys.namespace,
-    )

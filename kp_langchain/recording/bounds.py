@@ -1,14 +1,31 @@
-"""What the records of one recorder share: their owner, and the most that is recorded of a run."""
+"""What the records of one recorder share: bounds, counters, and what is the user's choice."""
 
 from __future__ import annotations
 
+import weakref
+from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final
 
-from kp_langchain.recording.counters import Counters
+from kp_langchain._forksafe import ForkSafeLock
+
+if TYPE_CHECKING:
+    from kp_langchain.config import Settings
 
 MARGIN_CHARS: Final = 2048
 """Characters kept on each side of a cut until redaction, which needs to see whole secrets."""
+
+COUNTERS: Final = (
+    "runs", "scored", "kept", "below_threshold", "twin", "cancelled", "abandoned",
+    "handed_over", "empty", "dropped", "failed", "not_stored", "callback_errors",
+    "outcome_errors", "redaction_errors", "on_scored_errors", "dropped_steps",
+    "dropped_texts", "queued", "waiting_to_store", "over_budget", "verifier_errors",
+    "verifier_timeouts", "verifiers_skipped", "by_verifiers", "rescored", "verdict_errors",
+    "scorer_errors", "adopted", "continued", "scores_sent", "scores_failed", "scores_dropped",
+    "scores_without_trace", "scores_queued",
+)  # fmt: skip
+"""The names of the counters that `KPCallbackHandler.stats` explains."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,10 +50,48 @@ class Bounds:
     open_runs: int = 1000
     run_timeout_s: float = 3600.0
 
+    @classmethod
+    def of(cls, settings: Settings) -> Bounds:
+        """Return the bounds of the settings."""
+        return cls(
+            text_chars=settings.max_text_chars,
+            run_chars=settings.max_run_chars,
+            steps=settings.max_steps,
+            open_runs=settings.max_open_runs,
+            run_timeout_s=settings.run_timeout_s,
+        )
+
     @property
     def raw_text_chars(self) -> int:
         """Characters kept of one text or input until it is redacted: two margins more."""
         return self.text_chars + 2 * MARGIN_CHARS
+
+
+class Counters:
+    """A count per name; `add` is exact under threads, and may be re-entered."""
+
+    def __init__(self) -> None:
+        self._counts: Counter[str] = Counter()
+        self._lock = ForkSafeLock()
+        with _all_lock:
+            _all_counters.add(self)
+
+    def add(self, name: str, n: int = 1) -> None:
+        """Add `n`, which may be negative, to the count called `name`."""
+        with self._lock:
+            self._counts[name] += n
+
+    def counts(self) -> dict[str, int]:
+        """Return a copy of all counts."""
+        with self._lock:
+            return dict(self._counts)
+
+
+def total(name: str) -> int:
+    """Return the sum of the counts called `name` in this process."""
+    with _all_lock:
+        all_counters = list(_all_counters)
+    return sum(counters.counts().get(name, 0) for counters in all_counters)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -49,10 +104,24 @@ class RecordOwner:
         bounds: How much of each run is recorded at most.
         counters: Counts the fates of runs.
         scope: Recorders of equal scope may resume each other's paused runs.
+        keeps_paused: Whether paused runs are kept in a store, where any process may resume them.
         namespace_keys: The names in the metadata under which a namespace is.
+        is_live: Whether the events come from runs around this code, whose ids LangChain's context
+            names; False for runs that are played again.
+        keeps_output: Whether a record holds on to what the root run returned.
+        objective_of: The user's function that reads the objective from a root run's inputs, before
+            the usual places are searched; returns "" if it finds none. Must not raise.
     """
 
     bounds: Bounds
     counters: Counters
     scope: object = None
+    keeps_paused: bool = False
     namespace_keys: tuple[str, ...] = ()
+    is_live: bool = False
+    keeps_output: bool = False
+    objective_of: Callable[[Any], str] | None = None
+
+
+_all_counters: weakref.WeakSet[Counters] = weakref.WeakSet()
+_all_lock = ForkSafeLock()

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from langchain_core.callbacks import BaseCallbackHandler
 
 from kp_langchain._logging import describe_error, warn_once
-from kp_langchain.recording.langchain_context import hear_graph_events
-from kp_langchain.recording.run_start import Start
+from kp_langchain.recording.langchain_context import Start, hear_graph_events
 
 if TYPE_CHECKING:
     from kp_langchain.recording.recorder import Recorder
@@ -159,7 +158,7 @@ class LangChainCallbacks(BaseCallbackHandler):
 
     @guarded
     def on_interrupt(self, event: Any, _: Fields) -> None:
-        self._recorder.graph_paused(event.run_id, getattr(event, "checkpoint_id", None))
+        self._recorder.graph_paused(event.run_id)
 
     @guarded
     def on_resume(self, event: Any, _: Fields) -> None:

@@ -7,9 +7,11 @@ own. Nothing runs if a process ends without any hook: by a signal's default acti
 
 from __future__ import annotations
 
+import atexit
 import os
 import sys
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
 
@@ -17,7 +19,9 @@ exit_timeout_s = 10.0
 """Longest wait for unfinished work at exit, in seconds."""
 
 at_finish: dict[str, Callable[[float], None]] = {}
-"""What is done last when the process ends, in this order; each function gets the seconds left."""
+"""What is done when the process ends, by its name in `_ORDER`; called with the seconds left."""
+
+_ORDER = ("runs", "jobs")
 
 _IMPORTED_IN = os.getpid()
 _watched_pid = 0  # the process that has the hooks
@@ -25,14 +29,26 @@ _watched_pid = 0  # the process that has the hooks
 _LAST = -1000
 
 
-def watch(finish: Callable[[], None]) -> None:
+def finish() -> None:
+    """Finish all work before this process ends: judge, store, send.
+
+    It may be called more than once and from any thread, and never raises.
+    """
+    until = time.monotonic() + exit_timeout_s
+    for name in _ORDER:
+        if name in at_finish:
+            with suppress(Exception):
+                at_finish[name](max(0.0, until - time.monotonic()))
+
+
+atexit.register(finish)
+
+
+def watch() -> None:
     """Call `finish` when this process ends without running `atexit`.
 
     Call this whenever a process begins to have something to finish, because a forked child begins
     without its parent's hooks. It imports nothing: what can end this process so is already loaded.
-
-    Args:
-        finish: Called once or more; must not raise.
     """
     global _watched_pid
     if _watched_pid == os.getpid():
@@ -40,10 +56,10 @@ def watch(finish: Callable[[], None]) -> None:
     _watched_pid = os.getpid()
     for hook in (_watch_multiprocessing, _watch_celery):
         with suppress(Exception):  # another release may not have these names
-            hook(finish)
+            hook()
 
 
-def _watch_multiprocessing(finish: Callable[[], None]) -> None:
+def _watch_multiprocessing() -> None:
     util = sys.modules.get("multiprocessing.util")
     process = sys.modules.get("multiprocessing.process")
     if util is None or process is None:
@@ -51,12 +67,12 @@ def _watch_multiprocessing(finish: Callable[[], None]) -> None:
     if process.parent_process() is None and os.getpid() == _IMPORTED_IN:
         return  # `atexit` is enough
     if util.is_exiting():  # the first run ended in a thread that the process still waits for
-        _wait_for_threads(finish)
+        _wait_for_threads()
     else:
-        util.Finalize(None, _finish, (finish,), exitpriority=_LAST)
+        util.Finalize(None, _finish, exitpriority=_LAST)
 
 
-def _watch_celery(finish: Callable[[], None]) -> None:
+def _watch_celery() -> None:
     signals = sys.modules.get("celery.signals")
     if signals is not None:
         signals.worker_process_shutdown.connect(
@@ -64,14 +80,14 @@ def _watch_celery(finish: Callable[[], None]) -> None:
         )
 
 
-def _finish(finish: Callable[[], None]) -> None:
+def _finish() -> None:
     """Finish now, and again after the threads that a child process waits for."""
     if _threads_to_join():  # first, because they may end during the call of `finish`
-        _wait_for_threads(finish)
+        _wait_for_threads()
     finish()
 
 
-def _wait_for_threads(finish: Callable[[], None]) -> None:
+def _wait_for_threads() -> None:
     def wait() -> None:
         while threads := _threads_to_join():
             for thread in threads:

@@ -7,15 +7,15 @@ belong to one call, is known only when the run has ended.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import fields
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, cast
 from uuid import UUID
 
-from kp_langchain.gate.shown_trace import ShownTrace
-from kp_langchain.recording.calls import Call
-from kp_langchain.recording.requested_calls import RequestedCall
+from kp_langchain.gate.run import ShownTrace
+from kp_langchain.recording.calls import Call, RequestedCall
+from kp_langchain.recording.langchain_context import Start
 from kp_langchain.recording.run_record import EarlierPart, RunRecord
-from kp_langchain.recording.run_start import Start
 from kp_langchain.recording.values import as_input
 from kp_langchain.run_keys import RunKeys
 from kp_langchain.verdict import Verdict
@@ -25,34 +25,10 @@ if TYPE_CHECKING:
     from kp_langchain.recording.calls import Mark
     from kp_langchain.recording.redactor import Redactor
 
-# Fields of a call by their names in the store, which stay as they are.
-_CALL_FIELDS = {
-    "name": "name",
-    "latency_ms": "latency_ms",
-    "input": "input",
-    "mcp_server": "mcp_server",
-    "text": "text",
-    "error": "error",
-    "answered": "has_ended",
-    "failed": "has_failed",
-    "cancelled": "is_cancelled",
-    "rejected": "is_rejected",
-    "after_no": "is_after_rejection",
-    "retries": "retries",
-    "stopped": "is_incomplete",
-    "refusal": "refusal",
-    "choice": "offers_choice",
-    "remote": "is_remote",
-    "void": "is_void",
-}
+# Fields of a call that are not stored, or not as they are.
+_NOT_STORED = ("kind", "key", "tool_call_id", "started_s", "has_tags", "returns_examples")
+_CALL_FIELDS = tuple(one.name for one in fields(Call) if one.name not in _NOT_STORED)
 _NAMES = ("name", "mcp_server")
-# The same for fields of a record that are stored and read back as they are.
-_RECORD_FIELDS = {
-    "domain": "domain",
-    "langgraph": "is_langgraph",
-    "objective": "objective",
-    "fallback_objective": "fallback_objective",
-}
 
 
 def first_half_body(
@@ -79,7 +55,7 @@ def first_half_body(
         "name": redaction.name(record.name, level),
         "started_at": record.started_at.isoformat(),
         "domain": domain,
-        "langgraph": record.is_langgraph,
+        "is_langgraph": record.is_langgraph,
         "objective": redaction.task(record.objective, level),
         "fallback_objective": redaction.task(record.fallback_objective, level),
         "question": redaction.text(record.human.question, level),
@@ -91,7 +67,7 @@ def first_half_body(
         "reported": verdict and verdict.to_list(),
         "keys": earlier_part.keys and earlier_part.keys.to_dict(),
         "task": earlier_part.task,
-        "shown": [one.to_list() for one in earlier_part.shown],
+        "shown": [one.to_list() for one in record.shown.values()],
     }
     # Last, because only now everything has been redacted, or has failed to be.
     return body | {"withheld": earlier_part.withheld or redaction.has_failed}
@@ -145,18 +121,15 @@ def _call_numbers(record: RunRecord) -> dict[Call, int]:
 
 def _call_body(call: Call, key_number: int, redaction: Redactor, level: str) -> dict[str, Any]:
     body: dict[str, Any] = {"kind": call.kind, "key": key_number, "tool_call_id": None}
-    for name, field in _CALL_FIELDS.items():
-        value = getattr(call, field)
-        if isinstance(value, str):
-            if name in _NAMES:
-                body[name] = redaction.name(value, level)
-            else:
-                answer = redaction.secrets.clean_answer(value, is_step=True)
-                body[name] = redaction.text(answer, level)
-        elif isinstance(value, Mapping):
-            body[name] = redaction.mapping(value, level)
-        elif value is None or isinstance(value, (bool, int, float)):
-            body[name] = value
+    for name in _CALL_FIELDS:
+        value = getattr(call, name)
+        if isinstance(value, Mapping):
+            value = redaction.mapping(value, level)
+        elif isinstance(value, str) and name in _NAMES:
+            value = redaction.name(value, level)
+        elif isinstance(value, str):
+            value = redaction.text(redaction.secrets.clean_answer(value, is_step=True), level)
+        body[name] = value
     call_id = call.tool_call_id
     if call_id is not None and redaction.text(call_id, level) == call_id:
         body["tool_call_id"] = call_id
@@ -175,17 +148,15 @@ def first_half_record(body: Mapping[str, Any], owner: RecordOwner) -> RunRecord:
     """
     record = RunRecord(owner, Start(UUID(body["run_id"]), None, body["name"]))
     record.started_at = datetime.fromisoformat(body["started_at"]).astimezone(UTC)
-    for name, field in _RECORD_FIELDS.items():
-        if type(body[name]) is not type(getattr(record, field)):
-            raise TypeError(f"{name} is a {type(body[name]).__name__}")
-        setattr(record, field, body[name])
-    question = body.get("question", "")  # an earlier version wrote none
-    record.human.question = question if isinstance(question, str) else ""
+    record.domain, record.is_langgraph = body["domain"], body["is_langgraph"]
+    record.objective = body["objective"]
+    record.fallback_objective = body["fallback_objective"]
+    record.human.question = body["question"]
     calls = [_call(call, record.run_id) for call in body["calls"]]
-    for call_id, name, arguments, *of_model in body["requested"]:
-        model = calls[of_model[0]] if of_model and of_model[0] is not None else None
+    for call_id, name, arguments, of_model in body["requested"]:
+        model = None if of_model is None else calls[of_model]
         record.requested_calls.add(RequestedCall(call_id, name, arguments, model))
-    for call_id, name in body.get("paused_calls", ()):
+    for call_id, name in body["paused_calls"]:
         record.requested_calls.add_paused(call_id, name)
     for mark, at in body["marks"]:
         record.timeline.add(cast("Mark", mark), calls[at])
@@ -193,7 +164,7 @@ def first_half_record(body: Mapping[str, Any], owner: RecordOwner) -> RunRecord:
     record.dropped_texts = body["dropped_texts"]
     verdict, keys = body["reported"], body["keys"]
     record.verdict = verdict and Verdict.from_list(verdict)
-    record.shown = {one.trace_id: one for one in map(ShownTrace.from_list, body.get("shown", ()))}
+    record.shown = {one.trace_id: one for one in map(ShownTrace.from_list, body["shown"])}
     record.earlier_part = EarlierPart(
         keys and RunKeys.from_dict(keys), body["task"], body["withheld"]
     )
@@ -204,5 +175,5 @@ def _call(body: Mapping[str, Any], run_id: UUID) -> Call:
     call_id = body["tool_call_id"]
     # All attempts of one call have one key; those after the pause are known by the call's id alone.
     key = ("tool", call_id) if call_id else ("first half", run_id, body["key"])
-    fields = {field: body[name] for name, field in _CALL_FIELDS.items() if name in body}
-    return Call(kind=body["kind"], key=key, tool_call_id=call_id, **fields)
+    stored = {name: body[name] for name in _CALL_FIELDS}
+    return Call(kind=body["kind"], key=key, tool_call_id=call_id, **stored)

@@ -1,6 +1,10 @@
 """A trace from a list of messages: what the handler would have recorded of the same run.
 
 The messages are replayed to a recorder as the events of a run, so both follow one set of rules.
+
+LangChain reads messages in the forms of OpenAI and Anthropic, but its own conversion raises for a
+whole conversation if the arguments of one call are empty or cut off, or its id is missing, and does
+not know `function_call`, `tool_use` and `tool_result`.
 """
 
 from __future__ import annotations
@@ -22,14 +26,12 @@ from kp_langchain.agent_id import check_agent_id
 from kp_langchain.config import DomainPolicy
 from kp_langchain.gate.judge import choose_outcome
 from kp_langchain.json_text import json_or_text
-from kp_langchain.recording.bounds import Bounds, RecordOwner
-from kp_langchain.recording.counters import Counters
-from kp_langchain.recording.outcome import looks_successful
+from kp_langchain.recording.bounds import Bounds, Counters, RecordOwner
+from kp_langchain.recording.langchain_context import Start
 from kp_langchain.recording.provider_messages import read_messages
 from kp_langchain.recording.recorder import Recorder
 from kp_langchain.recording.redactor import Redactor
 from kp_langchain.recording.run_record import RunRecord
-from kp_langchain.recording.run_start import Start
 from kp_langchain.recording.steps import StepList, build_steps, build_trace
 from kp_langchain.recording.verdict_reader import read_verdict
 from kp_langchain.schema import ReasoningTrace
@@ -95,13 +97,7 @@ def _verdict(
     step_list: StepList, answer: str, success: bool | None, confidence: float | None
 ) -> Verdict:
     """Return the caller's verdict; what it leaves open is judged as the handler would."""
-    default_success = looks_successful(
-        answer,
-        ended_well=not step_list.is_incomplete,
-        unresolved_error=step_list.unresolved_error,
-        last_call_failed=step_list.last_call_failed,
-        ends_on_action=step_list.ends_on_action,
-    )
+    default_success = step_list.looks_successful(answer, ended_well=not step_list.is_incomplete)
     try:
         verdict = read_verdict({"success": success, "confidence": confidence}, "caller")
     except ValueError as error:
@@ -112,11 +108,8 @@ def _verdict(
 def _record(messages: list[BaseMessage], objective: str | None) -> RunRecord:
     """Return what a recorder records of the messages."""
     receiver = _LastRecord()
-    recorder = Recorder(
-        RecordOwner(Bounds(), Counters()),
-        receiver,
-        objective_of=None if objective is None else lambda _: objective,
-    )
+    objective_of = None if objective is None else lambda _: objective
+    recorder = Recorder(RecordOwner(Bounds(), Counters(), objective_of=objective_of), receiver)
     root = uuid.uuid4()
     replay_messages(messages, recorder, Start(root))
     # If there is none, there are only human messages, for which the caller raises.
@@ -126,7 +119,6 @@ def _record(messages: list[BaseMessage], objective: str | None) -> RunRecord:
 class _LastRecord:
     """Holds the record of the run that ended last."""
 
-    keeps_paused = False
     record: RunRecord | None = None
 
     def prepare(self) -> None:
@@ -200,3 +192,6 @@ def _calls(message: BaseMessage) -> list[Any]:
     if not isinstance(message, AIMessage):
         return []
     return [*message.tool_calls, *message.invalid_tool_calls]
+
+
+# ------------------------------------------------------------------ messages in other forms

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
@@ -12,27 +13,27 @@ from uuid import UUID
 
 from kp_langchain._logging import warn_once
 from kp_langchain.config import DomainPolicy, Settings
+from kp_langchain.embedding.background import background
 from kp_langchain.errors import ConfigError
 from kp_langchain.gate import ScoredTrace
-from kp_langchain.recording import exit_hooks, pauses, process_settings
+from kp_langchain.recording import exit_hooks, pauses
 from kp_langchain.recording.assembly import assemble
+from kp_langchain.recording.bounds import COUNTERS
 from kp_langchain.recording.callbacks import LangChainCallbacks
-from kp_langchain.recording.counters import COUNTERS
 from kp_langchain.recording.langchain_context import without_graph_events
 from kp_langchain.recording.options import Default, HandlerOptions
-from kp_langchain.recording.outcome import OutcomeFunction
-from kp_langchain.recording.score_receivers import wait_for as wait_for_scores
+from kp_langchain.recording.outcome import OutcomeFunction, Verifier
+from kp_langchain.recording.score_jobs import wait_for as wait_for_scores
 from kp_langchain.recording.user_calls import is_own_thread
 from kp_langchain.recording.verdict_reader import plain_number
 from kp_langchain.scoring.scorer import Scorer
 from kp_langchain.store import TraceStore
-from kp_langchain.store.notes import use_redactor
+from kp_langchain.store.verdicts import use_redactor
 from kp_langchain.verdict import Verdict
 
 if TYPE_CHECKING:
-    from kp_langchain.gate.shown_trace import ShownTrace
+    from kp_langchain.gate.run import ShownTrace
     from kp_langchain.recording.score_receivers import ScoreReceiver
-    from kp_langchain.recording.verifiers import Verifier
     from kp_langchain.registry import Registry
 
 _STORE_AGAIN_S = 0.1
@@ -106,38 +107,23 @@ class KPCallbackHandler(LangChainCallbacks):
         redactor: Callable[[str], str] | None = None,
         send_scores_to: Sequence[str | ScoreReceiver] | None = None,
     ) -> None:
+        arguments = locals()
         super().__init__()
         # attributes that a subclass set before calling us; `__getstate__` pickles them
         others = set(vars(self))
-        options = HandlerOptions(
-            domain=domain,
-            policy=policy,
-            scorer=scorer,
-            store=store,
-            registry=registry,
-            outcome=outcome,
-            verifiers=verifiers,
-            verifier_timeout_s=verifier_timeout_s,
-            agent_id=agent_id,
-            on_scored=on_scored,
-            objective=objective,
-            redactor=redactor,
-            send_scores_to=send_scores_to,
-        )
+        options = HandlerOptions(**{name: arguments[name] for name in HandlerOptions.__slots__})
         options.check()
         settings = Settings.current()
-        process_settings.apply(settings)
-        parts = assemble(options, settings)
+        # Only settings change what holds for the whole process.
+        exit_hooks.exit_timeout_s = background.exit_timeout_s = settings.exit_timeout_s
+        pauses.set_limit(settings.max_paused_runs)
+        self._recorder, self._intake = assemble(options, settings)
         self.domain = domain
         self._disabled = self._is_off = settings.disabled
         self._hears_graphs = False
-        self._store = parts.store
-        self._sender = parts.sender
-        self._recorder = parts.recorder
-        self._intake = parts.intake
-        self._to_send = partial(options.to_send, parts.store)
-        if parts.store is not None and redactor is not None:
-            use_redactor(parts.store.location, parts.intake)
+        self._arguments = partial(options.for_other_process, self.store)
+        if self.store is not None and redactor is not None:
+            use_redactor(self.store.location, self._intake)
         self._handler_attributes = frozenset({*vars(self), "_handler_attributes"} - others)
 
     # ---------------------------------------------------------------- copies
@@ -151,7 +137,7 @@ class KPCallbackHandler(LangChainCallbacks):
         # again in the other process. Attributes of a subclass are pickled too.
         own_names = self._handler_attributes
         others = {name: value for name, value in vars(self).items() if name not in own_names}
-        return {"arguments": self._to_send(), "others": others}
+        return {"arguments": self._arguments(), "others": others}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state["others"])
@@ -169,7 +155,7 @@ class KPCallbackHandler(LangChainCallbacks):
     @property
     def store(self) -> TraceStore | None:
         """Where its runs are kept; None if they are not."""
-        return self._store
+        return self._intake.context.store
 
     def flush(self, timeout: float | None = None) -> bool:
         """Wait until every run that ended so far is scored and stored.
@@ -213,7 +199,7 @@ class KPCallbackHandler(LangChainCallbacks):
             ConfigError: Nothing is reported, a value cannot be used, or this handler has no store.
         """
         verdict = Verdict(plain_number(success), plain_number(confidence), note)  # type: ignore[arg-type]
-        if self._store is None:
+        if self.store is None:
             raise ConfigError(
                 "this handler keeps no runs (store=None), so none can be judged later"
             )
@@ -263,24 +249,21 @@ class KPCallbackHandler(LangChainCallbacks):
             Whether nothing is left to be stored, sent or withdrawn.
         """
         until = time.monotonic() + timeout
-        is_flushed = self.flush(timeout)
-        receivers = self._intake.context.receivers
-        are_scores_sent = wait_for_scores(receivers, max(0.0, until - time.monotonic()))
-        if self._sender is None:
-            return is_flushed and are_scores_sent
+
+        def left_s() -> float:
+            return max(0.0, until - time.monotonic())
+
+        is_stored, sender = self.flush(timeout), self._intake.context.sender
+        are_scores_sent = wait_for_scores(self._intake.context.score_queues, left_s())
+        if sender is None:
+            return is_stored and are_scores_sent
         # Another process may lock the store for a moment; these runs must not stay behind.
-        while (
-            not is_flushed
-            and self._intake.engine.has_failed_writes
-            and (left_s := until - time.monotonic()) > 0.0
-        ):
-            time.sleep(min(_STORE_AGAIN_S, left_s))
-            is_flushed = self.flush(max(0.0, until - time.monotonic()))
-        is_sent = self._sender.drain(max(0.0, until - time.monotonic()))
-        # Meanwhile the store may have taken what it could not take before.
-        is_done = is_sent and (is_flushed or self.flush(max(0.0, until - time.monotonic())))
+        while not is_stored and self._intake.engine.has_failed_writes and left_s() > 0.0:
+            time.sleep(min(_STORE_AGAIN_S, left_s()))
+            is_stored = self.flush(left_s())
+        is_done = sender.drain(left_s()) and is_stored
         if not is_done:
-            time.sleep(max(0.0, min(_REST_BETWEEN_SENDS_S, until - time.monotonic())))
+            time.sleep(min(_REST_BETWEEN_SENDS_S, left_s()))
         return is_done and are_scores_sent
 
     def last(self, timeout: float | None = None) -> ScoredTrace | None:
@@ -340,8 +323,9 @@ class KPCallbackHandler(LangChainCallbacks):
         - `callback_errors`, `scorer_errors`, `outcome_errors`, `redaction_errors`,
           `on_scored_errors`: failures, by what failed; the last also when a run cannot be logged.
         - `scores_sent`, `scores_failed`, `scores_dropped`, `scores_without_trace`, `scores_queued`:
-          scores for the tools of `send_scores_to`, one count for each run and tool.
-          `scores_without_trace`: the tool's trace of the run is not known. `scores_queued`: now.
+          scores for the tools of `send_scores_to`, one count for each run and tool; `scores_sent`
+          and `scores_failed` also for runs of a process that has ended. `scores_without_trace`:
+          the tool's trace of the run is not known. `scores_queued`: now.
 
         Returns:
             The counters, by name.
@@ -393,7 +377,7 @@ class KPCallbackHandler(LangChainCallbacks):
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await _in_a_thread(lambda: self.close(exit_hooks.exit_timeout_s))
+        await asyncio.to_thread(self.close, exit_hooks.exit_timeout_s)
 
     @asynccontextmanager
     async def lifespan(self, _app: object = None) -> AsyncIterator[None]:
@@ -408,21 +392,7 @@ class KPCallbackHandler(LangChainCallbacks):
         try:
             yield
         finally:
-            await _in_a_thread(lambda: self.send(exit_hooks.exit_timeout_s))
-
-
-async def _in_a_thread(function: Callable[[], object]) -> None:
-    """Call a function in a thread of its own and wait for it without blocking the event loop."""
-    # Imported here because it is slow to import; whoever awaits has imported it already.
-    import asyncio
-    from concurrent.futures import ThreadPoolExecutor
-
-    # Not the loop's own pool: agents may occupy all of it.
-    pool = ThreadPoolExecutor(1, "kp_closing")
-    try:
-        await asyncio.get_running_loop().run_in_executor(pool, function)
-    finally:
-        pool.shutdown(wait=False)
+            await asyncio.to_thread(self.send, exit_hooks.exit_timeout_s)
 
 
 def _new(kind: type[KPCallbackHandler]) -> KPCallbackHandler:

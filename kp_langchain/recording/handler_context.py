@@ -9,18 +9,19 @@ from typing import TYPE_CHECKING
 
 from kp_langchain.gate import Rescored
 from kp_langchain.recording.user_calls import name_of
-from kp_langchain.score_log import log_rescored, log_scored
 from kp_langchain.scoring.scorer import Scorer
+from kp_langchain.store.score_log import log_rescored, log_scored
 
 if TYPE_CHECKING:
     from kp_langchain.gate import ScoredTrace
-    from kp_langchain.recording.counters import Counters
+    from kp_langchain.recording.bounds import Counters
+    from kp_langchain.recording.outcome import Verifiers
     from kp_langchain.recording.run_builder import RunBuilder
-    from kp_langchain.recording.score_receivers import ReceiverSink
+    from kp_langchain.recording.score_jobs import ScoreQueue
     from kp_langchain.recording.user_calls import UserFunctions
-    from kp_langchain.recording.verifiers import Verifiers
     from kp_langchain.recording.windows import Windows
     from kp_langchain.registry.sender import Sender
+    from kp_langchain.store import TraceStore
 
 
 @dataclass(slots=True, eq=False)
@@ -28,6 +29,7 @@ class HandlerContext:
     """What is needed to judge and announce the runs of one handler.
 
     Attributes:
+        store: Where runs are kept; None to keep nothing.
         builder: Makes the redacted runs, and redacts the notes of verdicts.
         scorer: The scorer.
         is_foreign_scorer: Whether the scorer, or its embedder, is the user's own.
@@ -35,13 +37,14 @@ class HandlerContext:
         verifiers: Judge runs that nobody else called a success or a failure, if any.
         functions: Calls the user's functions; has the counters of run outcomes.
         sender: Sends to the registry; None without one.
-        receivers: Send the scores of runs to other tools.
+        score_queues: Send the scores of runs to other tools.
         on_scored: The user's function that is called with each judged run, if any.
         observers: Functions that are called with each judged run and must not wait.
         last: The newest judged run.
         announced_number: The number of the run that `on_scored` is called with now; 0 for none.
     """
 
+    store: TraceStore | None
     builder: RunBuilder
     scorer: Scorer
     is_foreign_scorer: bool
@@ -49,7 +52,7 @@ class HandlerContext:
     verifiers: Verifiers | None
     functions: UserFunctions
     sender: Sender | None
-    receivers: tuple[ReceiverSink, ...]
+    score_queues: tuple[ScoreQueue, ...]
     on_scored: Callable[[ScoredTrace], object] | None
     observers: list[Callable[[ScoredTrace], object]] = field(default_factory=list)
     last: ScoredTrace | None = None
@@ -59,6 +62,11 @@ class HandlerContext:
     def counters(self) -> Counters:
         """The counters of run outcomes."""
         return self.functions.counters
+
+    @property
+    def tools(self) -> tuple[str, ...]:
+        """The names of the tools that are sent the scores of runs."""
+        return tuple(queue.tool for queue in self.score_queues)
 
     @property
     def judges_with_user_code(self) -> bool:
@@ -113,7 +121,7 @@ class HandlerContext:
             self.counters.add("over_budget")
 
     def announce(self, scored: ScoredTrace) -> None:
-        """Log a judged run, and give it to observers and receivers, each of which may fail."""
+        """Log a judged run, and give it to observers and other tools, each of which may fail."""
         self._try("the log", partial(log_scored, scored))
         self._announce_to_observers(scored)
 
@@ -129,9 +137,9 @@ class HandlerContext:
     def _announce_to_observers(self, scored: ScoredTrace) -> None:
         for observer in self.observers:
             self._try("an observer of scored runs", partial(observer, scored))
-        for receiver in self.receivers:
-            receive = partial(receiver.receive, scored)
-            self._try(receiver.name, receive, counter="scores_failed")
+        for queue in self.score_queues:
+            receive = partial(queue.receive, scored, self.counters)
+            self._try(f"sending scores to {queue.tool}", receive, counter="scores_failed")
 
     def _try(
         self, name: str, receive: Callable[[], object], counter: str = "on_scored_errors"

@@ -17,8 +17,7 @@ from itertools import islice
 from typing import Any, Final, Literal, NamedTuple
 
 from kp_langchain.recording.calls import Call
-from kp_langchain.recording.content import content_text
-from kp_langchain.recording.messages import NOT_A_MODEL, role_and_content
+from kp_langchain.recording.messages import NOT_A_MODEL, content_text, role_and_content
 from kp_langchain.recording.safe_reads import MAPPING, MAX_ITEMS, attribute, default_on_error
 from kp_langchain.recording.values import as_text
 from kp_langchain.redaction.limits import ANSWER_CHARS, ASKED_CHARS

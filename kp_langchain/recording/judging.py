@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Callable, Set
 from functools import partial
 from typing import TYPE_CHECKING
 
+from kp_langchain._forksafe import call_in_child
 from kp_langchain._logging import warn_once
 from kp_langchain.calibration.features import basic_features, features_of
 from kp_langchain.embedding import local_models
@@ -29,20 +29,19 @@ if TYPE_CHECKING:
     from kp_langchain.gate import ScoredTrace
     from kp_langchain.gate.run import Run
     from kp_langchain.recording.handler_context import HandlerContext
-    from kp_langchain.recording.run_builder import Judge
+    from kp_langchain.recording.run_builder import AskOutcome
     from kp_langchain.schema import ReasoningTrace
 
 OUTCOME_FUNCTION = "outcome function"
 
 _novelty_sources: Counter[str] = Counter()  # of the runs that this process scored
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_novelty_sources.clear)
+call_in_child(_novelty_sources.clear)
 
 
 def judge_run(
     context: HandlerContext,
     run: Run,
-    ask_outcome: Judge | None,
+    ask_outcome: AskOutcome | None,
     siblings: Set[str],
 ) -> ScoredTrace:
     """Return a run as it is judged, and remember it in the windows.
@@ -99,7 +98,7 @@ def judge_run(
     return scored
 
 
-def _verdicts(context: HandlerContext, run: Run, ask_outcome: Judge | None) -> list[Verdict]:
+def _verdicts(context: HandlerContext, run: Run, ask_outcome: AskOutcome | None) -> list[Verdict]:
     """Return the verdicts reported earlier, the outcome function's, and verifiers', best first.
 
     Verifiers are only asked if nobody else has called the run a success or a failure.
@@ -107,11 +106,11 @@ def _verdicts(context: HandlerContext, run: Run, ask_outcome: Judge | None) -> l
     verdicts = _stated(context, run, ask_outcome)
     # A run that could not be redacted has no text left to judge.
     if context.verifiers is not None and not run.withheld and first_decisive(verdicts) is None:
-        verdicts += context.verifiers.ask(run, context.functions.lane)
+        verdicts += context.verifiers.ask(run)
     return verdicts
 
 
-def _stated(context: HandlerContext, run: Run, ask_outcome: Judge | None) -> list[Verdict]:
+def _stated(context: HandlerContext, run: Run, ask_outcome: AskOutcome | None) -> list[Verdict]:
     """Return the verdicts reported earlier and the outcome function's, best first."""
     earlier = [] if run.reported is None else [run.reported]
     if ask_outcome is None:

@@ -4,107 +4,93 @@ from __future__ import annotations
 
 import time
 from collections import OrderedDict
-from collections.abc import Collection
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from itertools import islice
+from typing import TYPE_CHECKING, Any
 
-from kp_langchain._forksafe import ForkSafeLock, allow_forks
+from kp_langchain._forksafe import ForkSafeLock
 from kp_langchain._logging import describe_error, warn_once
 from kp_langchain.gate.twins import OFF, KeptTrace, hold_against_twins
-from kp_langchain.store.kept_traces import MOST_COMPARED
 from kp_langchain.store.rows import trace_key
+from kp_langchain.store.vectors import MOST_COMPARED, follow_kept, kept_trace
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from kp_langchain.gate import ScoredTrace
-    from kp_langchain.store.kept_traces import KeptPage
-    from kp_langchain.store.watermark import Watermark
+    from kp_langchain.store.backoff import Backoff
+    from kp_langchain.store.database import Database
+    from kp_langchain.store.vectors import Page
 
 # Runs name their domains themselves, and 1,000 vectors take 1.7 MB.
 _MOST_DOMAINS = 64
-# Changes are noticed at once. All are read again for what is not counted as one: a database that
-# was restored, a replacement that never reached the store, a kept run that was added once more.
-_READ_AGAIN_S = 60.0
 # A run that the store has not got by then was lost on its way there.
 _LOST_AFTER_S = 600.0
 
 
-class Read(Protocol):
-    """Reads the kept runs of a domain as `KeptTraces.read` does."""
-
-    def __call__(
-        self, domain: str, *, since: Watermark | None, awaited: Collection[str]
-    ) -> KeptPage | None:
-        """Return the kept runs; or what changed after a change, None if nothing did."""
-        ...
-
-
-@dataclass(slots=True)
 class _Domain:
     """The kept runs of one domain.
 
-    Attributes:
-        traces: By the trace's id, the oldest first.
-        unwritten: When those were added, by the monotonic clock, that the store did not have yet.
-        replaced: The id of the trace that took the place of each, which the store may not know yet.
-        state: The state of the store that they are based on.
-        read_at: When all of them were last read, by the monotonic clock.
-        reads: The number of reads that were begun.
-        newest_read: The number of the one that they were last brought up to date with.
+    Args:
+        database: The store that they are read from; None without one.
+        name: The domain's name.
     """
 
-    traces: dict[str, KeptTrace] = field(default_factory=dict)
-    unwritten: dict[str, float] = field(default_factory=dict)
-    replaced: dict[str, str] = field(default_factory=dict)
-    state: Watermark | None = None
-    read_at: float = float("-inf")
-    reads: int = 0
-    newest_read: int = 0
+    def __init__(self, database: Database | None, name: str) -> None:
+        self._follower = None if database is None else follow_kept(database, name)
+        self._stored: dict[str, KeptTrace] = {}  # as the store has them, the oldest first
+        # Those of this process that the store does not have yet: since when, by the monotonic
+        # clock, and whose place they took, which the store does not know yet either.
+        self._unwritten: dict[str, tuple[KeptTrace, float, Collection[str]]] = {}
+
+    def kept(self) -> list[KeptTrace]:
+        """Return the kept runs, the oldest first."""
+        replaced = {one for _, _, replaces in self._unwritten.values() for one in replaces}
+        hidden = replaced | self._unwritten.keys()
+        stored = [trace for trace_id, trace in self._stored.items() if trace_id not in hidden]
+        unwritten = [trace for trace, *_ in self._unwritten.values()]
+        return [
+            *stored,
+            *(trace for trace in unwritten if trace.entry.trace_id not in replaced),
+        ][-MOST_COMPARED:]
 
     def add(self, trace: KeptTrace, replaces: Collection[str]) -> None:
         trace_id = trace.entry.trace_id
-        for other in replaces:
-            self.traces.pop(other, None)
-            self.unwritten.pop(other, None)
-            self.replaced[other] = trace_id
-        self.replaced.pop(trace_id, None)
-        self.traces[trace_id] = trace
-        self.unwritten[trace_id] = time.monotonic()
-        self._drop_excess()
-
-    def update(self, page: KeptPage, read: int) -> None:
-        """Bring the traces up to date with what the store has, unless a later read already has."""
-        if read < self.newest_read:
-            return
-        self.newest_read = read
-        if self.state is not None and page.state.deletions != self.state.deletions:
-            # Nobody knows which of them were not written yet, and which were deleted.
-            self.unwritten, self.replaced = {}, {}
-        kept = {trace.entry.trace_id: trace for trace in page.traces}
-        known = page.written | kept.keys() | page.left
-        now = time.monotonic()
-        self.unwritten = {
-            trace_id: added_at
-            for trace_id, added_at in self.unwritten.items()
-            if trace_id not in known and now < added_at + _LOST_AFTER_S
-        }
-        self.replaced = {
-            trace_id: by for trace_id, by in self.replaced.items() if by in self.unwritten
-        }
-        stored = {key: trace for key, trace in kept.items() if key not in self.replaced}
-        if page.is_whole:
-            unwritten = {key: trace for key, trace in self.traces.items() if key in self.unwritten}
-            self.traces, self.read_at = stored | unwritten, now
+        if self._follower is not None:
+            self._unwritten[trace_id] = trace, time.monotonic(), replaces
         else:
-            for key in (*page.left, *kept):
-                self.traces.pop(key, None)
-            self.traces |= stored
-        self._drop_excess()
-        self.state = page.state
+            for other in replaces:
+                self._stored.pop(other, None)
+            self._stored[trace_id] = trace
+        _drop_excess(self._stored)
+        _drop_excess(self._unwritten)
 
-    def _drop_excess(self) -> None:
-        for ids in (self.traces, self.unwritten, self.replaced):
-            while len(ids) > MOST_COMPARED:
-                del ids[next(iter(ids))]
+    def update(self) -> None:
+        """Read what the store has, if something has changed there."""
+        if self._follower is not None:
+            self._follower.read(self._take)
+
+    def _take(self, page: Page[Any]) -> None:
+        if page.is_first_of_all:
+            self._stored.clear()
+        if page.is_after_deletion:
+            # Nobody knows which of them were not written yet, and which were deleted.
+            self._unwritten.clear()
+        for row in page.rows:
+            self._stored.pop(row.trace_id, None)
+            self._unwritten.pop(row.trace_id, None)
+            trace = kept_trace(row) if row.is_kept else None
+            if trace is not None:
+                self._stored[row.trace_id] = trace
+        lost_before = time.monotonic() - _LOST_AFTER_S
+        for trace_id, (_, added_at, _) in list(self._unwritten.items()):
+            if added_at < lost_before:
+                del self._unwritten[trace_id]
+        _drop_excess(self._stored)
+
+
+def _drop_excess(traces: dict[str, Any]) -> None:
+    for trace_id in list(islice(traces, max(0, len(traces) - MOST_COMPARED))):
+        del traces[trace_id]
 
 
 class KeptMemory:
@@ -115,11 +101,13 @@ class KeptMemory:
     deletion all are read anew, and none of those that this process knew stays.
 
     Args:
-        read: Reads them from the store; None without a store.
+        database: The store that they are read from; None without one.
+        backoff: While it is pausing, the store is not asked.
     """
 
-    def __init__(self, read: Read | None) -> None:
-        self._read = read
+    def __init__(self, database: Database | None, backoff: Backoff) -> None:
+        self._database = database
+        self._backoff = backoff
         self._lock = ForkSafeLock()
         self._domains: OrderedDict[str, _Domain] = OrderedDict()
 
@@ -136,38 +124,28 @@ class KeptMemory:
             return run
         entry = run.entry._replace(trace_id=trace_key(run.entry.trace_id))
         candidate = KeptTrace.of(run, entry)
-        domain = run.trace.metadata.task_domain
-        if run.twin_similarity < OFF:
-            self._refresh(domain)
         with self._lock:
-            kept = self._of(domain)
-            run = hold_against_twins(run, candidate, kept.traces.values())
+            domain = self._of(run.trace.metadata.task_domain)
+            if run.twin_similarity < OFF:
+                self._update(domain)
+            run = hold_against_twins(run, candidate, domain.kept())
             if run.decision == "kept":
-                kept.add(candidate, run.replaces)
+                domain.add(candidate, run.replaces)
         return run
 
-    def _of(self, domain: str) -> _Domain:
-        kept = self._domains.setdefault(domain, _Domain())
-        self._domains.move_to_end(domain)
+    def _of(self, name: str) -> _Domain:
+        domain = self._domains.get(name)
+        if domain is None:
+            domain = self._domains[name] = _Domain(self._database, name)
+        self._domains.move_to_end(name)
         if len(self._domains) > _MOST_DOMAINS:
             self._domains.popitem(last=False)
-        return kept
+        return domain
 
-    def _refresh(self, domain: str) -> None:
-        """Read what the store has, if it may have changed."""
-        if self._read is None:
-            return
-        with self._lock:
-            kept = self._of(domain)
-            is_recent = time.monotonic() < kept.read_at + _READ_AGAIN_S
-            since = kept.state if is_recent else None
-            unwritten = list(kept.unwritten)
-            kept.reads += 1
-            read = kept.reads
+    def _update(self, domain: _Domain) -> None:
         try:
-            # Outside the lock, because it waits for the store's thread.
-            with allow_forks():
-                page = self._read(domain, since=since, awaited=unwritten)
+            self._backoff.check()
+            domain.update()
         except Exception as error:  # noqa: BLE001 - a full disk, a dead server
             warn_once(
                 f"kept:{type(error).__name__}",
@@ -175,7 +153,3 @@ class KeptMemory:
                 "those of this process",
                 describe_error(error),
             )
-            return
-        if page is not None:
-            with self._lock:
-                kept.update(page, read)

@@ -1,4 +1,4 @@
-"""What LangChain and LangGraph hold of the run around this code, and LangGraph's own events.
+"""What LangChain and LangGraph say of a run: its start, its metadata, and what is around it.
 
 Neither is imported before something runs: that takes 0.3 s and 0.7 s.
 """
@@ -6,11 +6,101 @@ Neither is imported before something runs: that takes 0.3 s and 0.7 s.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Mapping
+from hashlib import sha256
+from types import MappingProxyType
+from typing import Any, NamedTuple
 from uuid import UUID
 
+from kp_langchain.recording.safe_reads import NAME_CHARS, default_on_error, short_name
+from kp_langchain.recording.values import as_text
+
 _graph_classes: dict[type, type] = {}
+_LONG_ID_CHARS = 10_000
+_DECIMAL_BITS = 512
+# By these, LangChain's middleware marks the models that it asks for itself, and all runs in them.
+_SOURCE, _INTERNAL = "lc_source", "lc_internal_call"
+# Of the releases that have no `lc_internal_call`.
+_SOURCES = frozenset(("tool_selection", "summarization", "tool_emulation"))
+
+
+class Start(NamedTuple):
+    """A run that begins.
+
+    Attributes:
+        run_id: LangChain's id of the run.
+        parent_id: The id of the run that it is part of; None for a root run.
+        name: The name of the run; for a model, tool or retriever, the name of what is called.
+        metadata: LangChain's metadata of the run.
+        tags: LangChain's tags of the run.
+    """
+
+    run_id: UUID
+    parent_id: UUID | None = None
+    name: str = ""
+    metadata: Mapping[str, Any] = MappingProxyType({})
+    tags: object = ()
+
+
+def metadata_text(metadata: Mapping[str, Any], key: str) -> str:
+    """Return the text that a run's metadata hold under `key`; "" if there is none."""
+    value = metadata.get(key)
+    return "" if value is None else value if type(value) is str else _plain_str(value)
+
+
+@default_on_error("")
+def _plain_str(value: object) -> str:
+    return str.__str__(value) if isinstance(value, str) else ""
+
+
+@default_on_error("")
+def mcp_server_in(metadata: Mapping[str, Any]) -> str:
+    """Return the name of the MCP server that has a tool, by the tool's metadata; "" if none.
+
+    It is `mcp_server`, or as `langchain.mcp` writes it: `{"mcp": {"server": {"name": ...}}}`.
+    """
+    server = metadata.get("mcp_server")
+    if not server and (mcp := metadata.get("mcp")):
+        server = mcp.get("server")
+    if server and not isinstance(server, str):
+        server = server.get("name")
+    return short_name(server)
+
+
+def is_inner_call(metadata: Mapping[str, Any], root_metadata: Mapping[str, Any]) -> bool:
+    """Return whether a call is one of LangChain's own, such as one that summarises the messages.
+
+    Args:
+        metadata: The metadata of the call.
+        root_metadata: Those of the root run; a run that is marked as a whole has no inner calls.
+    """
+    if _SOURCE not in metadata and _INTERNAL not in metadata:  # like most
+        return False
+    # As text, because values of the user's own may raise when they are compared.
+    source, mark = metadata_text(metadata, _SOURCE), metadata_text(metadata, _INTERNAL)
+    return (source in _SOURCES and source != metadata_text(root_metadata, _SOURCE)) or (
+        bool(mark) and mark != metadata_text(root_metadata, _INTERNAL)
+    )
+
+
+def thread_id_in(metadata: Mapping[str, Any]) -> str | None:
+    """Return the LangGraph thread that a run's metadata name, as text of bounded length."""
+    thread_id = metadata.get("thread_id")
+    if thread_id is None or (type(thread_id) is str and len(thread_id) <= NAME_CHARS):
+        return thread_id
+    return _short_id(thread_id)
+
+
+@default_on_error(None)
+def _short_id(value: object) -> str:
+    if isinstance(value, int) and value.bit_length() > _DECIMAL_BITS:
+        text = hex(value)  # Python refuses to write a large integer in decimals
+    else:
+        text = str.__str__(value) if isinstance(value, str) else as_text(value, _LONG_ID_CHARS)
+    if len(text) <= NAME_CHARS:
+        return text
+    # A hash of the whole, because two long ids may begin alike.
+    return sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def _callback_manager() -> Any:

@@ -2,34 +2,28 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from inspect import iscoroutinefunction
 from itertools import chain
 from pathlib import Path
-from pickle import PicklingError
-from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 from kp_langchain._logging import describe_error, warn_once
 from kp_langchain.agent_id import check_agent_id, redact_agent_id
 from kp_langchain.config import DomainPolicy, Settings
 from kp_langchain.errors import ConfigError
-from kp_langchain.recording import score_receivers
+from kp_langchain.recording.safe_reads import clean
 from kp_langchain.scoring.scorer import Scorer
 from kp_langchain.store import TraceStore, default_store
 from kp_langchain.weights import PROFILES
 
 if TYPE_CHECKING:
     from kp_langchain.gate import ScoredTrace
-    from kp_langchain.recording.counters import Counters
-    from kp_langchain.recording.outcome import OutcomeFunction
+    from kp_langchain.recording.outcome import OutcomeFunction, Verifier
     from kp_langchain.recording.score_receivers import ScoreReceiver
-    from kp_langchain.recording.verifiers import Verifier, Verifiers
     from kp_langchain.registry import Registry
-
 
 _MAX_VERIFIER_S = 3600
 _FUNCTIONS = ("outcome", "on_scored", "objective", "redactor")
@@ -45,19 +39,19 @@ class Default(Enum):
 class HandlerOptions:
     """The arguments of `KPCallbackHandler`, unresolved; its docstring explains them."""
 
-    domain: str
-    policy: DomainPolicy | Mapping[str, DomainPolicy] | None
-    scorer: Scorer | None
-    store: TraceStore | str | Path | Default | None
-    registry: Registry | str | None
-    outcome: OutcomeFunction | None
-    verifiers: Sequence[Verifier]
-    verifier_timeout_s: float
-    agent_id: str | None
-    on_scored: Callable[[ScoredTrace], object] | None
-    objective: Callable[[Any], str | None] | None
-    redactor: Callable[[str], str] | None
-    send_scores_to: Sequence[str | ScoreReceiver] | None
+    domain: str = "default"
+    policy: DomainPolicy | Mapping[str, DomainPolicy] | None = None
+    scorer: Scorer | None = None
+    store: TraceStore | str | Path | Default | None = Default.STORE
+    registry: Registry | str | None = None
+    outcome: OutcomeFunction | None = None
+    verifiers: Sequence[Verifier] = ()
+    verifier_timeout_s: float = 10.0
+    agent_id: str | None = None
+    on_scored: Callable[[ScoredTrace], object] | None = None
+    objective: Callable[[Any], str | None] | None = None
+    redactor: Callable[[str], str] | None = None
+    send_scores_to: Sequence[str | ScoreReceiver] | None = None
 
     def check(self) -> None:
         """Refuse arguments that cannot be used.
@@ -66,11 +60,15 @@ class HandlerOptions:
             ConfigError: One cannot be used; the message names it, its value, and what would be
                 right.
         """
-        _check_text("domain", self.domain)
+        _check_domain(self.domain)
         for name in _FUNCTIONS:
-            _check_function(name, getattr(self, name))
+            function = getattr(self, name)
+            if function is not None and (not callable(function) or iscoroutinefunction(function)):
+                raise ConfigError(
+                    f"{name} is {function!r}; give a function (not an async one, it is called on "
+                    "a worker thread) or leave it out"
+                )
         _check_verifiers(self.verifiers, self.verifier_timeout_s)
-        _check_receivers(self.send_scores_to)
         scorer: object = self.scorer
         if scorer is not None and (
             isinstance(scorer, type) or not callable(getattr(scorer, "evaluate", None))
@@ -79,52 +77,28 @@ class HandlerOptions:
         agent_id: object = self.agent_id
         if agent_id is not None and not isinstance(agent_id, str):
             raise ConfigError(f"agent_id is {agent_id!r}; give a text such as 'kp:agent:me'")
+        receivers: object = self.send_scores_to
+        if receivers is not None and not isinstance(receivers, (list, tuple)):
+            raise ConfigError(
+                f"send_scores_to is {receivers!r}; give a list such as ['langsmith'], or leave it "
+                "out"
+            )
 
-    def to_send(self, store: TraceStore | None) -> dict[str, Any]:
+    def for_other_process(self, store: TraceStore | None) -> dict[str, Any]:
         """Return the arguments as they go to another process, by name.
 
         Args:
             store: What the argument of that name stands for in this process.
-
-        Raises:
-            pickle.PicklingError: One is a function that another process cannot find.
         """
-        functions = {
-            **{name: getattr(self, name) for name in _FUNCTIONS},
-            **{f"verifiers[{at}]": one for at, one in enumerate(self.verifiers)},
-        }
-        for name, function in functions.items():
-            # cloudpickle, of which joblib, Ray and Dask each bundle a copy, sends these as well.
-            if not _can_be_found(function) and not any(
-                module.endswith("cloudpickle") for module in sys.modules
-            ):
-                raise PicklingError(
-                    f"{name} is {function!r}, which another process cannot find; give a function "
-                    "that is defined at the top of a module, or send the handler with cloudpickle"
-                )
         arguments = {name: getattr(self, name) for name in self.__slots__}
         # A relative path means another file in another working folder.
         is_path = isinstance(self.store, (str, Path))
         return arguments | ({"store": store} if is_path else {})
 
 
-def _check_text(name: str, value: object) -> None:
-    if not isinstance(value, str) or not value.strip():
-        raise ConfigError(f"{name} is {value!r}; give a non-empty text such as 'finance'")
-    try:
-        value.encode()
-    except UnicodeEncodeError:
-        raise ConfigError(
-            f"{name} is {value!r}; it has a lone surrogate, which is no text"
-        ) from None
-
-
-def _check_function(name: str, function: object) -> None:
-    if function is not None and (not callable(function) or iscoroutinefunction(function)):
-        raise ConfigError(
-            f"{name} is {function!r}; give a function (not an async one, it is called on a "
-            "worker thread) or leave it out"
-        )
+def _check_domain(domain: object) -> None:
+    if not isinstance(domain, str) or not domain.strip() or clean(domain) != domain:
+        raise ConfigError(f"domain is {domain!r}; give a non-empty text such as 'finance'")
 
 
 def _check_verifiers(verifiers: object, timeout_s: object) -> None:
@@ -145,23 +119,6 @@ def _check_verifiers(verifiers: object, timeout_s: object) -> None:
         )
 
 
-def _check_receivers(receivers: object) -> None:
-    if receivers is not None and not isinstance(receivers, (list, tuple)):
-        raise ConfigError(
-            f"send_scores_to is {receivers!r}; give a list such as ['langsmith'], or leave it out"
-        )
-
-
-def _can_be_found(function: object) -> bool:
-    """Return whether a function can be imported by name; True for other callables."""
-    if not isinstance(function, FunctionType):
-        return True  # other callables decide for themselves how they are pickled
-    target: Any = sys.modules.get(function.__module__)
-    for name in function.__qualname__.split("."):
-        target = getattr(target, name, None)
-    return target is function
-
-
 def never_raising(objective: Callable[[Any], str | None]) -> Callable[[Any], str]:
     """Wrap the user's `objective`: never raise, and return "" unless it returns a text."""
 
@@ -178,45 +135,6 @@ def never_raising(objective: Callable[[Any], str | None]) -> Callable[[Any], str
         return str.strip(text) if isinstance(text, str) else ""
 
     return ask
-
-
-def identity_of_function(function: object) -> Hashable:
-    """Return a key that is equal for functions with the same code.
-
-    Handlers made per request often bring a function made per request: its code is the same.
-    """
-    return getattr(function, "__code__", None) or (None if function is None else id(function))
-
-
-def is_foreign(scorer: object) -> bool:
-    """Return whether a scorer, its embedder or its memory is the user's own code."""
-    if scorer is None:
-        return False
-    return type(scorer) is not Scorer or scorer.calls_user_code
-
-
-def verifiers_of(
-    functions: Sequence[Verifier], timeout_s: float, counters: Counters
-) -> Verifiers | None:
-    """Return the verifiers; None if there are none."""
-    if not functions:
-        return None
-    # Imported here because asyncio is slow to import, and most handlers have no verifiers.
-    from kp_langchain.recording.verifiers import Verifiers
-
-    return Verifiers(tuple(functions), timeout_s, counters)
-
-
-def receivers_of(
-    receivers: Sequence[str | ScoreReceiver] | None, settings: Settings
-) -> tuple[ScoreReceiver, ...]:
-    """Return the score receivers of the argument, or those of the settings.
-
-    Raises:
-        ConfigError: One cannot be used.
-    """
-    chosen = settings.send_scores_to if receivers is None else receivers
-    return score_receivers.receivers_of(chosen)
 
 
 def domains(

@@ -1,31 +1,41 @@
-"""How a run ended, as far as the run itself tells: see `gate.judge` for what counts."""
+"""How a run ended: by its looks, its own claims, the caller's verifiers, or a confidence model.
+
+See `gate.judge` for what counts. A verifier may be a language model: it may be slow, fail, or send
+what it reads to a third party. So it sees redacted text only, and has a time limit.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import math
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from contextvars import ContextVar
 from dataclasses import dataclass
+from functools import partial
+from inspect import isawaitable
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
+from kp_langchain._logging import describe_error, warn_once
+from kp_langchain.errors import BusyError
 from kp_langchain.recording.answers import structured_response_in
-from kp_langchain.recording.safe_reads import MAPPING, default_on_error, member
-from kp_langchain.recording.verdict_reader import plain_number
+from kp_langchain.recording.safe_reads import MAPPING, attribute, default_on_error, member
+from kp_langchain.recording.user_calls import UserFunctions, name_of
+from kp_langchain.recording.verdict_reader import plain_number, read_verdict
 from kp_langchain.verdict import is_unit
 
 if TYPE_CHECKING:
+    from kp_langchain.calibration.model import ConfidenceModel
+    from kp_langchain.gate.run import Run
     from kp_langchain.schema import TraceStep
+    from kp_langchain.verdict import Verdict
 
 _MAX_TOKENS = 100_000
+_READ_AGAIN_S = 60.0
+_MAX_DOMAINS = 1000
 _IMPOSSIBLE = -1e3  # the logarithm of a probability that is 0.0 as a float
-
-# What the frameworks answer in the agent's place when its steps run out.
-_OUT_OF_STEPS = (
-    "Agent stopped due to iteration limit or time limit.",
-    "Agent stopped due to max iterations.",
-    "Sorry, need more steps to process this request.",
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,31 +69,8 @@ class FinishedRun:
 
 
 OutcomeFunction = Callable[[FinishedRun], bool | float | Mapping[str, Any] | None]
-
-
-def looks_successful(
-    answer: str,
-    *,
-    ended_well: bool,
-    unresolved_error: bool,
-    last_call_failed: bool = False,
-    ends_on_action: bool = False,
-) -> bool:
-    """Return whether a run that nobody judged counts as a success.
-
-    Args:
-        answer: The final answer.
-        ended_well: No error and no step limit ended the run, and its last answer was neither
-            refused nor cut off.
-        unresolved_error: The last thing that happened was an error, or a human's refusal.
-        last_call_failed: The last tool call failed, and the answer is not a structure that was
-            checked after it.
-        ends_on_action: The last thing the run did was to use a tool. Then it needs no answer:
-            an agent that buys, sends or submits something is done with that.
-    """
-    text = answer.strip()
-    complete = (bool(text) or ends_on_action) and text not in _OUT_OF_STEPS
-    return ended_well and not unresolved_error and not last_call_failed and complete
+Verifier = Callable[[FinishedRun], bool | float | Mapping[str, Any] | Awaitable[Any] | None]
+"""Judges a finished run as an `outcome` function does; its mapping may also hold a `note`."""
 
 
 @default_on_error(None)
@@ -96,13 +83,18 @@ def confidence_in(output: object) -> float | None:
 
 
 @default_on_error(None)
-def mean_probability(logprobs: object) -> float | None:
+def mean_probability(message: object, info: Mapping[str, Any] | None) -> float | None:
     """Return the mean of `exp(logprob)` over the tokens of an answer; None if there are none.
 
+    They are `{"content": [{"logprob": x}, ...]}`, `{"token_logprobs": [x, ...]}`, or one of those
+    lists.
+
     Args:
-        logprobs: `{"content": [{"logprob": x}, ...]}`, `{"token_logprobs": [x, ...]}`, or one of
-            those lists.
+        message: The answer.
+        info: LangChain's `generation_info` of it.
     """
+    metadata = attribute(message, "response_metadata") or {}
+    logprobs = (metadata if "logprobs" in metadata else info or {}).get("logprobs")
     if isinstance(logprobs, MAPPING):
         logprobs = logprobs.get("content") or logprobs.get("token_logprobs")
     if not isinstance(logprobs, (list, tuple)):
@@ -117,3 +109,132 @@ def mean_probability(logprobs: object) -> float | None:
         if isinstance(value, (int, float)) and value == value
     ]
     return sum(chances) / len(chances) if chances else None
+
+
+@dataclass(frozen=True, slots=True)
+class Verifiers:
+    """The verifiers of one handler.
+
+    Attributes:
+        verifiers: The verifiers, in the order in which they are asked.
+        functions: Calls them, each with the time limit of one verifier, and counts what fails.
+    """
+
+    verifiers: tuple[Verifier, ...]
+    functions: UserFunctions
+
+    @property
+    def asking(self) -> bool:
+        """Whether this code runs inside a verifier."""
+        return _inside.get()
+
+    def ask(self, judged: Run) -> list[Verdict]:
+        """Ask one after the other, until one says whether the run succeeded; from a lane's job.
+
+        Args:
+            judged: The redacted run; verifiers receive its `looked_successful` as `success`.
+
+        Returns:
+            The verdicts of those that were asked, in order; their notes are not redacted.
+        """
+        verdicts: list[Verdict] = []
+        for verifier in self.verifiers:
+            verdict = self._verdict(verifier, _finished_run(judged))
+            if verdict is None:
+                continue
+            verdicts.append(verdict)
+            if verdict.success is not None:
+                break
+        return verdicts
+
+    def _verdict(self, verifier: Verifier, run: FinishedRun) -> Verdict | None:
+        source, counter = f"verifier {name_of(verifier)}", "verifier_errors"
+        ask = partial(_ask, verifier, run, source, self.functions.time_limit_s)
+        try:
+            return self.functions.call(ask)
+        except BaseException as error:  # noqa: BLE001 - the caller's function
+            if isinstance(error, (BusyError, TimeoutError)):
+                is_busy = isinstance(error, BusyError)
+                counter = "verifiers_skipped" if is_busy else "verifier_timeouts"
+            self.functions.report_failure(counter, f"{source} cannot be used", error)
+        return None
+
+
+def _ask(function: Verifier, run: FinishedRun, source: str, limit_s: float) -> Verdict | None:
+    """Call a verifier and read its verdict.
+
+    Raises:
+        VerdictError: Its answer cannot be used.
+        BaseException: What it raises.
+    """
+    _inside.set(True)
+    answer: object = function(run)
+    if isawaitable(answer):
+        answer = asyncio.run(asyncio.wait_for(answer, limit_s))
+    if isinstance(answer, Mapping):
+        answer = dict(islice(answer.items(), 4))  # a mapping of a foreign class may be endless
+    return read_verdict(answer, source)
+
+
+def _finished_run(run: Run) -> FinishedRun:
+    trace = run.trace
+    result = trace.outcome.result_summary
+    return FinishedRun(
+        run_id=run.run_id,
+        domain=trace.metadata.task_domain,
+        objective=trace.task.objective,
+        # Copies, because a late verifier still has its steps when the trace is stored.
+        steps=tuple(step.model_copy(deep=True) for step in trace.steps),
+        answer="" if run.failed else result,
+        output=None,
+        error=result if run.failed else "",
+        success=run.looked_successful,
+        metadata={},
+    )
+
+
+class CalibratedConfidence:
+    """The models in force in one store, each read again after a minute.
+
+    Args:
+        model_in_force: Reads a domain's model from the store.
+    """
+
+    def __init__(self, model_in_force: Callable[[str], ConfidenceModel | None]) -> None:
+        self._model_in_force = model_in_force
+        self._models: dict[str, tuple[float, ConfidenceModel | None]] = {}
+
+    def model(self, domain: str) -> ConfidenceModel | None:
+        """Return the model in force for a domain; None without one, or if it cannot be used.
+
+        Args:
+            domain: The run's domain.
+        """
+        try:
+            model = self._current_model(domain)
+            if model is not None:
+                model.check_current()
+        except Exception as error:  # noqa: BLE001 - a broken model, or an unreachable store
+            warn_once(
+                f"model:{type(error).__name__}",
+                "no confidence model can be used for now (%s); runs get the default confidence",
+                describe_error(error),
+            )
+            return None
+        return model
+
+    def _current_model(self, domain: str) -> ConfidenceModel | None:
+        read_at, model = self._models.get(domain, (float("-inf"), None))
+        now = time.monotonic()
+        if now < read_at + _READ_AGAIN_S:
+            return model
+        if len(self._models) >= _MAX_DOMAINS:  # runs name their domains themselves
+            self._models.clear()
+        # Noted first, so that an unreachable store is not asked again for each run.
+        self._models[domain] = (now, model)
+        model = self._model_in_force(domain)
+        self._models[domain] = (now, model)
+        return model
+
+
+_inside: ContextVar[bool] = ContextVar("kp_langchain_inside_verifier", default=False)

@@ -4,27 +4,30 @@ A graph that pauses ends its root run; the resumed run is a new root run with th
 and often reaches another handler object, because handlers are made per request. So the paused runs
 belong to the process and not to a handler.
 
-A paused run is kept in memory, and redacted in the store. The builder decides which copy to use
-when the resumed run ends, because only the store knows whether another process has resumed the run
-meanwhile.
+A paused run is kept in memory, and redacted in the store. Which copy is used is decided when the
+resumed run ends: that in memory, unless the store has another run of this thread by then.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kp_langchain._forksafe import ForkSafeLock
 from kp_langchain._logging import describe_error, warn_once
 from kp_langchain.recording.bounds import RecordOwner
-from kp_langchain.recording.calls import Call
+from kp_langchain.recording.calls import Call, RequestedCalls, UnnamedCallKey
 from kp_langchain.recording.first_half import first_half_record
-from kp_langchain.recording.requested_calls import RequestedCalls, UnnamedCallKey
+from kp_langchain.run_keys import stored_form
+from kp_langchain.store.paused_runs import paused_run_key
 
 if TYPE_CHECKING:
-    from kp_langchain.recording.run_record import Resumption, RunRecord
-    from kp_langchain.store.paused_runs import FirstHalf
+    from kp_langchain.config import Settings
+    from kp_langchain.recording.run_record import RunRecord
+    from kp_langchain.redaction.custom_rules import Rules
+    from kp_langchain.store import TraceStore
 
 _lock = ForkSafeLock()
 _paused_runs: dict[tuple[str, int], RunRecord] = {}  # by thread and the identity of the owner
@@ -44,17 +47,16 @@ def has_any() -> bool:
 
 def add(record: RunRecord) -> None:
     """Add a run that paused; one that is still paused in the same thread is abandoned."""
-    key = _key(record)
+    key, excess = _key(record), []
     with _lock:
-        old_runs = [_paused_runs.pop(key)] if key in _paused_runs else []
+        old = _paused_runs.pop(key, None)
         _paused_runs[key] = record
-        excess_runs = []
         while len(_paused_runs) > _limit:
-            excess_runs.append(_paused_runs.pop(next(iter(_paused_runs))))
-    for old in old_runs:
+            excess.append(_paused_runs.pop(next(iter(_paused_runs))))
+    if old is not None:
         old.owner.counters.add("abandoned")
-    for old in excess_runs:
-        old.owner.counters.add(_fate(old))
+    for one in excess:
+        one.owner.counters.add(_fate(one))
 
 
 def _key(record: RunRecord) -> tuple[str, int]:
@@ -63,8 +65,7 @@ def _key(record: RunRecord) -> tuple[str, int]:
 
 def _fate(record: RunRecord) -> str:
     # Any process can continue a run that is in the store.
-    is_stored = record.pause is not None and record.pause.is_stored
-    return "handed_over" if is_stored else "abandoned"
+    return "handed_over" if record.owner.keeps_paused else "abandoned"
 
 
 def take(thread_id: str, owner: RecordOwner, until: datetime | None = None) -> RunRecord | None:
@@ -90,7 +91,7 @@ def take(thread_id: str, owner: RecordOwner, until: datetime | None = None) -> R
 
 
 def _is_after(record: RunRecord, until: datetime | None) -> bool:
-    return record.pause is not None and until is not None and record.pause.paused_at > until
+    return record.paused_at is not None and until is not None and record.paused_at > until
 
 
 def give_up(owner: RecordOwner) -> None:
@@ -114,13 +115,83 @@ def count(owner: RecordOwner) -> int:
         return sum(record.owner is owner for record in _paused_runs.values())
 
 
-def join_paused(record: RunRecord, claim: Callable[[str], FirstHalf | None] | None) -> None:
+@dataclass(frozen=True, slots=True)
+class PausedRunStore:
+    """The paused runs of one handler's domain and agent, in its store.
+
+    Attributes:
+        store: The store.
+        scope: The handler's domain and agent; see `RecordOwner`.
+        rules: What is redacted besides what always is.
+        days: Days for which a paused run is kept.
+        max_paused: The most paused runs that the store keeps.
+    """
+
+    store: TraceStore
+    scope: tuple[str, str | None]
+    rules: Rules
+    days: float
+    max_paused: int
+
+    @classmethod
+    def of(
+        cls, store: TraceStore | None, scope: tuple[str, str | None], settings: Settings
+    ) -> PausedRunStore | None:
+        """Return the paused runs in a store; None where they are not kept."""
+        days, most = settings.paused_days, settings.max_paused_runs
+        if store is None or days <= 0:
+            return None
+        return cls(store, scope, settings.redaction, days, most)
+
+    def put(self, record: RunRecord, body: dict[str, Any]) -> int:
+        """Write what a paused run recorded, redacted; return how many others were dropped for it.
+
+        Args:
+            record: The run; nothing is written if it was resumed meanwhile.
+            body: See `first_half_body`.
+        """
+        place, paused_at = self._place(record.thread_id or ""), record.paused_at
+        if place is None or paused_at is None or not holds(record):
+            return 0
+        return self.store.paused.put(
+            place, body, paused_at=paused_at, days=self.days, most=self.max_paused
+        )
+
+    def claim(self, thread_id: str) -> dict[str, Any] | None:
+        """Remove and return what the run paused in a thread recorded.
+
+        None also if the store cannot give it, which is logged.
+        """
+        place = self._place(thread_id)
+        try:
+            return None if place is None else self.store.paused.claim(place)
+        except Exception as error:  # noqa: BLE001 - a full disk, a dead server
+            warn_once(
+                f"claim:{self.store.location}:{type(error).__name__}",
+                "what a run recorded before it paused cannot be read from %s now (%s); it is "
+                "scored without that",
+                self.store.location,
+                describe_error(error),
+            )
+            return None
+
+    def forget(self, thread_id: str, until: datetime) -> None:
+        """Delete what the run paused in a thread by a time, in UTC, recorded."""
+        if (place := self._place(thread_id)) is not None:
+            self.store.paused.forget(place, until)
+
+    def _place(self, thread_id: str) -> str | None:
+        """Return the key under which a run paused in a thread is stored."""
+        thread = thread_id and stored_form("thread", thread_id, self.rules)
+        return paused_run_key(thread, *self.scope) if thread else None
+
+
+def join_paused(record: RunRecord, paused_runs: PausedRunStore | None) -> None:
     """Put what a resumed run recorded before its pauses in front of the rest.
 
     Args:
         record: The run; changed.
-        claim: Removes and returns the first half of the run paused in a thread from the store;
-            None without a store.
+        paused_runs: What paused runs recorded, in the store; None where it is not kept.
     """
     parts = [record]
     while (resumption := parts[-1].resumption) is not None and resumption.earlier is not None:
@@ -129,10 +200,9 @@ def join_paused(record: RunRecord, claim: Callable[[str], FirstHalf | None] | No
         resumption, part.resumption = part.resumption, None
         if resumption is None:
             continue
-        first_half = None
-        if claim is not None and part.is_langgraph:
-            first_half = claim(resumption.thread_id)
-        earlier = _earlier_record(part, resumption, first_half)
+        is_kept = paused_runs is not None and part.is_langgraph
+        body = paused_runs.claim(resumption.thread_id) if paused_runs and is_kept else None
+        earlier = _earlier_record(part, resumption.earlier, body)
         requests = None if earlier is None else earlier.requested_calls
         _name_answers([call for _, call in part.timeline], requests)
         if earlier is not None:
@@ -141,30 +211,25 @@ def join_paused(record: RunRecord, claim: Callable[[str], FirstHalf | None] | No
 
 
 def _earlier_record(
-    record: RunRecord, resumption: Resumption, first_half: FirstHalf | None
+    record: RunRecord, in_memory: RunRecord | None, body: dict[str, Any] | None
 ) -> RunRecord | None:
     """Return the record of what a run recorded before a pause; None if that is lost.
 
+    Another process may have resumed the run in memory meanwhile, and paused another one.
+
     Args:
         record: What was recorded after the pause.
-        resumption: The pause.
-        first_half: What the store has of the run.
+        in_memory: What this process recorded before it.
+        body: What the store has of the run.
     """
-    in_memory = resumption.earlier
-    pause = None if in_memory is None else in_memory.pause
-    if first_half is None:
-        # If the stored copy is gone, another process may have resumed the run. Then ours has
-        # recorded no call.
-        is_lost = pause is not None and pause.is_stored and not record.timeline
-        return None if is_lost else in_memory
-    if pause is not None and (
-        pause.half_id == first_half.half_id
-        # another handler recorded the same run
-        or (pause.checkpoint_id is not None and pause.checkpoint_id == first_half.checkpoint_id)
-    ):
+    if body is None:
+        # A run that another process has resumed to its end has nothing more to record here.
+        is_over = record.owner.keeps_paused and not record.timeline
+        return None if is_over else in_memory
+    if in_memory is not None and str(in_memory.run_id) == body.get("run_id"):
         return in_memory
     try:
-        earlier = first_half_record(first_half.body, record.owner)
+        earlier = first_half_record(body, record.owner)
     except (ValueError, TypeError, LookupError, AttributeError) as error:
         warn_once(
             "half",

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Protocol
 
 from kp_langchain._forksafe import ForkSafeLock
 from kp_langchain._logging import describe_error, warn_once
-from kp_langchain.gate.decision import gated_value
-from kp_langchain.gate.recent_values import JudgedRun, RecentValues
+from kp_langchain.gate.check import JudgedRun, RecentValues
+from kp_langchain.gate.scored_trace import gated_value
 
 if TYPE_CHECKING:
     from kp_langchain.calibration.model import ConfidenceModel

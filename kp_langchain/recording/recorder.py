@@ -6,21 +6,27 @@ whatever thread an event comes from, and takes no lock.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from itertools import islice
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import Any
 from uuid import UUID
 
 from kp_langchain.recording.answers import answer_in, ended_early, last_items, objective_in
 from kp_langchain.recording.calls import Call, CallKind
-from kp_langchain.recording.chain_errors import (
+from kp_langchain.recording.failures import (
     begin_attempt,
     end_attempt,
+    error_text,
     is_recorded,
+    meaning_of,
     record_failure,
 )
-from kp_langchain.recording.exception_kinds import meaning_of
 from kp_langchain.recording.human import exchanges_in, newest_exchanges
+from kp_langchain.recording.langchain_context import (
+    Start,
+    is_inner_call,
+    mcp_server_in,
+    metadata_text,
+)
 from kp_langchain.recording.messages import message_text
 from kp_langchain.recording.root_runs import (
     RootRuns,
@@ -29,10 +35,8 @@ from kp_langchain.recording.root_runs import (
     note_pause,
 )
 from kp_langchain.recording.run_record import RunRecord
-from kp_langchain.recording.run_start import Start, is_inner_call, mcp_server_in, metadata_text
 from kp_langchain.recording.run_tree import OpenRun
 from kp_langchain.recording.safe_reads import (
-    MAX_ITEMS,
     attribute,
     clip,
     default_on_error,
@@ -47,17 +51,12 @@ from kp_langchain.recording.tool_answers import (
     record_remote_answers,
     record_unanswered,
 )
-from kp_langchain.recording.values import as_text, error_text, gist, text_size
+from kp_langchain.recording.values import as_text, gist, text_size
 from kp_langchain.run_keys import have_same_keys
-
-if TYPE_CHECKING:
-    from kp_langchain.gate.shown_trace import ShownTrace
 
 _TASK = "langgraph_checkpoint_ns"
 # Two are as good as many: such a run is shown to no other.
 _MOST_NAMESPACES = 8
-# A run that searches for examples in a loop: only the texts of the first are recognised.
-_MOST_EXAMPLES = 20
 # Middleware of langchain that ends an agent at a limit without an error.
 _LIMIT_NODES = ("ModelCallLimitMiddleware", "ToolCallLimitMiddleware")
 # The tool that the classic AgentExecutor runs in place of one that it does not know.
@@ -65,7 +64,7 @@ _UNKNOWN_TOOL = "invalid_tool"
 
 
 class Recorder(RootRuns):
-    """Follows the runs that one handler sees. Takes the arguments of `RootRuns`.
+    """Follows the runs that one handler sees. Takes the arguments of `RunTree`.
 
     A method for an event never raises because of a user's value.
     """
@@ -337,7 +336,7 @@ class Recorder(RootRuns):
             entry.root.room_chars += text_size(entry.call.error)  # the new text replaces it
             entry.call.error = entry.root.read(error_text, error)
 
-    # ---------------------------------------------------------------- classic agents, outcomes
+    # ---------------------------------------------------------------- classic agents
 
     def agent_acted(self, run_id: UUID, tool: object, tool_input: object) -> None:
         """Record the tool that a classic agent chose; there may be no such tool."""
@@ -350,52 +349,6 @@ class Recorder(RootRuns):
         entry = self._open.get(run_id)
         if entry is not None and entry.parent is None:
             entry.root.state.agent_answer = answer_in(values, self._raw_text_chars) or ""
-
-    def report_outcome(self, run_id: UUID | None, verdict: object) -> bool:
-        """Note a verdict on a run; return False if the run has ended.
-
-        Args:
-            run_id: The id of the run, or of one inside it.
-            verdict: A `Verdict`, or the data of a `kp.outcome` event.
-        """
-        entry = None if run_id is None else self._open.get(run_id)
-        if entry is None:
-            return False
-        entry.root.verdict = verdict
-        # If it ended meanwhile, it may have been scored without the verdict.
-        return entry.root.run_id in self._open
-
-    def root_of(self, run_id: UUID) -> UUID | None:
-        """Return the id of the root run that an open run belongs to."""
-        entry = self._open.get(run_id)
-        return None if entry is None else entry.root.run_id
-
-    def note_shown(self, run_id: UUID, shown: Iterable[ShownTrace], examples: str) -> bool:
-        """Note which kept traces a run is shown; return False if the run has ended.
-
-        Args:
-            run_id: The id of the run, or of one inside it.
-            shown: The traces.
-            examples: The text by which it is shown them; "" if it is held out.
-        """
-        entry = self._open.get(run_id)
-        if entry is None:
-            return False
-        root = entry.root
-        for one in islice(shown, MAX_ITEMS):
-            known = root.shown.get(one.trace_id)
-            if known is None and len(root.shown) >= MAX_ITEMS:
-                continue
-            if known is None or known.held_out:  # of an agent inside it that was shown it as well
-                root.shown[one.trace_id] = one
-        if examples and len(root.examples) < _MOST_EXAMPLES and examples not in root.examples:
-            root.examples.append(examples)
-        inner: OpenRun | None = entry
-        while inner is not None:
-            if inner.call is not None:
-                inner.call.returns_examples = True
-            inner = inner.parent
-        return True
 
 
 def _note_namespace(root: RunRecord, metadata: Mapping[str, Any]) -> None:

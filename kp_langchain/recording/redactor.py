@@ -1,10 +1,20 @@
-"""Redacts what is recorded of a run, and drops what cannot be redacted."""
+"""What goes from the texts of a run: what redaction finds, and quotes of the examples it was shown.
+
+A model that repeats an example has not thought that itself, and a retriever's output that holds one
+is no finding of this run. Left in, a kept trace would carry others inside it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+import json
+import re
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Final
 
+from ahocorasick_rs import AhoCorasick, MatchKind
+
+from kp_langchain._forksafe import ForkSafeLock
 from kp_langchain._logging import describe_error, warn_once
 from kp_langchain.recording.bounds import MARGIN_CHARS
 from kp_langchain.recording.safe_reads import clean, clip
@@ -12,24 +22,38 @@ from kp_langchain.recording.values import plain, text_size
 from kp_langchain.redaction import open_session
 
 if TYPE_CHECKING:
-    from kp_langchain.recording.counters import Counters
+    from kp_langchain.recording.bounds import Counters
     from kp_langchain.recording.human import Exchange
     from kp_langchain.redaction.custom_rules import Rules
     from kp_langchain.redaction.repeated import Secrets
+    from kp_langchain.redaction.secret_search import Named
 
 UNREDACTABLE = "[REDACTED:failed]"
 _REMOVED = "(removed)"  # in place of an empty text if the wire form requires a text
+Change = Callable[[str], str]
 
 
 def clean_json(value: Any) -> Any:
     """Return a copy of a JSON-like value with every text in it as `clean` returns it."""
+    return _with_texts(value, clean, clean)
+
+
+def _with_texts(value: Any, change: Change, change_key: Change) -> Any:
+    """Return a copy of a JSON-like value with its texts and keys changed."""
     if isinstance(value, str):
-        return clean(value)
+        return change(value)
     if isinstance(value, dict):
-        return {clean(key): clean_json(item) for key, item in value.items()}
+        return {
+            change_key(key): _with_texts(item, change, change_key) for key, item in value.items()
+        }
     if isinstance(value, list):
-        return [clean_json(item) for item in value]
+        return [_with_texts(item, change, change_key) for item in value]
     return value
+
+
+def _without_cuts(text: str) -> str:
+    """Return a text without the margins beside cuts."""
+    return clip(text, len(text), margin=MARGIN_CHARS)
 
 
 class Redactor:
@@ -169,21 +193,206 @@ class Redactor:
         """Return a JSON-like mapping, redacted at a privacy level and cut to the bound."""
         values = self._redact(value, level)
         values = values if isinstance(values, dict) else {"input": values}
+        # Keys are cut by their own length, texts only if there is too much of them.
         was_cut = text_size(value) > self._max_chars
-        return plain(_without_cuts(values, texts=was_cut), self._max_chars)
+        texts = _without_cuts if was_cut else str
+        return plain(_with_texts(values, texts, _without_cuts), self._max_chars)
 
 
-def _without_cuts(value: Any, *, texts: bool = True) -> Any:
-    """Return a value without the margins beside cuts.
+# ------------------------------------------------------------------ secrets of earlier runs
+
+_MOST_KNOWN = 1000  # conversations, and runs
+_MOST_SECRET_CHARS = 1_000_000  # of all conversations, and of all runs
+
+Key = tuple[str, ...]
+"""What identifies a conversation or a run, such as "thread", its id and its namespace."""
+
+
+class LiveSecrets:
+    """The secrets of the conversations, or of the runs, that this process saw last.
+
+    They go from later turns, and from notes of verdicts. In memory only, and bounded: what was
+    named longest ago is forgotten first. They belong to the process, because handlers are often
+    made per request. To know a secret only ever removes it.
+    """
+
+    def __init__(self) -> None:
+        self._lock = ForkSafeLock()
+        self._known: OrderedDict[Key, Mapping[str, Named]] = OrderedDict()
+        self._chars = 0
+
+    def recall(self, keys: Iterable[Key], secrets: Secrets) -> None:
+        """Add to `secrets` what is known, as far as there is room.
+
+        Args:
+            keys: What identifies the conversations or runs.
+            secrets: Added to.
+        """
+        if self._known:
+            with self._lock:
+                for key in keys:
+                    secrets.add_all(self._known.get(key, {}))
+
+    def remember(self, keys: Iterable[Key], secrets: Secrets) -> None:
+        """Remember what a run has named, and what was known before.
+
+        Args:
+            keys: What identifies the run or its conversations.
+            secrets: What it has named.
+        """
+        if not secrets:
+            return
+        named = secrets.named
+        with self._lock:
+            for key in keys:
+                self._chars -= sum(map(len, self._known.pop(key, ())))
+                self._chars += sum(map(len, named))
+                self._known[key] = named
+            while len(self._known) > _MOST_KNOWN or (
+                self._chars > _MOST_SECRET_CHARS and len(self._known) > 1
+            ):
+                _, oldest = self._known.popitem(last=False)
+                self._chars -= sum(map(len, oldest))
+
+
+SECRETS_OF_CONVERSATIONS: Final = LiveSecrets()
+SECRETS_OF_RUNS: Final = LiveSecrets()
+
+
+# ------------------------------------------------------------------ quotes of examples
+
+# Shorter parts of examples, such as `Answer: yes`, may well be the run's own.
+_SHORTEST_QUOTE_CHARS = 24
+_MOST_LINES, _MOST_CHARS = 1000, 100_000
+_FRAME = "<<<"  # how the lines around an example begin
+_LABEL = re.compile(r"(?:Task|Answer):\s*|\d{1,9}\.\s+")
+_ENDING = re.compile(r"(.*) -> (?:ok|error|no result)\b.*")
+# Where a quote stood within another one, removing it makes the outer one whole.
+_MOST_ROUNDS = 8
+_FEWEST_LINES_OF_ANSWER = 2
+
+
+class Quotes:
+    """What counts as a quote of a run's examples.
+
+    A line of an example is found as it is, without its label (`Task:`, `Answer:`, `12.`), without
+    the quotes around it, without the ending of a call (`-> ok`), and as any of these stands inside
+    JSON.
 
     Args:
-        value: A JSON-like value.
-        texts: Whether its texts may have been cut; its keys always may, each by its own length.
+        examples: The texts of the examples, in any form. Of all of them together the first thousand
+            lines and hundred thousand characters are read.
     """
-    if isinstance(value, str):
-        return clip(value, len(value), margin=MARGIN_CHARS) if texts else value
-    if isinstance(value, dict):
-        return {_without_cuts(key): _without_cuts(item, texts=texts) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_without_cuts(item, texts=texts) for item in value]
-    return value
+
+    def __init__(self, examples: Iterable[str]) -> None:
+        lines = list(_lines(examples))
+        patterns: dict[str, str] = {}  # with the line that one is as a whole, else ""
+        for line in lines:
+            for form in _forms(line):
+                for pattern in _escaped(form):
+                    patterns.setdefault(pattern, "")
+            if len(line) >= _SHORTEST_QUOTE_CHARS:
+                patterns |= dict.fromkeys(_escaped(line), line)
+        self._whole_lines = list(patterns.values())
+        self._automaton = AhoCorasick(patterns, matchkind=MatchKind.LeftmostLongest)
+        self._short_frames = {
+            line for line in lines if line.startswith(_FRAME) and len(line) < _SHORTEST_QUOTE_CHARS
+        }
+
+    def without(self, text: str) -> str:
+        """Return `text` without what it quotes, and without the lines that this leaves empty.
+
+        Everything else stays as it is. A text that quotes nothing is returned itself.
+        """
+        for _ in range(_MOST_ROUNDS):
+            rest, _ = self._cut(text)
+            if len(rest) == len(text):
+                break
+            text = rest
+        return text
+
+    def without_in_answer(self, answer: str) -> str:
+        """Return a run's answer without examples that it repeats; never an empty text for one.
+
+        The answer to a like task may be the same, so fewer than two whole lines of examples are no
+        quote, and neither is anything in an answer that would have nothing else.
+        """
+        _, quoted_lines = self._cut(answer)
+        if len(quoted_lines) < _FEWEST_LINES_OF_ANSWER:
+            return answer
+        rest = self.without(answer)
+        return rest if rest.strip() else answer
+
+    def _cut(self, text: str) -> tuple[str, set[str]]:
+        """Return a text without the quotes in it, and which lines of examples it quotes whole."""
+        # The search takes no lone surrogates. What replaces them has the same length.
+        matches = self._automaton.find_matches_as_indexes(clean(text))
+        quoted_lines = {self._whole_lines[pattern] for pattern, _, _ in matches} - {""}
+        if not matches and not (self._short_frames and _FRAME in text):
+            return text, quoted_lines
+        kept: list[str] = []
+        line_end, position = 0, 0
+        for line in text.splitlines(keepends=True):
+            line_start, line_end = line_end, line_end + len(line)
+            first = position
+            while position < len(matches) and matches[position][1] < line_end:
+                position += 1
+            if position > first:
+                kept.append(_without_spans(line, line_start, matches[first:position]))
+            elif (stripped := line.strip()) in self._short_frames:
+                quoted_lines.add(stripped)
+            else:
+                kept.append(line)
+        return "".join(kept), quoted_lines
+
+
+def _without_spans(line: str, start: int, matches: list[tuple[int, int, int]]) -> str:
+    """Return a line without the matches in it; "" if only space is left.
+
+    Args:
+        line: The line, with its end.
+        start: Its position in the text.
+        matches: Pattern, start and end of each match, by their positions in the text.
+    """
+    parts: list[str] = []
+    at = 0
+    for _, begin, end in matches:
+        parts.append(line[at : begin - start])
+        at = end - start
+    rest = "".join([*parts, line[at:]])
+    return rest if rest.strip() else ""
+
+
+def _lines(examples: Iterable[str]) -> Iterator[str]:
+    """Yield the lines of examples that are read, without space around them."""
+    lines_left, chars_left = _MOST_LINES, _MOST_CHARS
+    for text in examples:
+        lines = clean(text[:chars_left]).splitlines()[:lines_left]
+        lines_left -= len(lines)
+        chars_left -= sum(map(len, lines))
+        yield from filter(None, map(str.strip, lines))
+
+
+def _forms(line: str) -> Iterator[str]:
+    """Yield the parts of an example's line that count as quotes by themselves."""
+    label = _LABEL.match(line)
+    bare = line[label.end() :] if label else line
+    forms = [bare]
+    forms += [call[1] for text in (line, bare) if (call := _ENDING.fullmatch(text))]
+    if len(bare) > 1 and bare[0] == bare[-1] and bare[0] in "\"'":
+        forms += [bare[1:-1], *_read_json(bare).splitlines()]
+    yield from (form for form in map(str.strip, forms) if len(form) >= _SHORTEST_QUOTE_CHARS)
+
+
+def _read_json(text: str) -> str:
+    """Return the content of a JSON string; "" for anything else."""
+    try:
+        return clean(str(json.loads(text)))
+    except ValueError:
+        return ""
+
+
+def _escaped(text: str) -> set[str]:
+    """Return a text in the forms that it has by itself and inside JSON strings."""
+    escaped = (json.dumps(text, ensure_ascii=ascii_only)[1:-1] for ascii_only in (True, False))
+    return {text, *escaped}

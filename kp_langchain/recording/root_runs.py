@@ -6,10 +6,11 @@ what the paused one had recorded, unless new input in the same thread has abando
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
+from itertools import islice
 from typing import TYPE_CHECKING, Any
-from uuid import UUID, uuid4
+from uuid import UUID
 
 from kp_langchain.recording import pauses
 from kp_langchain.recording.answers import (
@@ -18,51 +19,26 @@ from kp_langchain.recording.answers import (
     parsing_error_in,
     structured_response_in,
 )
-from kp_langchain.recording.bounds import RecordOwner
-from kp_langchain.recording.exception_kinds import Meaning
+from kp_langchain.recording.failures import Meaning, error_text
 from kp_langchain.recording.human import question_in
+from kp_langchain.recording.langchain_context import thread_id_in
 from kp_langchain.recording.messages import is_command
 from kp_langchain.recording.outcome import confidence_in
-from kp_langchain.recording.run_record import Ending, Pause, RunRecord
-from kp_langchain.recording.run_start import thread_id_in
-from kp_langchain.recording.run_tree import OpenRun, RunReceiver, RunTree
-from kp_langchain.recording.safe_reads import MAX_ITEMS, NAME_CHARS, clip
-from kp_langchain.recording.values import error_text
+from kp_langchain.recording.run_record import Ending, RunRecord
+from kp_langchain.recording.run_tree import OpenRun, RunTree
+from kp_langchain.recording.safe_reads import MAX_ITEMS, clip
 
 if TYPE_CHECKING:
-    from kp_langchain.recording.score_receivers import TraceFinder
+    from kp_langchain.gate.run import ShownTrace
 
 # LangGraph's name for an update of a thread's state, which is not a run.
 _STATE_UPDATE = "UpdateState"
+# A run that searches for examples in a loop: only the texts of the first are recognised.
+_MOST_EXAMPLES = 20
 
 
 class RootRuns(RunTree):
-    """The root runs that one handler sees, and their fates.
-
-    Args:
-        owner: What the records of its runs share.
-        receiver: See `RunTree`.
-        is_live: See `RunTree`.
-        keep_output: Whether a record holds on to what the root run returned.
-        objective_of: The user's function that reads the objective from a root run's inputs, before
-            the usual places are searched; returns "" if it finds none. Must not raise.
-        find_traces: See `RunTree`.
-    """
-
-    def __init__(
-        self,
-        owner: RecordOwner,
-        receiver: RunReceiver,
-        *,
-        is_live: bool = False,
-        keep_output: bool = False,
-        objective_of: Callable[[Any], str] | None = None,
-        find_traces: TraceFinder | None = None,
-    ) -> None:
-        super().__init__(owner, receiver, is_live=is_live, find_traces=find_traces)
-        self._raw_text_chars = owner.bounds.raw_text_chars
-        self._keep_output = keep_output
-        self._user_objective_of = objective_of
+    """The root runs that one handler sees, and their fates. Takes the arguments of `RunTree`."""
 
     def close(self) -> None:
         """Abandon all runs that are open or paused, except for those in the store."""
@@ -72,7 +48,7 @@ class RootRuns(RunTree):
     # ---------------------------------------------------------------- how they end
 
     def _objective_of(self, inputs: object) -> str:
-        user_objective_of, limit = self._user_objective_of, self._raw_text_chars
+        user_objective_of, limit = self.owner.objective_of, self._raw_text_chars
         objective = user_objective_of(inputs) if user_objective_of is not None else ""
         return clip(objective, limit) if objective else objective_in(inputs, limit)
 
@@ -88,7 +64,7 @@ class RootRuns(RunTree):
             root.claims.has_structured_answer = structured_response_in(output) is not None
             if call is not None and call.refusal and root.answer == "":
                 root.answer = call.refusal  # a parser leaves out a refusal
-            if self._keep_output:
+            if self.owner.keeps_output:
                 root.claims.output = output
         finally:  # an output that cannot be read ends the run all the same
             self._end_root(root, "finished")
@@ -118,9 +94,9 @@ class RootRuns(RunTree):
         if not self._take(root):
             return
         self._forget(root)
-        self._settle(root, ending)
+        self._hand_over(root, ending)
 
-    def _settle(self, root: RunRecord, ending: Ending) -> None:
+    def _hand_over(self, root: RunRecord, ending: Ending) -> None:
         root.ending = ending
         if root.name.endswith(_STATE_UPDATE):
             if not root.timeline:
@@ -164,16 +140,16 @@ class RootRuns(RunTree):
         if root.thread_id is None:  # without a checkpointer nothing can resume it
             self.counters.add("abandoned")
             return
-        root.pause = Pause(uuid4().hex, datetime.now(UTC), root.state.checkpoint_id)
+        root.paused_at = datetime.now(UTC)
         pauses.add(root)
-        if self._receiver.keeps_paused:
+        if self.owner.keeps_paused:
             self._receiver.add_paused(root)
 
     def _abandon_paused(self, thread_id: str, until: datetime) -> None:
         """Abandon the run paused in a thread by `until`, when something new was asked there."""
         if pauses.has_any() and (earlier := pauses.take(thread_id, self.owner, until)) is not None:
             earlier.owner.counters.add("abandoned")
-        if self._receiver.keeps_paused:
+        if self.owner.keeps_paused:
             self._receiver.forget_paused(thread_id, until)
 
     def _resume(self, root: RunRecord, inputs: object, metadata: Mapping[str, Any]) -> None:
@@ -201,24 +177,19 @@ class RootRuns(RunTree):
                 self._pause_if_left(other)
         earlier = pauses.take(thread_id, self.owner) if pauses.has_any() else None
         if earlier is None:
-            if self._receiver.keeps_paused and not has_paused_inside:
+            if self.owner.keeps_paused and not has_paused_inside:
                 root.resume(thread_id, None)
             return
-        if not self._receiver.keeps_paused:  # no store may have another first half
-            earlier.requested_calls.wait()
-            root.prepend(earlier)
-        else:
-            root.resume(thread_id, earlier)
+        root.resume(thread_id, earlier)
         if earlier.owner is self.owner:
             self.counters.add("runs", -1)  # the two halves are one run
         else:
             earlier.owner.counters.add("handed_over")
 
-    def graph_paused(self, run_id: UUID | None, checkpoint_id: object = None) -> None:
+    def graph_paused(self, run_id: UUID | None) -> None:
         """Note that a graph paused; at a breakpoint, nothing else shows it."""
         if run_id is not None and (entry := self._open.get(run_id)) is not None:
             entry.is_interrupted = True
-            entry.checkpoint_id = _checkpoint_text(checkpoint_id)
 
     def graph_resumed(self, run_id: UUID | None) -> None:
         """Note that a graph continues from a pause."""
@@ -230,6 +201,54 @@ class RootRuns(RunTree):
         human.question = question_in(error) or human.question
         if entry.parent is not None:
             entry.parent.is_interrupted = True
+
+    # ---------------------------------------------------------------- what is said of them
+
+    def report_outcome(self, run_id: UUID | None, verdict: object) -> bool:
+        """Note a verdict on a run; return False if the run has ended.
+
+        Args:
+            run_id: The id of the run, or of one inside it.
+            verdict: A `Verdict`, or the data of a `kp.outcome` event.
+        """
+        entry = None if run_id is None else self._open.get(run_id)
+        if entry is None:
+            return False
+        entry.root.verdict = verdict
+        # If it ended meanwhile, it may have been scored without the verdict.
+        return entry.root.run_id in self._open
+
+    def root_of(self, run_id: UUID) -> UUID | None:
+        """Return the id of the root run that an open run belongs to."""
+        entry = self._open.get(run_id)
+        return None if entry is None else entry.root.run_id
+
+    def note_shown(self, run_id: UUID, shown: Iterable[ShownTrace], examples: str) -> bool:
+        """Note which kept traces a run is shown; return False if the run has ended.
+
+        Args:
+            run_id: The id of the run, or of one inside it.
+            shown: The traces.
+            examples: The text by which it is shown them; "" if it is held out.
+        """
+        entry = self._open.get(run_id)
+        if entry is None:
+            return False
+        root = entry.root
+        for one in islice(shown, MAX_ITEMS):
+            known = root.shown.get(one.trace_id)
+            if known is None and len(root.shown) >= MAX_ITEMS:
+                continue
+            if known is None or known.held_out:  # of an agent inside it that was shown it as well
+                root.shown[one.trace_id] = one
+        if examples and len(root.examples) < _MOST_EXAMPLES and examples not in root.examples:
+            root.examples.append(examples)
+        inner: OpenRun | None = entry
+        while inner is not None:
+            if inner.call is not None:
+                inner.call.returns_examples = True
+            inner = inner.parent
+        return True
 
 
 def continues_in_process(root: RunRecord) -> bool:
@@ -244,10 +263,4 @@ def has_paused(entry: OpenRun) -> bool:
 
 def note_pause(entry: OpenRun) -> None:
     """Note where a run paused, for the record of its root."""
-    root = entry.root
-    root.thread_id = thread_id_in(entry.metadata) or root.thread_id
-    root.state.checkpoint_id = entry.checkpoint_id or root.state.checkpoint_id
-
-
-def _checkpoint_text(checkpoint_id: object) -> str | None:
-    return checkpoint_id[:NAME_CHARS] if type(checkpoint_id) is str else None
+    entry.root.thread_id = thread_id_in(entry.metadata) or entry.root.thread_id

@@ -17,16 +17,17 @@ from kp_langchain.errors import VerdictError
 from kp_langchain.gate.judge import choose_outcome
 from kp_langchain.gate.run import Run
 from kp_langchain.near_names import warn_of_domain
-from kp_langchain.recording import live_secrets, pauses
+from kp_langchain.recording import pauses
 from kp_langchain.recording.first_half import first_half_body
-from kp_langchain.recording.outcome import (
-    FinishedRun,
-    OutcomeFunction,
-    looks_successful,
-    mean_probability,
-)
+from kp_langchain.recording.outcome import FinishedRun, OutcomeFunction, mean_probability
 from kp_langchain.recording.pauses import join_paused
-from kp_langchain.recording.redactor import Redactor, clean_json
+from kp_langchain.recording.redactor import (
+    SECRETS_OF_CONVERSATIONS,
+    SECRETS_OF_RUNS,
+    Key,
+    Redactor,
+    clean_json,
+)
 from kp_langchain.recording.run_record import EarlierPart
 from kp_langchain.recording.safe_reads import default_on_error
 from kp_langchain.recording.steps import StepList, build_steps, build_trace
@@ -37,14 +38,14 @@ from kp_langchain.verdict import LONGEST_NOTE_CHARS, Verdict
 
 if TYPE_CHECKING:
     from kp_langchain.config import DomainPolicy
-    from kp_langchain.recording.paused_in_store import PausedRunStore
+    from kp_langchain.recording.pauses import PausedRunStore
     from kp_langchain.recording.run_record import RunRecord
     from kp_langchain.recording.user_calls import UserFunctions
     from kp_langchain.redaction.custom_rules import Rules
     from kp_langchain.run_keys import RunKeySources
 
 Result = TypeVar("Result")
-Judge = Callable[[], object]
+AskOutcome = Callable[[], object]
 """The user's outcome function, with the run that it is to judge."""
 
 OUTCOME_EVENT = "kp.outcome event"
@@ -85,29 +86,30 @@ class RunBuilder:
         """Return whether making a run calls the user's function, or asks the store."""
         return self.redactor is not None or record.resumption is not None
 
-    def build(self, record: RunRecord) -> tuple[Run, Judge | None] | None:
+    def build(self, record: RunRecord) -> tuple[Run, AskOutcome | None] | None:
         """Make the redacted run of a record, and what judges it.
 
         Returns:
             None if there is none, or if that failed; it is counted.
         """
         try:
-            join_paused(record, None if self.paused_runs is None else self.paused_runs.claim)
-            record.write_out()
-            self._count_dropped(record)
-            record.drop_quotes()
+            self._complete(record)
+            for name, count in _dropped(record).items():
+                self.functions.counters.add(f"dropped_{name}", count)
             step_list = build_steps(record.timeline, fatal=record.error, answer=record.answer or "")
             if not step_list.steps:
                 self.functions.counters.add("empty")
                 return None
-            return self._with_redactor(record, partial(self._run, record, step_list))
+            return self._redacting(record, partial(self._run, record, step_list))
         except BaseException as error:  # noqa: BLE001 - whatever it is, the next run must go on
             self.functions.report_failure("failed", "a finished run cannot be recorded", error)
             return None
 
-    def _count_dropped(self, record: RunRecord) -> None:
-        for name, count in _dropped(record).items():
-            self.functions.counters.add(f"dropped_{name}", count)
+    def _complete(self, record: RunRecord) -> None:
+        """Join a record to what was recorded before a pause, and write out its texts."""
+        join_paused(record, self.paused_runs)
+        record.write_out()
+        record.drop_quotes()
 
     def build_half(self, record: RunRecord) -> dict[str, Any] | None:
         """Return what a paused run recorded, redacted, as any process can resume it.
@@ -118,10 +120,8 @@ class RunBuilder:
         if not pauses.holds(record):
             return None
         try:
-            join_paused(record, None if self.paused_runs is None else self.paused_runs.claim)
-            record.write_out()
-            record.drop_quotes()
-            return self._with_redactor(record, partial(self._half, record))
+            self._complete(record)
+            return self._redacting(record, partial(self._half, record))
         except BaseException as error:  # noqa: BLE001 - whatever it is, the next run must go on
             warn_once(
                 f"half:{type(error).__name__}",
@@ -143,19 +143,18 @@ class RunBuilder:
                 keys=self._keys(record, redaction),
                 task=_task(record.metadata) or earlier.task,
                 withheld=earlier.withheld,
-                shown=tuple(record.shown.values()),
             ),
-            verdict=self._reported(record, lambda note: redaction.text(note, level)),
+            verdict=self._reported(record, redaction, level),
         )
 
-    def _with_redactor(self, record: RunRecord, make: Callable[[Redactor], Result]) -> Result:
+    def _redactor(self, max_chars: int) -> Redactor:
+        return Redactor(self.functions.counters, max_chars, rules=self.rules, hook=self.redactor)
+
+    def _redacting(self, record: RunRecord, make: Callable[[Redactor], Result]) -> Result:
+        return self._call(make, self._redactor(record.owner.bounds.text_chars))
+
+    def _call(self, make: Callable[[Redactor], Result], redaction: Redactor) -> Result:
         """Call `make` with a redactor; if the user's redactor fails, every text is dropped."""
-        redaction = Redactor(
-            self.functions.counters,
-            record.owner.bounds.text_chars,
-            rules=self.rules,
-            hook=self.redactor,
-        )
         if self.redactor is None:
             return make(redaction)
         try:
@@ -169,12 +168,12 @@ class RunBuilder:
         _, policy = self._domain_and_policy(record, redaction)
         conversations = self._conversations(record)
         redaction.learn(record.parts(), policy.privacy_level, record.answers())
-        live_secrets.conversations.recall(conversations, redaction.secrets)
-        live_secrets.conversations.remember(conversations, redaction.secrets)
-        live_secrets.runs.remember([(str(record.run_id),)], redaction.secrets)
+        SECRETS_OF_CONVERSATIONS.recall(conversations, redaction.secrets)
+        SECRETS_OF_CONVERSATIONS.remember(conversations, redaction.secrets)
+        SECRETS_OF_RUNS.remember([(str(record.run_id),)], redaction.secrets)
         return self._domain_and_policy(record, redaction)
 
-    def _conversations(self, record: RunRecord) -> list[live_secrets.Key]:
+    def _conversations(self, record: RunRecord) -> list[Key]:
         def texts(names: Iterable[str]) -> list[str]:
             return [id_text(record.metadata.get(name)) for name in names]
 
@@ -193,7 +192,7 @@ class RunBuilder:
 
     def _run(
         self, record: RunRecord, step_list: StepList, redaction: Redactor
-    ) -> tuple[Run, Judge | None]:
+    ) -> tuple[Run, AskOutcome | None]:
         domain, policy = self._learn(record, redaction)
         warn_of_domain(domain, self.domains)
         level = policy.privacy_level
@@ -204,12 +203,8 @@ class RunBuilder:
             and not record.claims.has_reached_limit
             and not step_list.is_incomplete
         )
-        success = looks_successful(
-            answer,
-            ended_well=ended_well,
-            unresolved_error=step_list.unresolved_error,
-            last_call_failed=step_list.last_call_failed and not record.claims.has_structured_answer,
-            ends_on_action=step_list.ends_on_action,
+        success = step_list.looks_successful(
+            answer, ended_well=ended_well, is_checked=record.claims.has_structured_answer
         )
         trace = build_trace(
             record,
@@ -221,7 +216,7 @@ class RunBuilder:
             answer=answer,
             redaction=redaction,
         )
-        live_secrets.runs.remember([(trace.id,)], redaction.secrets)
+        SECRETS_OF_RUNS.remember([(trace.id,)], redaction.secrets)
         run = Run(
             trace=trace,
             run_id=record.run_id,
@@ -229,9 +224,9 @@ class RunBuilder:
             looked_successful=success,
             failed=bool(record.error),
             proves_failure=not ended_well,
-            reported=self._reported(record, lambda note: redaction.text(note, level)),
+            reported=self._reported(record, redaction, level),
             structured=record.claims.confidence,
-            token_probability=mean_probability(record.claims.logprobs),
+            token_probability=mean_probability(*record.claims.last_answer),
             task=_task(record.metadata) or earlier.task,
             withheld="redaction failed" if redaction.has_failed or earlier.withheld else None,
             registry=self.registry,
@@ -254,7 +249,7 @@ class RunBuilder:
             keys = keys.after(inner)  # if that is another one, it is shown to no other run
         return keys.after(None if record.earlier_part is None else record.earlier_part.keys)
 
-    def _reported(self, record: RunRecord, redact: Callable[[str], str]) -> Verdict | None:
+    def _reported(self, record: RunRecord, redaction: Redactor, level: str) -> Verdict | None:
         """Return the verdict that came before the run ended: by the event, or by the handler."""
         verdict: Verdict | None
         if isinstance(record.verdict, Verdict):
@@ -268,11 +263,11 @@ class RunBuilder:
                 return None
         if verdict is None or verdict.note is None:
             return verdict
-        return replace(verdict, note=redact(verdict.note))
+        return replace(verdict, note=redaction.text(verdict.note, level))
 
     def _judge_of(
         self, record: RunRecord, domain: str, step_list: StepList, answer: str, *, success: bool
-    ) -> Judge | None:
+    ) -> AskOutcome | None:
         outcome = self.outcome
         if outcome is None:
             return None
@@ -307,18 +302,9 @@ class RunBuilder:
         note = verdict.note
         if note is None:
             return verdict
-        redaction = Redactor(
-            self.functions.counters, LONGEST_NOTE_CHARS, rules=self.rules, hook=self.redactor
-        )
-        live_secrets.runs.recall([(run,)], redaction.secrets)
-        if self.redactor is None:
-            return replace(verdict, note=redaction.text(note, level))
-        try:
-            note = self.functions.call(partial(redaction.text, note, level))
-        except BaseException as error:  # noqa: BLE001 - the caller's function
-            redaction.fail(describe_error(error))
-            note = redaction.text(note, level)
-        return replace(verdict, note=note)
+        redaction = self._redactor(LONGEST_NOTE_CHARS)
+        SECRETS_OF_RUNS.recall([(run,)], redaction.secrets)
+        return replace(verdict, note=self._call(lambda one: one.text(note, level), redaction))
 
 
 def _dropped(record: RunRecord) -> dict[str, int]:

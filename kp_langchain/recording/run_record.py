@@ -11,16 +11,14 @@ from uuid import UUID
 
 from kp_langchain.recording.answers import answer_in
 from kp_langchain.recording.bounds import RecordOwner
-from kp_langchain.recording.calls import Call, Timeline
+from kp_langchain.recording.calls import Call, RequestedCalls, Timeline
 from kp_langchain.recording.human import Exchange, HumanInput, exchange_by_tool
-from kp_langchain.recording.quotes import Quotes
-from kp_langchain.recording.requested_calls import RequestedCalls
-from kp_langchain.recording.run_start import Start, metadata_text, thread_id_in
+from kp_langchain.recording.langchain_context import Start, metadata_text, thread_id_in
+from kp_langchain.recording.redactor import Quotes
 from kp_langchain.recording.safe_reads import (
     NAME_CHARS,
     attribute,
     clip,
-    default_on_error,
     join_texts,
     short_name,
 )
@@ -28,8 +26,7 @@ from kp_langchain.recording.values import as_input, flat_size, gist_text, text_s
 from kp_langchain.verdict import NOTE_READ_CHARS
 
 if TYPE_CHECKING:
-    from kp_langchain.gate.external_trace import ExternalTrace
-    from kp_langchain.gate.shown_trace import ShownTrace
+    from kp_langchain.gate.run import ExternalTrace, ShownTrace
     from kp_langchain.run_keys import RunKeys
 
 Ending = Literal["finished", "failed", "cancelled", "paused"]
@@ -60,7 +57,6 @@ class OpenState:
         is_interrupted: Whether a graph inside it has paused, and nothing has begun since.
         waiting_model: The model that was called last when a graph inside it paused that has not
             been resumed: its tool calls wait for an approval.
-        checkpoint_id: LangGraph's id of the checkpoint at which it paused, if known.
         is_over: Whether it has ended, been abandoned, or been left to a parent process.
     """
 
@@ -76,15 +72,7 @@ class OpenState:
     new_input_threads: set[str] = field(default_factory=set)
     is_interrupted: bool = False
     waiting_model: Call | None = None
-    checkpoint_id: str | None = None
     is_over: bool = False
-
-
-@default_on_error(None)
-def logprobs_in(message: object, info: Mapping[str, Any] | None) -> object:
-    """Return the log probabilities of an answer's tokens, in the provider's form."""
-    metadata = attribute(message, "response_metadata") or {}
-    return (metadata if "logprobs" in metadata else info or {}).get("logprobs")
 
 
 @dataclass(slots=True)
@@ -104,28 +92,6 @@ class Claims:
     has_structured_answer: bool = False
     has_reached_limit: bool = False
     last_answer: tuple[object, Mapping[str, Any] | None] = (None, None)
-
-    @property
-    def logprobs(self) -> object:
-        """The log probabilities of the last answer's tokens, in the provider's form."""
-        return logprobs_in(*self.last_answer)
-
-
-@dataclass(slots=True)
-class Pause:
-    """Where and when a run paused.
-
-    Attributes:
-        half_id: The id under which what it recorded before may be stored.
-        paused_at: When it paused, in UTC.
-        checkpoint_id: LangGraph's id of the checkpoint at which it paused, if known.
-        is_stored: Whether what it recorded before is in the store.
-    """
-
-    half_id: str
-    paused_at: datetime
-    checkpoint_id: str | None
-    is_stored: bool = False
 
 
 @dataclass(slots=True, eq=False)
@@ -150,13 +116,11 @@ class EarlierPart:
         keys: The keys by which the run is found in the store.
         task: The hash that tells repeats of one task.
         withheld: Whether some of the part could not be redacted.
-        shown: The kept traces that it was shown as examples, or held out from.
     """
 
     keys: RunKeys | None = None
     task: str | None = None
     withheld: bool = False
-    shown: tuple[ShownTrace, ...] = ()
 
 
 @dataclass(slots=True, eq=False)
@@ -189,7 +153,7 @@ class RunRecord:
         answer: The `gist` of its answer, a text after `write_out`; None if it returned nothing.
         verdict: What was said of its outcome while it was under way: a `Verdict`, or the data of
             a `kp.outcome` event.
-        pause: Where it paused; None unless it did.
+        paused_at: When it paused, in UTC; None unless it did.
         resumption: The pause that it continues from, until it is joined to the earlier part.
         earlier_part: What is known of its part in another process, once it is joined to that.
         external_traces: Where other tracers record it, by the name of the tool.
@@ -225,7 +189,7 @@ class RunRecord:
     error: str = ""
     answer: Any = None
     verdict: Any = None
-    pause: Pause | None = None
+    paused_at: datetime | None = None
     resumption: Resumption | None = None
     earlier_part: EarlierPart | None = None
     external_traces: dict[str, ExternalTrace] = field(default_factory=dict)
@@ -308,8 +272,6 @@ class RunRecord:
             self._add_decisions()
         if self.answer is not None:
             self.answer = gist_text(self.answer, limit)
-        if self.earlier_part is not None:
-            self._drop_last_texts()
 
     def _add_decisions(self) -> None:
         """Add the tool calls that nobody made to what the models said that asked for them.
@@ -349,17 +311,6 @@ class RunRecord:
                 call.text = f"{quotes.without(before)}{self.answer}{quotes.without(after)}"
             elif call.kind == "model" or call.returns_examples:
                 call.text = quotes.without(call.text)
-
-    def _drop_last_texts(self) -> None:
-        """Drop the last texts of a resumed run, each part of which kept to the bound by itself."""
-        room = self.owner.bounds.run_chars
-        for call in self.timeline.calls():
-            size = text_size(call.text) + text_size(call.error) + text_size(call.input)
-            if room <= 0 and size:
-                call.text, call.error = clip(call.text, 0), clip(call.error, 0)
-                call.input = None if call.input is None else {}
-                self.dropped_texts += 1
-            room -= size
 
     @property
     def has_answered(self) -> bool:

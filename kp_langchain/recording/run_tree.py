@@ -13,18 +13,18 @@ A run that is open when the process forks belongs to the parent: in the child it
 
 from __future__ import annotations
 
-import os
 import time
-import weakref
+from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 from uuid import UUID
 
+from kp_langchain._forksafe import leave_in_child
 from kp_langchain._logging import warn_once
 from kp_langchain.recording.calls import Call
-from kp_langchain.recording.langchain_context import ambient_run_id
+from kp_langchain.recording.langchain_context import Start, ambient_run_id
 from kp_langchain.recording.run_record import RunRecord
-from kp_langchain.recording.run_start import Start
 
 if TYPE_CHECKING:
     from kp_langchain.recording.bounds import RecordOwner
@@ -38,6 +38,7 @@ _ABSENT = object()
 _MAX_CHAINS = 8
 
 
+@dataclass(slots=True, eq=False)
 class OpenRun:
     """A run that has not ended.
 
@@ -46,36 +47,28 @@ class OpenRun:
         root: The record of the root run that it belongs to.
         parent: The run that it is part of; None for a root run.
         metadata: Its metadata.
+        errors_before: Exceptions that were recorded when it began.
         call: The call that it is, of a model, tool or retriever; None for a chain.
         name: The name of a chain.
         inner: Up to two of the calls that a tool or retriever makes itself, not through a graph.
         inputs: What a chain was given, in the form of `last_items`.
         has_calls: Whether a call inside it is recorded, so that its outputs show nothing new.
         task: LangGraph's name for one execution of a node, the same for all its attempts.
-        errors_before: Exceptions that were recorded when it began.
         is_interrupted: Whether it has paused, or something directly below it.
-        checkpoint_id: LangGraph's id of the checkpoint at which it paused.
     """
 
-    __slots__ = (
-        "call", "checkpoint_id", "errors_before", "has_calls", "inner", "inputs",
-        "is_interrupted", "metadata", "name", "parent", "root", "run_id", "task",
-    )  # fmt: skip
-
-    def __init__(self, root: RunRecord, parent: OpenRun | None, start: Start) -> None:
-        self.run_id = start.run_id
-        self.root = root
-        self.parent = parent
-        self.metadata = start.metadata
-        self.call: Call | None = None
-        self.inner: tuple[Call, ...] = ()
-        self.name = ""
-        self.inputs: object = None
-        self.has_calls = False
-        self.task = ""
-        self.errors_before = len(root.state.error_ids)
-        self.is_interrupted = False
-        self.checkpoint_id: str | None = None
+    run_id: UUID
+    root: RunRecord
+    parent: OpenRun | None
+    metadata: Mapping[str, Any]
+    errors_before: int
+    call: Call | None = None
+    name: str = ""
+    inner: tuple[Call, ...] = ()
+    inputs: object = None
+    has_calls: bool = False
+    task: str = ""
+    is_interrupted: bool = False
 
     @property
     def place(self) -> object:
@@ -104,10 +97,6 @@ class OpenRun:
 class RunReceiver(Protocol):
     """Takes the runs of a recorder, on the agent's thread: it must not wait."""
 
-    @property
-    def keeps_paused(self) -> bool:
-        """Whether paused runs are kept where other processes may resume them."""
-
     def prepare(self) -> None:
         """Get ready for a run that begins."""
 
@@ -127,32 +116,25 @@ class RunTree:
     Args:
         owner: What the records of its root runs share.
         receiver: Takes each root run that ends or pauses, in the thread of its last event.
-        is_live: Whether the events come from runs around this code, whose ids LangChain's context
-            names; False for runs that are played again.
         find_traces: Looks up where other tracers record a root run, whenever something begins or
             ends inside it; None if nobody wants to know.
     """
 
     def __init__(
-        self,
-        owner: RecordOwner,
-        receiver: RunReceiver,
-        *,
-        is_live: bool = False,
-        find_traces: TraceFinder | None = None,
+        self, owner: RecordOwner, receiver: RunReceiver, find_traces: TraceFinder | None = None
     ) -> None:
         self.owner = owner
         self.bounds = owner.bounds
+        self._raw_text_chars = owner.bounds.raw_text_chars
         self.counters = owner.counters
         self._receiver = receiver
-        self._is_live = is_live
         self._find_traces = find_traces
         self._open: dict[UUID, OpenRun] = {}
         self._roots: dict[RunRecord, None] = {}  # in the order in which they began
         self._over: dict[UUID, None] = {}  # the roots that ended last, and late runs that have
         self._late: dict[UUID, None] = {}  # runs that go on although their root is over
         self._next_sweep_s = 0.0
-        _trees.add(self)
+        leave_in_child(self)
 
     def _begin(self, start: Start) -> OpenRun | None:
         """Claim a run; return None if it is open already or belongs to a root that is over.
@@ -164,14 +146,14 @@ class RunTree:
         parent = self._open.get(parent_id)  # type: ignore[arg-type]
         if parent is None:
             # LangChain drops the parent when it tries a fallback, but its context still names it.
-            outer_id = ambient_run_id() if self._is_live else None
+            outer_id = ambient_run_id() if self.owner.is_live else None
             if parent_id in self._late or parent_id in self._over or outer_id in self._late:
                 _remember(self._late, run_id, _MAX_LATE)
                 return None
             if outer_id != run_id:
                 parent = self._open.get(outer_id)  # type: ignore[arg-type]
         root = RunRecord(self.owner, start) if parent is None else parent.root
-        run = OpenRun(root, parent, start)
+        run = OpenRun(run_id, root, parent, metadata, len(root.state.error_ids))
         if self._open.setdefault(run_id, run) is not run:
             return None
         root.state.open_runs.add(run)
@@ -283,15 +265,3 @@ def _remember(run_ids: dict[UUID, None], run_id: UUID, most: int) -> None:
     if len(run_ids) > most:
         for oldest in list(run_ids)[: most // 2]:
             run_ids.pop(oldest, None)
-
-
-_trees: weakref.WeakSet[RunTree] = weakref.WeakSet()
-
-
-def _after_fork_in_child() -> None:
-    for tree in list(_trees):
-        tree.leave_to_parent()
-
-
-if hasattr(os, "register_at_fork"):  # absent on Windows, which does not fork
-    os.register_at_fork(after_in_child=_after_fork_in_child)

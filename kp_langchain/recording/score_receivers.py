@@ -6,35 +6,24 @@ knows it. It is never guessed: a run without one is counted, and its score is no
 
 from __future__ import annotations
 
-import logging
-import time
-import weakref
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, ClassVar, Final, Protocol, cast
 from uuid import UUID
 
-from kp_langchain._forksafe import allow_forks
 from kp_langchain._logging import describe_error, warn_once
-from kp_langchain.errors import NOT_FOUND, ConfigError, KPError, status_of
-from kp_langchain.gate.external_trace import ExternalTrace
+from kp_langchain.errors import ConfigError
+from kp_langchain.gate.run import ExternalTrace
 from kp_langchain.near_names import near_name
-from kp_langchain.recording import exit_hooks
-from kp_langchain.recording.counters import total
-from kp_langchain.recording.user_calls import SENDING, Lane, lane_for
 
 if TYPE_CHECKING:
     from kp_langchain.gate import ScoredTrace
-    from kp_langchain.recording.counters import Counters
+    from kp_langchain.recording.bounds import Counters
     from kp_langchain.recording.run_record import RunRecord
 
-log = logging.getLogger("kp_langchain")
-
 _MOST_SEARCHES = 8
-_ATTEMPTS = 4
-_LONGEST_PAUSE_S = 2.0
 
 RECEIVERS: Final = {
     "langsmith": "kp_langchain.integrations.langsmith:LangSmithScores",
@@ -173,145 +162,3 @@ class TraceFinder:
     def is_done(root: RunRecord) -> bool:
         """Return whether nothing more is looked up for a run."""
         return root.searches >= _MOST_SEARCHES
-
-
-# The lanes of tools that did not answer the last time; handlers made per request share them.
-_unanswering: weakref.WeakSet[Lane] = weakref.WeakSet()
-
-
-@dataclass(slots=True, eq=False, weakref_slot=True)
-class ReceiverSink:
-    """Hands scored runs to one score receiver, which sends them on the pool `SENDING`.
-
-    Attributes:
-        receiver: The receiver.
-        counters: Counters of run outcomes.
-        max_queue: Most runs that wait to be sent.
-    """
-
-    receiver: ScoreReceiver
-    counters: Counters
-    max_queue: int
-    _lane: Lane = field(init=False)
-
-    def __post_init__(self) -> None:
-        name = f"kp_langchain {self.receiver.name}"
-        self._lane = lane_for(("scores", id(self.receiver)), name, SENDING)
-        _sinks.add(self)
-
-    @property
-    def name(self) -> str:
-        """Its name in a warning."""
-        return f"sending scores to {self.receiver.name}"
-
-    def receive(self, scored: ScoredTrace) -> None:
-        """Queue a run to be sent; never waits."""
-        tool = self.receiver.name
-        external = scored.external_traces.get(tool)
-        if external is None:
-            self.counters.add("scores_without_trace")
-            warn_once(
-                f"no trace:{tool}",
-                "%s has no trace of a run, or its id of the run cannot be known, so the score is "
-                "not sent there; counted under 'scores_without_trace'. Its tracer must be attached "
-                "to the run's root",
-                tool,
-            )
-        elif self._lane.waiting >= self.max_queue:
-            self.counters.add("scores_dropped")
-            warn_once(
-                f"scores dropped:{tool}",
-                "%d scores wait to be sent to %s, so new ones are dropped and counted under "
-                "'scores_dropped'",
-                self.max_queue,
-                tool,
-            )
-        else:
-            self.counters.add("scores_queued")
-            self._lane.submit(lambda: self._send(scored, external))
-
-    @property
-    def has_queued(self) -> bool:
-        """Whether something waits to be sent, or is being sent."""
-        return self.counters.counts().get("scores_queued", 0) > 0
-
-    def wait(self, timeout_s: float) -> bool:
-        """Wait until all that was queued so far is sent, or has failed.
-
-        Args:
-            timeout_s: Seconds to wait at most.
-
-        Returns:
-            Whether that was done in time.
-        """
-        return self._lane.wait(timeout_s)
-
-    def _send(self, scored: ScoredTrace, external: ExternalTrace) -> None:
-        # Imported here because it is slow to import, and most handlers send no scores.
-        from tenacity import (
-            Retrying,
-            retry_if_not_exception_type,
-            stop_after_attempt,
-            wait_exponential,
-        )
-
-        # A tool often takes in the trace only after the run has ended. While the tool does not
-        # answer at all, each further score is tried once.
-        attempts = 1 if self._lane in _unanswering else _ATTEMPTS
-        retrying = Retrying(
-            stop=stop_after_attempt(attempts),
-            retry=retry_if_not_exception_type(KPError),  # a receiver's word that it is final
-            wait=wait_exponential(0.25, max=_LONGEST_PAUSE_S),
-            reraise=True,
-        )
-        try:
-            with allow_forks():
-                retrying(self.receiver.send, scored, external)
-        except BaseException as error:  # noqa: BLE001 - whatever the tool's package raises
-            # Two errors are answers: what a receiver says is final, and a trace not there yet.
-            is_answer = isinstance(error, KPError) or status_of(error) == NOT_FOUND
-            (_unanswering.discard if is_answer else _unanswering.add)(self._lane)
-            self.counters.add("scores_failed")
-            warn_once(
-                f"scores:{self.receiver.name}:{type(error).__name__}",
-                "a score cannot be sent to %s (%s); counted under 'scores_failed'",
-                self.receiver.name,
-                describe_error(error),
-            )
-        else:
-            _unanswering.discard(self._lane)
-            self.counters.add("scores_sent")
-        finally:
-            self.counters.add("scores_queued", -1)
-
-
-def wait_for(receivers: Iterable[ReceiverSink], timeout_s: float) -> bool:
-    """Wait until the scores that were queued so far are sent, or have failed.
-
-    Args:
-        receivers: Those that have them.
-        timeout_s: Seconds to wait at most, in all.
-
-    Returns:
-        Whether that was done in time.
-    """
-    until = time.monotonic() + timeout_s
-    are_done = True
-    for one in receivers:
-        are_done &= one.wait(max(0.0, until - time.monotonic()))
-    return are_done
-
-
-def _finish(timeout_s: float) -> None:
-    wait_for([one for one in list(_sinks) if one.has_queued], timeout_s)
-    if unsent := total("scores_queued"):
-        log.warning(
-            "%d scores were not sent to other tools within %.0f s of exit. Call handler.send() "
-            "before the program ends, or raise exit_timeout_s",
-            unsent,
-            exit_hooks.exit_timeout_s,
-        )
-
-
-_sinks: weakref.WeakSet[ReceiverSink] = weakref.WeakSet()
-exit_hooks.at_finish["scores"] = _finish

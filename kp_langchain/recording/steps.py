@@ -26,6 +26,12 @@ Step = dict[str, Any]
 
 # Tools that the classic AgentExecutor invents to tell its model of a mistake.
 _MISTAKES = frozenset({"_Exception", "invalid_tool"})
+# What the frameworks answer in the agent's place when its steps run out.
+_OUT_OF_STEPS = (
+    "Agent stopped due to iteration limit or time limit.",
+    "Agent stopped due to max iterations.",
+    "Sorry, need more steps to process this request.",
+)
 
 
 @dataclass
@@ -49,6 +55,21 @@ class StepList:
     is_incomplete: bool = False
     last_thought: str = ""
     ends_on_action: bool = False
+
+    def looks_successful(self, answer: str, *, ended_well: bool, is_checked: bool = False) -> bool:
+        """Return whether the run counts as a success if nobody judged it.
+
+        Args:
+            answer: The final answer. A run that ends on an action needs none: an agent that buys,
+                sends or submits something is done with that.
+            ended_well: No error and no step limit ended the run, and its last answer was neither
+                refused nor cut off.
+            is_checked: The answer is a structure that was checked after the last tool call.
+        """
+        text = answer.strip()
+        complete = (bool(text) or self.ends_on_action) and text not in _OUT_OF_STEPS
+        failed = self.unresolved_error or (self.last_call_failed and not is_checked)
+        return ended_well and complete and not failed
 
 
 def build_steps(timeline: Timeline, *, fatal: str, answer: str) -> StepList:
@@ -191,9 +212,9 @@ class _Builder:
 
     def _add_failure(self, call: Call, at: int, content: str, attempts: int = 1) -> None:
         failure = self._failing.get(call.key)
-        if call.name in _MISTAKES and self._ends_on_failure():
-            # this call only reports a failure that already has a step
-            self._failures[-1].position = at
+        last = self._failures[-1] if self._failures else None
+        if call.name in _MISTAKES and last and last.step is self.step_list.steps[-1]:
+            last.position = at  # this call only reports a failure that already has a step
             return
         if failure is None:
             failure = _Failure(self.add_step("error_recovery", content=content), at)
@@ -209,9 +230,6 @@ class _Builder:
         if attempts > 1:
             failure.step["attempts"] = attempts
         _set_latency(failure.step, call)
-
-    def _ends_on_failure(self) -> bool:
-        return bool(self._failures) and self._failures[-1].step is self.step_list.steps[-1]
 
     def add_step(self, kind: str, **fields: Any) -> Step:
         """Add a step of a kind, and return it."""

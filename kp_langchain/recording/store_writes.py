@@ -4,19 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kp_langchain._logging import describe_error, warn_once
 from kp_langchain.errors import UnknownRunError
-from kp_langchain.recording import pauses
-from kp_langchain.store.paused_runs import FirstHalf
 from kp_langchain.store.verdicts import judge_stored
 
 if TYPE_CHECKING:
-    from kp_langchain.recording.counters import Counters
+    from kp_langchain.recording.bounds import Counters
     from kp_langchain.recording.engine import Engine
     from kp_langchain.recording.handler_context import HandlerContext
-    from kp_langchain.recording.paused_in_store import PausedRunStore
+    from kp_langchain.recording.pauses import PausedRunStore
     from kp_langchain.recording.run_record import RunRecord
     from kp_langchain.recording.user_calls import Lane
     from kp_langchain.store import TraceStore
@@ -64,7 +62,11 @@ class VerdictWrite:
         context = self.context
         try:
             runs = judge_stored(
-                store.database, self.run, self.verdict, registry=context.builder.registry
+                store.database,
+                self.run,
+                self.verdict,
+                registry=context.builder.registry,
+                jobs_of=lambda runs: store.journal.jobs.score_rows(runs, context.tools),
             )
         except UnknownRunError as error:
             self.counters.add("verdict_errors")
@@ -88,15 +90,15 @@ class PauseWrite:
         engine: Counts paused runs that the store drops for it.
         context: The handler that recorded it.
         paused_runs: The paused runs of that handler, in its store.
-        record: The run; its `pause.is_stored` is set once it is written.
-        half: What it recorded, redacted by `build`.
+        record: The run.
+        body: What it recorded, redacted by `build`.
     """
 
     engine: Engine
     context: HandlerContext
     paused_runs: PausedRunStore
     record: RunRecord
-    half: FirstHalf | None = None
+    body: dict[str, Any] | None = None
     number: int = 0
     what: str = "what a paused run recorded"
     counters: None = None
@@ -109,20 +111,13 @@ class PauseWrite:
 
     def build(self) -> bool:
         """Redact it; return False if it is no longer paused."""
-        body = self.context.builder.build_half(self.record)
-        self.half = None if body is None else self.paused_runs.half_of(self.record, body)
-        return self.half is not None
+        self.body = self.context.builder.build_half(self.record)
+        return self.body is not None
 
-    def write(self, store: TraceStore) -> None:
+    def write(self, _: TraceStore) -> None:
         """Write it, in place of an earlier one."""
-        # It may have been resumed in this process meanwhile.
-        if self.half is not None and pauses.holds(self.record):
-            paused = self.paused_runs
-            self.engine.expired_pauses += store.paused.put(
-                [self.half], days=paused.days, most=paused.max_paused
-            )
-            if self.record.pause is not None:
-                self.record.pause.is_stored = True
+        if self.body is not None:
+            self.engine.expired_pauses += self.paused_runs.put(self.record, self.body)
 
 
 @dataclass(slots=True, eq=False)
@@ -140,18 +135,15 @@ class PauseDeletion:
     paused_runs: PausedRunStore
     thread_id: str
     until: datetime
-    place: str | None = None
     number: int = 0
     what: str = "the end of a pause"
     counters: None = None
     lane: None = None
 
     def build(self) -> bool:
-        """Find out where the run is stored."""
-        self.place = self.paused_runs.place(self.thread_id)
-        return self.place is not None
+        """Return that there is something to do."""
+        return True
 
-    def write(self, store: TraceStore) -> None:
+    def write(self, _: TraceStore) -> None:
         """Delete what the run recorded, if it is there."""
-        if self.place is not None:
-            store.paused.forget({self.place: self.until})
+        self.paused_runs.forget(self.thread_id, self.until)

@@ -1,7 +1,8 @@
 """Tool calls that no tool's own run shows: requested by a model, and answered by somebody else.
 
 A node of the graph, a limit, middleware or a human may answer a requested call with a message, or
-nobody may answer it at all. Each is recorded as if a tool had run.
+nobody may answer it at all. Each is recorded as if a tool had run, and so is each tool that a
+provider ran inside an answer.
 
 A graph that runs elsewhere, such as LangGraph's `RemoteGraph`, sends no events. Only the state that
 it returns shows what it did: the messages in it are JSON objects, while those of a local graph are
@@ -20,7 +21,13 @@ from kp_langchain.recording.answers import (
     refusal_in,
     structured_response_in,
 )
-from kp_langchain.recording.calls import Call
+from kp_langchain.recording.calls import (
+    Call,
+    CallKind,
+    RequestedCall,
+    UnnamedCallKey,
+    requests_in,
+)
 from kp_langchain.recording.messages import (
     is_command,
     is_message,
@@ -28,17 +35,24 @@ from kp_langchain.recording.messages import (
     messages_in,
     tool_messages_in,
 )
-from kp_langchain.recording.provider_calls import mark_parts, parts_of
-from kp_langchain.recording.requested_calls import RequestedCall, UnnamedCallKey, requests_in
+from kp_langchain.recording.provider_tools import GROUNDING, Part, output_gist, parts_of
 from kp_langchain.recording.run_record import RunRecord
-from kp_langchain.recording.safe_reads import MAPPING, MAX_ITEMS, attribute, clip, default_on_error
+from kp_langchain.recording.safe_reads import (
+    MAPPING,
+    MAX_ITEMS,
+    attribute,
+    clip,
+    default_on_error,
+    short_name,
+)
 from kp_langchain.recording.values import as_input, as_text
 
-_GROUNDING = "grounding_metadata"  # what Google's models looked up
 _REMOTE_TYPES = ("ai", "tool")
 # Messages of its own that a node may add to those of a remote graph, as a supervisor does.
 _MAX_ADDED = 2
 _UNPARSED = "the arguments of the call cannot be parsed"
+_MAX_OPEN = 1000
+_NO_REASON = "failed"  # if a provider gives none
 
 
 def record_model_answer(root: RunRecord, call: Call, message: object) -> bool:
@@ -62,7 +76,7 @@ def record_model_answer(root: RunRecord, call: Call, message: object) -> bool:
         refusal = clip(refusal_in(message), root.raw_text_chars)
         call.is_incomplete = call.is_incomplete or bool(refusal)
         if parts := parts_of(message, root.raw_text_chars):
-            last = mark_parts(root, call, parts)
+            last = _record_parts(root, call, parts)
         else:
             call.text = root.read(message_text, message)
         last.refusal = refusal
@@ -73,7 +87,67 @@ def _is_plain(message: object, metadata: object) -> bool:
     """Return whether a message with a text as its content holds nothing else, like most."""
     extra = attribute(message, "additional_kwargs")
     has_more = type(extra) is not dict or any(extra.values())
-    return not has_more and type(metadata) is dict and _GROUNDING not in metadata
+    return not has_more and type(metadata) is dict and GROUNDING not in metadata
+
+
+def _record_parts(root: RunRecord, answer: Call, parts: Sequence[Part]) -> Call:
+    """Record the parts of a model's answer, as if an agent had run the provider's tools.
+
+    Args:
+        root: The run; changed.
+        answer: The model's call, which gets the first text as its own; changed.
+        parts: The parts in order.
+
+    Returns:
+        The last call that began.
+    """
+    last = answer
+    newest: Call | None = None
+    for at, part in enumerate(parts):
+        if part.role == "result":
+            # Google's results name no call: they belong to the last one.
+            call = _take_open_call(root, part.ids) if part.ids else newest
+            call = call or _new_call(answer, "tool", part.name)
+            call.is_incomplete, call.has_failed = answer.is_incomplete, part.has_failed
+            text = root.read(output_gist, part.value)
+            root.timeline.add(call.set_result(text or _NO_REASON * part.has_failed), call)
+        elif part.role == "call":
+            if (earlier := root.provider_calls.get(part.request_id or "")) is not None:
+                _add_open_call(root, part.ids, earlier)  # approved after an earlier answer
+                earlier.is_incomplete = answer.is_incomplete
+                continue
+            newest = last = _new_call(answer, "tool", part.name)
+            last.is_incomplete = answer.is_incomplete or part.is_approval_request
+            last.input = root.read(as_input, part.value)
+            last.mcp_server = short_name(part.mcp_server) or None
+            _add_open_call(root, part.ids, last)
+            root.timeline.add("start", last)
+        else:
+            if at:
+                last = _new_call(answer, "model", answer.name)
+                root.timeline.add("start", last)
+            last.text = root.read(clip, part.value)
+    if root.state.last_call is answer:
+        root.state.last_call = last
+    return last
+
+
+def _new_call(answer: Call, kind: CallKind, name: str) -> Call:
+    call = Call(kind, short_name(name), object())  # a unique key: these calls are never retried
+    call.has_ended = True
+    call.is_incomplete, call.is_remote = answer.is_incomplete, answer.is_remote
+    return call
+
+
+def _add_open_call(root: RunRecord, ids: tuple[str, ...], call: Call) -> None:
+    for one in ids:
+        if len(root.provider_calls) < _MAX_OPEN:
+            root.provider_calls[short_name(one)] = call
+
+
+def _take_open_call(root: RunRecord, ids: tuple[str, ...]) -> Call | None:
+    calls = [root.provider_calls.pop(short_name(one), None) for one in ids]
+    return next(filter(None, calls), None)
 
 
 def _record_requests(root: RunRecord, model: Call, message: object) -> bool:

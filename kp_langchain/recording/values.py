@@ -9,21 +9,25 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping, MutableSequence, Set, ValuesView
+from collections.abc import Mapping, MutableSequence, Set, ValuesView
 from itertools import islice
 from types import SimpleNamespace
 from typing import Any
 
-from kp_langchain.recording.content import content_text, data_mark, is_content, is_content_list
-from kp_langchain.recording.exception_kinds import MAX_ERRORS_READ, meaning_of, members_of
-from kp_langchain.recording.messages import is_message, message_text, messages_in
+from kp_langchain.recording.messages import (
+    content_text,
+    data_mark,
+    is_content,
+    is_content_list,
+    is_message,
+    message_text,
+    messages_in,
+)
 from kp_langchain.recording.safe_reads import (
     MAPPING,
     MAX_ALL_ITEMS,
     MAX_DEPTH,
     MAX_ITEMS,
-    NAME_CHARS,
-    attribute,
     clip,
     default_on_error,
     describe,
@@ -31,14 +35,12 @@ from kp_langchain.recording.safe_reads import (
     type_name,
 )
 
-_SEQUENCE = (list, tuple, Set, MutableSequence, ValuesView)
-_STRUCTURE = (*MAPPING, *_SEQUENCE, int, float)
+_CONTAINER = (*MAPPING, list, tuple, Set, MutableSequence, ValuesView)
+_STRUCTURE = (*_CONTAINER, int, float)
 _BUILT_IN = frozenset({dict, list, tuple, int, float, bool})
 _FIELD_LISTS = ("model_fields", "__dataclass_fields__", "__attrs_attrs__")
 _SMALL = (str, int, float, type(None))
 _WRITES_ALL_ARGUMENTS = (BaseException.__str__, KeyError.__str__)
-_COUNTS_MEMBERS = " sub-exception"  # in what Python writes of a group, and whoever quotes that
-_MAX_REASONS = 8
 _BYTES = (bytes, bytearray, memoryview)
 _KEY_CHARS = 200
 _NUMBER_CHARS = 8  # counted for a number, a truth value or None
@@ -127,10 +129,8 @@ def _plain(value: object, room: list[int], depth: int) -> Any:
             text = "..."
         elif depth and type(value) is dict and (mark := data_mark(value)):
             text = mark
-        elif isinstance(value, MAPPING):
-            return _plain_mapping(value, room, depth)
-        elif isinstance(value, _SEQUENCE):
-            return _plain_sequence(value, room, depth)
+        elif isinstance(value, _CONTAINER):
+            return _plain_container(value, room, depth)
         else:
             text = as_text(value, max(room[0], 0), depth + 1)
     except Exception:  # noqa: BLE001 - the user's own value may do anything
@@ -139,35 +139,27 @@ def _plain(value: object, room: list[int], depth: int) -> Any:
     return text
 
 
-def _plain_mapping(value: Mapping[Any, Any], room: list[int], depth: int) -> dict[str, Any]:
-    out: dict[str, Any] = {}
+def _plain_container(value: Any, room: list[int], depth: int) -> dict[str, Any] | list[Any]:
+    """Return the `plain` form of a mapping or sequence; its last item says what is left out."""
+    is_mapping = isinstance(value, MAPPING)
+    out: dict[Any, Any] = {}
     try:
-        for key, item in islice(value.items(), MAX_ITEMS + 1):
+        pairs = value.items() if is_mapping else enumerate(value)
+        for key, item in islice(pairs, MAX_ITEMS + 1):
             if len(out) >= MAX_ITEMS or room[0] <= 0 or room[1] <= 0:
-                out["..."] = _rest(value, len(out))
+                rest = _rest(value, len(out))
+                out["..."] = rest if is_mapping else f"... {rest}"
                 break
-            name = clip(key if isinstance(key, str) else _key_text(key), _KEY_CHARS)
-            if name in out:
-                name = f"{name} ({len(out)})"
-            room[0] -= len(name) + _SEPARATOR_CHARS
-            out[name] = _plain(item, room, depth + 1)
-    except Exception:  # noqa: BLE001 - the user's own mapping may do anything
-        out["..."] = type_name(value)
-    return out
-
-
-def _plain_sequence(value: Iterable[Any], room: list[int], depth: int) -> list[Any]:
-    out: list[Any] = []
-    try:
-        for item in islice(value, MAX_ITEMS + 1):
-            if len(out) >= MAX_ITEMS or room[0] <= 0 or room[1] <= 0:
-                out.append(f"... {_rest(value, len(out))}")
-                break
+            name = key
+            if is_mapping:
+                name = clip(key if isinstance(key, str) else _key_text(key), _KEY_CHARS)
+                name = f"{name} ({len(out)})" if name in out else name
+                room[0] -= len(name)
             room[0] -= _SEPARATOR_CHARS
-            out.append(_plain(item, room, depth + 1))
-    except Exception:  # noqa: BLE001 - the user's own sequence may do anything
-        out.append(type_name(value))
-    return out
+            out[name] = _plain(item, room, depth + 1)
+    except Exception:  # noqa: BLE001 - the user's own container may do anything
+        out["..."] = type_name(value)
+    return out if is_mapping else list(out.values())
 
 
 def _rest(value: object, count: int) -> str:
@@ -255,7 +247,7 @@ def _gist(value: object, limit: int, depth: int) -> Any:
     if not is_built_in and (text := _text_of_object(value, limit, depth)) is not None:
         return text
     if isinstance(value, (list, tuple)) and value and hasattr(value[0], "page_content"):
-        return join_texts((_page(item, limit) for item in value[:MAX_ITEMS]), limit)
+        return join_texts((as_text(item, limit) for item in value[:MAX_ITEMS]), limit)
     if messages := messages_in(value):
         return join_texts((message_text(message, limit) for message in messages), limit)
     if isinstance(value, (list, tuple)) and is_content_list(value[:MAX_ITEMS]):
@@ -286,70 +278,9 @@ def _text_of_object(value: object, limit: int, depth: int) -> Any:
     return clip(page, limit) if isinstance(page, str) else None
 
 
-def _page(document: Any, limit: int) -> str:
-    page = getattr(document, "page_content", None)
-    return clip(page, limit) if isinstance(page, str) else as_text(document, limit)
-
-
 def _data_of_message(message: object, limit: int, depth: int) -> Any:
     """Return the content of a tool's message that holds data and no text."""
     content = getattr(message, "content", None)
     if getattr(message, "type", None) != "tool" or not content or is_content(content[0]):
         return ""
     return _plain(content, [limit, MAX_ALL_ITEMS], depth)
-
-
-# ------------------------------------------------------------------ errors
-
-
-def error_text(error: object, limit: int) -> str:
-    """Return `TypeName: message` of an exception, cut to `limit`.
-
-    For a group, its exceptions follow in brackets; for any other, what caused it if that is a group
-    or the message says nothing.
-    """
-    text = _own_error_text(error, limit)
-    reasons = join_texts(_reasons(error, limit), limit, "; ")
-    return clip(f"{text} ({reasons})", limit) if reasons else text
-
-
-def _own_error_text(error: object, limit: int) -> str:
-    message = as_text(error, limit)
-    name = clip(type(error).__name__, NAME_CHARS)
-    return clip(f"{name}: {message}" if message else name, limit)
-
-
-def _reasons(error: object, limit: int) -> list[str]:
-    """Return the texts of what an exception stands for: members of groups, and causes."""
-    texts: list[str] = []
-    waiting, seen = [error], {id(error)}
-    for _ in range(MAX_ERRORS_READ):
-        if not waiting or len(texts) == _MAX_REASONS:
-            break
-        one = waiting.pop()
-        inner = members_of(one)
-        if not inner:
-            text = "" if one is error else _own_error_text(one, limit)
-            if text and text not in texts and meaning_of(one) != "cancelled":
-                texts.append(text)
-            cause = _cause(one)
-            inner = (cause,) if members_of(cause) or _says_nothing(one, limit) else ()
-        new = [each for each in inner[:_MAX_REASONS] if each is not None and id(each) not in seen]
-        seen.update(map(id, new))
-        waiting += reversed(new)
-    return texts
-
-
-def _cause(error: object) -> object:
-    """Return what Python's traceback shows as the cause of an exception."""
-    cause = attribute(error, "__cause__")
-    if cause is None and not attribute(error, "__suppress_context__"):
-        cause = attribute(error, "__context__")
-    return cause
-
-
-def _says_nothing(error: object, limit: int) -> bool:
-    """Return whether a message says no more than the type's name, or only counts a group."""
-    message = as_text(error, limit)
-    words = "".join(filter(str.isalnum, message[:NAME_CHARS])).lower()
-    return words in type(error).__name__.lower() or _COUNTS_MEMBERS in message

@@ -6,19 +6,16 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 from kp_langchain._forksafe import ForkSafeLock
-from kp_langchain.errors import LateError
-from kp_langchain.recording.confidence import CalibratedConfidence
 from kp_langchain.recording.kept_memory import KeptMemory
+from kp_langchain.recording.outcome import CalibratedConfidence
 from kp_langchain.recording.recent_runs import RecentRuns
 from kp_langchain.scoring.process_scorer import default_scorer, default_scorer_with
-from kp_langchain.store.remembered import Remembered
 from kp_langchain.store.stored_memory import StoredMemory
 
 if TYPE_CHECKING:
     from kp_langchain.scoring.scorer import Scorer
     from kp_langchain.store import TraceStore
     from kp_langchain.store.backoff import Backoff
-    from kp_langchain.store.pending_entries import PendingEntries
 
 Answer = TypeVar("Answer")
 Parameters = ParamSpec("Parameters")
@@ -47,14 +44,16 @@ class Windows:
         """Forget everything that is read from the store, as a forked child must."""
         store, backoff = self._store, self._backoff
         self._scorer: Scorer | None = None
-        self._memories: set[PendingEntries] = set()
+        self._unwritten: set[StoredMemory] = set()
         self.models: CalibratedConfidence | None = None
         if store is None:
-            self.recent_runs, self.kept = RecentRuns(None), KeptMemory(None)
+            self.recent_runs, self.kept = RecentRuns(None), KeptMemory(None, backoff)
             return
-        self.models = CalibratedConfidence(_unless_down(backoff, store.models.in_force))
+        self.models = CalibratedConfidence(
+            _unless_down(backoff, lambda domain: store.models.in_force(domain))
+        )
         self.recent_runs = RecentRuns(_unless_down(backoff, store.recent_values))
-        self.kept = KeptMemory(_unless_down(backoff, store.kept.read))
+        self.kept = KeptMemory(store.database, backoff)
 
     def scorer(self) -> Scorer:
         """Return the bundled scorer, whose novelty memory is in the store.
@@ -64,11 +63,17 @@ class Windows:
         """
         if self._store is None:
             return default_scorer()
-        database, backoff, remember = self._store.database, self._backoff, self._memories.add
+        database, backoff = self._store.database, self._backoff
 
         def memory_of(scope: str, max_remembered: int, ttl_ms: float | None) -> StoredMemory:
-            remembered = Remembered(database, scope, max_remembered, ttl_ms)
-            return StoredMemory(remembered, read=_unless_down(backoff, _call), write=remember)
+            return StoredMemory(
+                database,
+                scope,
+                max_remembered,
+                ttl_ms,
+                may_read=lambda: not backoff.is_pausing,
+                write=self._unwritten.add,
+            )
 
         with self._lock:
             if self._scorer is None:
@@ -77,16 +82,15 @@ class Windows:
 
     def write_memories(self) -> None:
         """Write what is remembered for novelty, unless that failed a moment ago."""
-        for pending in list(self._memories):
-            pending.write()
-            if not pending:
-                self._memories.discard(pending)
-                if pending:  # another thread added to it meanwhile
-                    self._memories.add(pending)
+        for memory in list(self._unwritten):
+            self._unwritten.discard(memory)  # another thread may add it meanwhile
+            memory.write()
+            if memory.unwritten:
+                self._unwritten.add(memory)
 
     def unwritten_memories(self) -> int:
         """Return how many traces are remembered for novelty in this process alone."""
-        return sum(map(len, list(self._memories)))
+        return sum(memory.unwritten for memory in list(self._unwritten))
 
 
 def _unless_down(
@@ -95,12 +99,7 @@ def _unless_down(
     """Return a function that reads unless the store failed a moment ago."""
 
     def read_unless_down(*args: Parameters.args, **kwargs: Parameters.kwargs) -> Answer:
-        if backoff.is_pausing:
-            raise LateError("the store failed a moment ago")
+        backoff.check()
         return read(*args, **kwargs)
 
     return read_unless_down
-
-
-def _call(job: Callable[[], None]) -> None:
-    job()

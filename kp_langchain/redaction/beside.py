@@ -9,25 +9,26 @@ from itertools import islice
 from typing import Any
 
 from kp_langchain.redaction.field_names import classify_secret
+from kp_langchain.redaction.lazy_pattern import lazy_pattern
 from kp_langchain.redaction.questions import TABLE
 from kp_langchain.redaction.structures import KEYS, plain_key
 
 _BEFORE = 64  # bytes
 _AFTER = 48
 _TYPED_KEYS = KEYS.value_keys | KEYS.text_keys | TABLE["typed_keys"]
-_KEY_BEFORE = re.compile(r"([\w\-]{1,40})\\{0,3}[\"']?\s{0,2}[:=]\s{0,2}\\{0,3}[\"'] {0,4}\Z")
-_CLOSING_QUOTE = re.compile(r"[ .,;!]{0,4}\\{0,3}[\"']")
-_KEY_BEFORE_NUMBER = re.compile(r"[^\\][\"']([\w\-]{1,40})[\"']\s{0,2}:\s{0,4}\Z")
+_KEY_BEFORE = lazy_pattern(r"([\w\-]{1,40})\\{0,3}[\"']?\s{0,2}[:=]\s{0,2}\\{0,3}[\"'] {0,4}\Z")
+_CLOSING_QUOTE = lazy_pattern(r"[ .,;!]{0,4}\\{0,3}[\"']")
+_KEY_BEFORE_NUMBER = lazy_pattern(r"[^\\][\"']([\w\-]{1,40})[\"']\s{0,2}:\s{0,4}\Z")
 # Where a string of JSON or Python begins and ends: what is outside is beside another value.
-_STRING_START = re.compile(r"[{\[,:]\s*\\{0,8}[\"'](?!.*[{\[,:]\s*\\{0,8}[\"'])", re.DOTALL)
-_STRING_END = re.compile(r"\\{0,8}[\"']\s*(?:[,:\]}]|\Z)")
-_CLAUSE_END = re.compile(r"[.,;!?]\s|\n")
+_STRING_START = lazy_pattern(r"[{\[,:]\s*\\{0,8}[\"'](?!.*[{\[,:]\s*\\{0,8}[\"'])", re.DOTALL)
+_STRING_END = lazy_pattern(r"\\{0,8}[\"']\s*(?:[,:\]}]|\Z)")
+_CLAUSE_END = lazy_pattern(r"[.,;!?]\s|\n")
 _AROUND_WORD = " \"'`)]"
-_WORD = re.compile(r"[^\W_]+(?:[_\-'][^\W_]+)*")
-_JSON_NUMBER = re.compile(r"[:,\[]\s{0,40}\Z")
-_JSON_NUMBER_END = re.compile(r"\s{0,40}[,\]}]")
-_CLAUSE_IS_OVER = re.compile(r"[\"'`)\]]{0,3}(?:\s{0,4}\Z|[.,;!?](?:\s|\Z)|\n)")
-_TYPED_WORD = re.compile(r"[^\W_]{4,32}(?:[\-.][^\W_]{2,32}){0,8}")
+_WORD = lazy_pattern(r"[^\W_]+(?:[_\-'][^\W_]+)*")
+_JSON_NUMBER = lazy_pattern(r"[:,\[]\s{0,40}\Z")
+_JSON_NUMBER_END = lazy_pattern(r"\s{0,40}[,\]}]")
+_CLAUSE_IS_OVER = lazy_pattern(r"[\"'`)\]]{0,3}(?:\s{0,4}\Z|[.,;!?](?:\s|\Z)|\n)")
+_TYPED_WORD = lazy_pattern(r"[^\W_]{4,32}(?:[\-.][^\W_]{2,32}){0,8}")
 _MOST_TYPED = 50
 _MOST_PLACES = 50
 _MOST_WORDS = 3  # of a name, and between a verb and what was typed

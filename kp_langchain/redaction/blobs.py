@@ -5,25 +5,25 @@ from __future__ import annotations
 import base64
 import binascii
 import hashlib
-import re
 from collections.abc import Iterator
 
 from kp_langchain.redaction.finders import ANY_DIGIT, Finder
+from kp_langchain.redaction.lazy_pattern import lazy_pattern
 from kp_langchain.redaction.spans import DIGITS, LETTERS, Span, character_classes, class_table
 
 BLOB = "blob"
 
 _MIN_CHARS = 1024  # a small icon is kept
-_RUN = re.compile(
+_RUN = lazy_pattern(
     r"(?:data:[\w.+\-]{1,40}/[\w.+\-]{1,80}(?:;[\w=.\-]{1,80}){0,4};base64,)?"
     r"(?<![A-Za-z0-9+/_\-=])[A-Za-z0-9+/_\-]{1024,}={0,2}(?![A-Za-z0-9+/_\-=])"
     # Wrapped into lines, as mail and many programs do.
     r"|(?<![A-Za-z0-9+/_\-=])(?:[A-Za-z0-9+/]{60,76}(?:\r?\n|\\n)){13,}[A-Za-z0-9+/]{0,76}={0,2}"
 )
-_LINE_END = re.compile(r"\r?\n|\\n")
+_LINE_END = lazy_pattern(r"\r?\n|\\n")
 _BASE64_CLASS = class_table(LETTERS + DIGITS + "+/_-")
 _LONG_RUN = b"\1" * 60
-_TYPE_BEFORE = re.compile(r"data:([\w.+\-]{1,40}/[\w.+\-]{1,80})")
+_TYPE_BEFORE = lazy_pattern(r"data:([\w.+\-]{1,40}/[\w.+\-]{1,80})")
 
 
 def _find(text: str, _low: str) -> Iterator[Span]:

@@ -8,13 +8,14 @@ from typing import Any
 
 from kp_langchain.redaction.field_names import word_set
 from kp_langchain.redaction.finders import NON_ASCII, Finder
+from kp_langchain.redaction.lazy_pattern import lazy_pattern
 from kp_langchain.redaction.objects import has_type
 from kp_langchain.redaction.questions import Secret, secrets_given
 from kp_langchain.redaction.spans import Span
 
 _AUTHOR_KEYS = ("role", "type", "from", "sender", "author", "user", "speaker")
 _TEXT_KEYS = ("content", "text", "value", "message", "body")
-_LINE = re.compile(
+_LINE = lazy_pattern(
     r"^[ \t]{0,8}(?:\[[^\]\n]{1,24}\][ \t]{0,4}|\d\d?:\d\d(?::\d\d)?[ \t]{1,4})?"
     r"(?P<speaker>[*<]{0,2}[^\W\d_][\w .'\-]{0,24}[*>]{0,2})[ \u00a0]?[:>：][ \t*]{0,4}(?P<text>\S[^\n]*)$",
     re.MULTILINE,

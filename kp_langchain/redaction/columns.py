@@ -6,7 +6,6 @@ and pandas print them; also tables whose rows are a name and a value.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import pairwise
@@ -14,6 +13,7 @@ from typing import NamedTuple
 
 from kp_langchain.redaction.field_names import SensitiveField, classify_name
 from kp_langchain.redaction.finders import Finder
+from kp_langchain.redaction.lazy_pattern import lazy_pattern
 from kp_langchain.redaction.spans import Span, occurrences
 from kp_langchain.redaction.stems import stems_in
 from kp_langchain.redaction.structures import KEYS, NamedField, column_fields
@@ -27,18 +27,18 @@ _MORE_STEMS = tuple(
     ).split()
 )
 _MAX_LINE = 500
-_NO_HEADER = re.compile(r"[=:{}<>\[\]@$%&!?\\~]|\.(?:[ \n]|$)")
+_NO_HEADER = lazy_pattern(r"[=:{}<>\[\]@$%&!?\\~]|\.(?:[ \n]|$)")
 _PIPES = str.maketrans("│┃║┆┊╎", "||||||")
-_DOUBLE_PIPES = re.compile(r"^!|!!|\|\|")
-_RULE = re.compile(r"[\s|+:=_\-\u2500-\u257f]{3,}")
-_SEPARATED = re.compile(r"\S+(?: \S+)*")
+_DOUBLE_PIPES = lazy_pattern(r"^!|!!|\|\|")
+_RULE = lazy_pattern(r"[\s|+:=_\-\u2500-\u257f]{3,}")
+_SEPARATED = lazy_pattern(r"\S+(?: \S+)*")
 # What separates the cells of a line, and the expression of a cell.
 _CELL = {
-    sign: re.compile(rf"(?<![^{sign}])(?: ?\"(?:[^\"]|\"\")*\" ?|[^{sign}]*)(?![^{sign}])")
+    sign: lazy_pattern(rf"(?<![^{sign}])(?: ?\"(?:[^\"]|\"\")*\" ?|[^{sign}]*)(?![^{sign}])")
     for sign in "|\t,;"
 } | {"  ": _SEPARATED}
-_HTML_CELL = re.compile(r"<t[hd](?:\s[^<>]{0,200})?>([^<>]{0,400})</t[hd]>")
-_HTML_ROW = re.compile(r"<tr(?:\s[^<>]{0,200})?>")
+_HTML_CELL = lazy_pattern(r"<t[hd](?:\s[^<>]{0,200})?>([^<>]{0,400})</t[hd]>")
+_HTML_ROW = lazy_pattern(r"<tr(?:\s[^<>]{0,200})?>")
 _MAX_HTML_GAP = 4000
 _WRAPPINGS = "\"'`*"
 _PASSWORD = SensitiveField("password")

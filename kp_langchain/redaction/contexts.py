@@ -9,6 +9,7 @@ from typing import Any
 
 from kp_langchain.redaction.field_names import SensitiveField, classify_name, split_name
 from kp_langchain.redaction.finders import Finder
+from kp_langchain.redaction.lazy_pattern import lazy_pattern
 from kp_langchain.redaction.spans import Span, cached_pattern, occurrences
 from kp_langchain.redaction.structures import KEYS, NamedField, element_field, plain_key
 from kp_langchain.redaction.tables import load_table
@@ -27,29 +28,29 @@ _PARTS = {
     "[ =]": r"[ \t=]{1,8}",
     " ": r"(?:[ \t]{1,8})",
 }
-_PART = re.compile("|".join(map(re.escape, _PARTS)))
+_PART = lazy_pattern("|".join(map(re.escape, _PARTS)))
 _MAX_BEFORE = 160
 
-_AUTHORITY = re.compile(r"[^\s\"'<>`\\|]{1,1024}")
+_AUTHORITY = lazy_pattern(r"[^\s\"'<>`\\|]{1,1024}")
 # A scheme, or nothing: //user:password@host
-_BEFORE_SLASHES_REVERSED = re.compile(r":[A-Za-z0-9+.\-]|(?![\w:/])")
-_PORT = re.compile(r"[0-9]{1,5}(?:[/?#,].*)?", re.DOTALL)
-_HOST = re.compile(r"[\w.\-\[\]:]+", re.ASCII)
+_BEFORE_SLASHES_REVERSED = lazy_pattern(r":[A-Za-z0-9+.\-]|(?![\w:/])")
+_PORT = lazy_pattern(r"[0-9]{1,5}(?:[/?#,].*)?", re.DOTALL)
+_HOST = lazy_pattern(r"[\w.\-\[\]:]+", re.ASCII)
 
 # INSERT INTO users (name, password) VALUES ('bob', '...'), ('eve', '...')
-_INSERT = re.compile(r"\((?P<names>[\w`\"\[\], \t]{3,512})\)\s{0,8}values\s{0,8}\(")
-_SQL_VALUE = re.compile(
+_INSERT = lazy_pattern(r"\((?P<names>[\w`\"\[\], \t]{3,512})\)\s{0,8}values\s{0,8}\(")
+_SQL_VALUE = lazy_pattern(
     r"""(?:\s{0,40},\s{0,40}\()?\s{0,40}
     (?:N?'(?P<text>(?:[^'\\\n]|''|\\.){0,512})'|[^,'()\n]{1,64}(?:\([^()\n]{0,64}\))?)
     \s{0,40}(?:[,)]|\Z)""",
     re.VERBOSE,
 )
-_COPY = re.compile(
+_COPY = lazy_pattern(
     r"copy[ ][\w.\"]{1,120}[ ]?\((?P<names>[\w`\", \t]{3,512})\)[ ]from[ ]stdin(?P<options>[^\n]{0,120})\n"
 )
-_SECRET_MANIFEST = re.compile(r"^[ \t-]{0,40}kind:[ \t]{1,4}[\"']?Secret\b", re.MULTILINE)
-_DATA = re.compile(r"^(?P<indent>[ \t]{0,40})(?:- )?(?:data|stringData):[ \t]*\n", re.MULTILINE)
-_YAML_LINE = re.compile(
+_SECRET_MANIFEST = lazy_pattern(r"^[ \t-]{0,40}kind:[ \t]{1,4}[\"']?Secret\b", re.MULTILINE)
+_DATA = lazy_pattern(r"^(?P<indent>[ \t]{0,40})(?:- )?(?:data|stringData):[ \t]*\n", re.MULTILINE)
+_YAML_LINE = lazy_pattern(
     r"(?P<indent>[ \t]*)(?:(?P<name>[\w.\-\"'/]{1,253}):(?:[ \t]{1,8}|$))?(?P<marker>[|>][+\-]?$)?"
     r"[\"']?(?P<secret>[^\n]*?)[\"']?[ \t\r]*(?:\n|\Z)",
     re.MULTILINE,
@@ -60,7 +61,7 @@ def _finder_of_row(row: dict[str, Any]) -> Finder:
     """Return the finder of a row of `contexts.toml` or `commands.toml`."""
     expression = row.get("expression") or _expand(row["pattern"])
     kind = SensitiveField(row.get("kind", "password"), is_strong=not row.get("weak"))
-    before = re.compile(row.get("before", ""))
+    before = lazy_pattern(row.get("before", ""))
     starts = row.get("starts", ())
 
     def find(text: str, low: str) -> Iterator[Span]:

@@ -11,6 +11,8 @@ import json
 import re
 from typing import Any, NamedTuple
 
+from kp_langchain.redaction.lazy_pattern import lazy_pattern
+
 MAX_DEPTH = 150  # of containers; what is nested deeper is read as plain text
 _COST_OF_START = 48  # what a start in vain counts, in characters
 _MAX_WASTE = 4  # strings that turn out not to end may cost this many times the length of the text
@@ -18,7 +20,7 @@ _MAX_WASTE = 4  # strings that turn out not to end may cost this many times the 
 # Where reading starts: at a container whose first member is a string or a container, at the named
 # arguments of an object's `repr`, at a string that holds JSON with its quotes escaped, at a list with
 # a string after numbers and constants, and at a string that is the whole text.
-_START = re.compile(
+_START = lazy_pattern(
     r"""[\[{("](?: (?<=[\[{])(?=\s{0,200}(?:[bu]?["']|[\[{(]))
       | (?<=\()(?=[a-z_]\w{0,60}=(?:[bu]?["']|[\[{(]))
       | (?<=")(?=[\[{](?:\s|\\n){0,40}\\")
@@ -27,10 +29,10 @@ _START = re.compile(
       | (?<=\A")(?=(?:[^"\\]|\\.)*+"\s*\Z) )""",
     re.VERBOSE,
 )
-_NAME_BEFORE = re.compile(r"([\w.\-]{1,64})[\"'`]?\s{0,4}(?:=>|:=|=|:)\s{0,8}\Z")
-_KEY_OF_PHP = re.compile(r"\[\"[^\"\n]{1,80}\"\]=>")  # as var_dump prints it
-_TYPE_NAME = re.compile(r"(?<!\w)[A-Z]\w{0,80}\Z")
-_TOKEN = re.compile(
+_NAME_BEFORE = lazy_pattern(r"([\w.\-]{1,64})[\"'`]?\s{0,4}(?:=>|:=|=|:)\s{0,8}\Z")
+_KEY_OF_PHP = lazy_pattern(r"\[\"[^\"\n]{1,80}\"\]=>")  # as var_dump prints it
+_TYPE_NAME = lazy_pattern(r"(?<!\w)[A-Z]\w{0,80}\Z")
+_TOKEN = lazy_pattern(
     r"""\s*(?:
       (?P<string>[bu]?["'])
     | (?P<colon>:)
@@ -44,10 +46,10 @@ _TOKEN = re.compile(
     )""",
     re.VERBOSE,
 )
-_PYTHON_STRING = re.compile(
+_PYTHON_STRING = lazy_pattern(
     r"[bu]?(?:'(?P<one>(?:[^'\\\n]|\\.)*)'|\"(?P<two>(?:[^\"\\\n]|\\.)*)\")"
 )
-_ESCAPE = re.compile(
+_ESCAPE = lazy_pattern(
     r"\\(?:x([0-9a-fA-F]{2})|u([0-9a-fA-F]{4})|U(000[0-9a-fA-F]{5})|(.))", re.DOTALL
 )
 _ESCAPED = {"n": "\n", "r": "\r", "t": "\t", "b": "\b", "f": "\f", "v": "\v", "a": "\a", "0": "\0"}

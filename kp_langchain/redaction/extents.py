@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import re
+from kp_langchain.redaction.lazy_pattern import lazy_pattern
 
 Extent = tuple[int, int]
 """Start and end of a value in a text."""
 
 # A quote as HTML, URLs and JSON encode it.
 ENCODED_QUOTE = r"&(?:quot|apos|[#](?:34|39|x22|x27));|%2[27]|\\{1,40}u00(?:22|27)"
-_ENCODED_QUOTE = re.compile(ENCODED_QUOTE)
+_ENCODED_QUOTE = lazy_pattern(ENCODED_QUOTE)
 # Quotation marks of other languages, each with those that close it.
 _CLOSING = {
     "\u201c": "\u201d",
@@ -20,26 +20,26 @@ _CLOSING = {
 _CLOSING |= {"\u00ab": "\u00bb", "\u00bb": "\u00ab", "\u2039": "\u203a", "\u300c": "\u300d"}
 _CLOSING |= {"\u300e": "\u300f", "\u201d": "\u201d", "\u300a": "\u300b", "\u3010": "\u3011"}
 TYPOGRAPHIC_QUOTES = "".join(_CLOSING)
-_OPEN_QUOTE = re.compile(r"(?:[bBrRuUfFN]{1,2}(?=[\"']))?(\\{0,127})([\"'`])")
-_BARE = re.compile(
+_OPEN_QUOTE = lazy_pattern(r"(?:[bBrRuUfFN]{1,2}(?=[\"']))?(\\{0,127})([\"'`])")
+_BARE = lazy_pattern(
     r"(?:\[REDACTED:[a-z0-9_#]{1,50}\]|[^\s\x00-\x1f\x7f\"'`,;<>(){}\[\]\\&|"
     r"\u3001\u3002\u3008-\u3011\uff08\uff09\uff0c\uff1b\uff1f\u3040-\ud7ff\u00ab\u00bb\u2018-\u201f]"
     r"|&amp;(?![A-Za-z_][\w.\-]{0,40}=)|&lt;(?![/!]|\w{1,20}(?:[/ ]|&gt;))"
     r"|&(?:gt|quot|apos);(?=\w)"
     r"|&(?![A-Za-z_][\w.\-]{0,40}=|amp;|[lg]t;|#\d|quot;|apos;|&)|\\(?![nrtu\"'\\]))+"
 )
-_QUOTE = {quote: re.compile(r"(?<!\\)(\\*)" + quote) for quote in "\"'`"}
+_QUOTE = {quote: lazy_pattern(r"(?<!\\)(\\*)" + quote) for quote in "\"'`"}
 # What follows a quote that belongs to a string: the same quote, as SQL, YAML and CSV write it, or
 # what begins the next part of the string in a shell.
 _GOES_ON = {
-    "'": re.compile(r"'(?=[^\s,;)\]}])|\\{1,8}''|\"'\"'"),
-    '"': re.compile(r"\"(?=[^\s,;)\]}])"),
+    "'": lazy_pattern(r"'(?=[^\s,;)\]}])|\\{1,8}''|\"'\"'"),
+    '"': lazy_pattern(r"\"(?=[^\s,;)\]}])"),
 }
-_AFTER_STRING = re.compile(r"[)\]},;]{1,4}(?:\s|\Z)")
-_IN_TWO_QUOTES = re.compile(r"[^\s,;:=()'\"`][^\s'\"`]{2,63}[\"'`]")
-_REST_OF_LINE = re.compile(r"[^\n\r]+")
+_AFTER_STRING = lazy_pattern(r"[)\]},;]{1,4}(?:\s|\Z)")
+_IN_TWO_QUOTES = lazy_pattern(r"[^\s,;:=()'\"`][^\s'\"`]{2,63}[\"'`]")
+_REST_OF_LINE = lazy_pattern(r"[^\n\r]+")
 # A quote within a word, and the rest of the word
-_AFTER_QUOTE = re.compile(
+_AFTER_QUOTE = lazy_pattern(
     r"(?<![=:])[\"'`](?=[^\W_])(?:[^\s\x00-\x1f\x7f\"'`,;<>(){}\[\]\\&|]|\\(?![nrtu\"'\\])){1,128}"
 )
 _MAX_LINE = 400

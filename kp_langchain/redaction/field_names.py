@@ -7,12 +7,12 @@ a `token_limit` is a limit, an `access_token` is a token. So look-alikes (`token
 
 from __future__ import annotations
 
-import re
 import unicodedata
 from collections.abc import Iterable
 from functools import lru_cache
 from typing import NamedTuple
 
+from kp_langchain.redaction.lazy_pattern import lazy_pattern
 from kp_langchain.redaction.national_ids import label_kind
 from kp_langchain.redaction.tables import load_table
 
@@ -39,13 +39,13 @@ class SensitiveField(NamedTuple):
 
 _KINDS_WITH_FIELDS = frozenset({"session", "authorization", "token", "card", "pin"})
 # Words in Latin letters, numbers, words in other letters.
-_WORD = re.compile(
+_WORD = lazy_pattern(
     r"[Bb](?:ase|ASE)?64(?![0-9])|[A-Z]+(?![a-z])|[A-Z]?[a-zß]+|[0-9]+|[\u0370-\u1dff\u2c00-\u2dff\u3040-\ud7ff]+"
 )
 _MAX_NAME = 128
 _LONGEST_PHRASE = 4
 # What follows the noun of a label: "Password (again)", "Token for the gateway".
-_AFTER_NOUN = re.compile(r"(?<=[^\W_]) ?(?: (?:for|of|to|from)\b|[(\[]).*")
+_AFTER_NOUN = lazy_pattern(r"(?<=[^\W_]) ?(?: (?:for|of|to|from)\b|[(\[]).*")
 _WEAK_KEY = SensitiveField("api_key", is_strong=False)
 
 
@@ -59,7 +59,7 @@ def _unaccented(letter: str) -> str:
     return base if base.isascii() else {"ł": "l", "ø": "o", "đ": "d", "ı": "i"}.get(letter, letter)
 
 
-_ACCENTED = re.compile("[\u00c0-\u024f\u1e00-\u1eff]")
+_ACCENTED = lazy_pattern("[\u00c0-\u024f\u1e00-\u1eff]")
 _ACCENTS = {code: _unaccented(chr(code)) for code in (*range(0xC0, 0x250), *range(0x1E00, 0x1F00))}
 
 
@@ -208,24 +208,28 @@ def _classify_compound(word: str) -> SensitiveField | None:
     return None
 
 
-def _has_stem(noun: tuple[str, ...], stems: Iterable[tuple[str, ...]]) -> bool:
-    return any(stem[0] in word for stem in stems if len(stem) == 1 for word in noun)
+def _has_stem(noun: tuple[str, ...], one_word_stems: Iterable[str]) -> bool:
+    return any(any(map(word.__contains__, one_word_stems)) for word in noun)
 
 
 def _choose_stems() -> list[tuple[str, ...]]:
     """Return nouns of which every sensitive name in a text contains one; most are one short word."""
-    stems: list[tuple[str, ...]] = [("key",), ("token",), ("code",), ("auth",)]
+    one_word_stems = ["key", "token", "code", "auth"]
+    stems: list[tuple[str, ...]] = [(stem,) for stem in one_word_stems]
     for noun in sorted(_NOUNS, key=lambda noun: (len(noun), max(map(len, noun)))):
-        if noun not in _KEYS_ONLY and not (noun[-1].isascii() and _has_stem(noun, stems)):
+        if noun not in _KEYS_ONLY and not (noun[-1].isascii() and _has_stem(noun, one_word_stems)):
             stems.append(noun)
+            if len(noun) == 1:
+                one_word_stems.append(noun[0])
     return stems
 
 
 STEMS = _choose_stems()
+_ONE_WORD_STEMS = [stem[0] for stem in STEMS if len(stem) == 1]
 TAILS = {
     noun[place:]
     for noun in _NOUNS
     for place in range(1, len(noun))
-    if _has_stem(noun[:place], STEMS) and not _has_stem(noun[place:], STEMS)
+    if _has_stem(noun[:place], _ONE_WORD_STEMS) and not _has_stem(noun[place:], _ONE_WORD_STEMS)
 }
 """Words after a stem that belong to the name: the "number" of "card number"."""

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from kp_langchain.redaction.extents import quoted_value
 from kp_langchain.redaction.field_names import classify_name
 from kp_langchain.redaction.finders import Finder
+from kp_langchain.redaction.lazy_pattern import lazy_pattern
 from kp_langchain.redaction.spans import Span
 from kp_langchain.redaction.structures import element_field
 from kp_langchain.redaction.values import is_sensitive
@@ -20,18 +21,18 @@ _VERBS = (
     "presssequentially input_text inputtext enter_text entertext fillfield fill_field keyboard_type "
     "val setinputvalue change write"
 ).split()
-_CALL = re.compile(
+_CALL = lazy_pattern(
     rf"(?<![a-z_])(?:{'|'.join(_VERBS)})\(|(?<=\.)value[ \t]?=(?!=)|(?<![a-z_])fill_in[ (]"
 )
-_BEFORE_VALUE = re.compile(
+_BEFORE_VALUE = lazy_pattern(
     r"\s{0,40}(?:\w{2,12}[:=]\s{0,4})?(?:\{\s?target:\s?\{\s?value:\s?|[\w.]{1,60}\()?"
     r"(?=[\"'`])"
 )
-_BETWEEN = re.compile(r"[\"'`]?[\s),\]]{1,40}|[\"'`][ \t]{1,4}(?=with:)")
-_STATEMENT_START = re.compile(r"[\n;](?![ \t]*\.)")
+_BETWEEN = lazy_pattern(r"[\"'`]?[\s),\]]{1,40}|[\"'`][ \t]{1,4}(?=with:)")
+_STATEMENT_START = lazy_pattern(r"[\n;](?![ \t]*\.)")
 _MAX_STATEMENT = 240
-_LAST_STRING = re.compile(r".*[(\[=,:][ \t]?([\"'`])(.{1,160}?)\1[)\]} ]*\Z", re.DOTALL)
-_KEYS = re.compile(r"\{\w{1,12}\}\Z")  # cypress writes type("...{enter}")
+_LAST_STRING = lazy_pattern(r".*[(\[=,:][ \t]?([\"'`])(.{1,160}?)\1[)\]} ]*\Z", re.DOTALL)
+_KEYS = lazy_pattern(r"\{\w{1,12}\}\Z")  # cypress writes type("...{enter}")
 
 
 def _find_calls(text: str, low: str) -> Iterator[Span]:

@@ -10,16 +10,17 @@ from typing import Any
 from kp_langchain.redaction import national_ids
 from kp_langchain.redaction.field_names import word_set
 from kp_langchain.redaction.finders import ANY_DIGIT, Finder
+from kp_langchain.redaction.lazy_pattern import lazy_pattern
 from kp_langchain.redaction.numbers import find_numbers
 from kp_langchain.redaction.spans import Span, occurrences
 
 KINDS = national_ids.KINDS | {"email", "phone", "ip", "mac", "card", "ssn", "iban", "home_path"}
 _TABLE = national_ids.TABLE
 
-_LOCAL_REVERSED = re.compile(
+_LOCAL_REVERSED = lazy_pattern(
     r"""(?P<quoted>\\{0,8}"\w(?:[^"\n\\]{0,62}\w)?\\{0,8}")|[\w.+\-!#$&*~]{1,64}"""
 )
-_DOMAIN = re.compile(
+_DOMAIN = lazy_pattern(
     r"(?:[^\W_](?:[\w\-]{0,61}[^\W_])?\.){1,8}(?P<end>[^\W\d_]{2,24}|xn--[a-z0-9\-]{2,40})(?!\w)"
     r"|\[[0-9A-Fa-f.:]{2,45}\]"
 )
@@ -29,29 +30,29 @@ _EMAIL_SIGNS = ("@", "%40")
 _REPOSITORIES = frozenset({"git", "hg", "svn"})  # git@host.example:team/app
 _REACH = 64
 
-_IPV6 = re.compile(
+_IPV6 = lazy_pattern(
     r"(?P<address>(?:[0-9A-Fa-f]|::|:(?=[0-9A-Fa-f])){2,39}(?:(?<=:)(?:\d{1,3}\.){3}\d{1,3})?)(?!\w)",
     re.ASCII,
 )
-_HAS_DIGIT = re.compile("[0-9]")
-_MAC = re.compile(
+_HAS_DIGIT = lazy_pattern("[0-9]")
+_MAC = lazy_pattern(
     r"[0-9A-Fa-f]{2}([:\-])(?:[0-9A-Fa-f]{2}\1){4}[0-9A-Fa-f]{2}(?![\w:\-])"
     r"|[0-9A-Fa-f]{4}\.[0-9A-Fa-f]{4}\.[0-9A-Fa-f]{4}(?![\w:\-])",
     re.ASCII,
 )
 # Parts of these addresses. Three searches, each for a rare sign, are much faster than a joint one.
 _HEX_PARTS = [
-    re.compile(part)
+    lazy_pattern(part)
     for part in (
         r":(?::|[0-9A-Fa-f]{1,4}(?::[0-9A-Fa-f]{1,4}){4})",
         r"-[0-9A-Fa-f]{2}-[0-9A-Fa-f]{2}-",
         r"\.[0-9A-Fa-f]{4}\.",
     )
 ]
-_HEX_REVERSED = re.compile(r"[0-9A-Fa-f:]{0,40}(?:(?=[nrt]\\)|(?![\w.:\-]))", re.ASCII)
+_HEX_REVERSED = lazy_pattern(r"[0-9A-Fa-f:]{0,40}(?:(?=[nrt]\\)|(?![\w.:\-]))", re.ASCII)
 
 # Typographic variants of ASCII characters.
-_WIDE_CHARACTER = re.compile(
+_WIDE_CHARACTER = lazy_pattern(
     "[\u00a0\u2007-\u2015\u202f\u2212\uff08\uff09\uff0b\uff0d\uff10-\uff19\uff20]"
 )
 _NARROWED = str.maketrans(
@@ -115,7 +116,7 @@ def _is_ipv6(address: str) -> bool:
 def _compile(expression: str) -> re.Pattern[str]:
     for name, part in reversed(_TABLE["parts"].items()):
         expression = expression.replace(f"<{name}>", part)
-    return re.compile(expression, re.VERBOSE)
+    return lazy_pattern(expression, re.VERBOSE)
 
 
 def _finder_of_row(row: dict[str, Any]) -> Finder:

@@ -16,6 +16,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from kp_langchain.redaction.finders import Finder
+from kp_langchain.redaction.lazy_pattern import lazy_pattern
 from kp_langchain.redaction.spans import (
     TOKEN_CLASS,
     Span,
@@ -54,7 +55,7 @@ _ALPHABETS = {
     "z": "1-9A-HJ-NP-Za-km-z",
 }
 _BASE58 = "123456789ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz"
-_FIELD = re.compile(rf"\{{([{''.join(_ALPHABETS)}])([\d,]*)\}}")
+_FIELD = lazy_pattern(rf"\{{([{''.join(_ALPHABETS)}])([\d,]*)\}}")
 _UUID = "{h8}-{h4}-{h4}-{h4}-{h12}"
 
 _TABLE = load_table("issuers")
@@ -74,7 +75,7 @@ for _kind, _rows in _TABLE.items():
         if "pattern" in _row:
             _UNPREFIXED.append(_format)
 
-_PREFIX = re.compile(trie(sorted(_BY_PREFIX)))
+_PREFIX = lazy_pattern(trie(sorted(_BY_PREFIX)))
 # The prefixes with which each prefix starts, the longest first.
 _CANDIDATES = {
     longest: [longest[:end] for end in range(len(longest), 0, -1) if longest[:end] in _BY_PREFIX]
@@ -83,9 +84,9 @@ _CANDIDATES = {
 _MIN_CHARS = 18  # of the shortest format, prefix included
 _MIN_MARKED_CHARS = 23
 # In every secret with a marker, and in every format without a prefix.
-_LONG_WORD = re.compile(r"[A-Za-z0-9_.+~\-]{20}")
+_LONG_WORD = lazy_pattern(r"[A-Za-z0-9_.+~\-]{20}")
 # Every credential has a digit or an upper-case letter.
-_NOT_LOWER = re.compile("[0-9A-Z]")
+_NOT_LOWER = lazy_pattern("[0-9A-Z]")
 _MAX_CHECKED_CHARS = 80
 # A prefix of this length that ends in punctuation may directly follow a word.
 _MIN_FREE_PREFIX_CHARS = 4
@@ -93,11 +94,11 @@ _MIN_FREE_PREFIX_CHARS = 4
 # Directly after an escape, which is not a part of the word, or after another character.
 _WORD_START = r"""(?x: (?<=\\) (?: [nrtfbv] | u[0-9A-Fa-f]{4} | x[0-9A-Fa-f]{2} )
     | (?<=%) [0-9A-Fa-f]{2} | (?<=\[) [0-9;]{1,8}m | (?<![A-Za-z0-9]) )"""
-_WORD = re.compile(_WORD_START + r"(?<![_\-])(?P<word>[A-Za-z0-9_\-]{23,512})(?![A-Za-z0-9_\-])")
-_SEPARATOR = re.compile(r"[_\-]")
-_HEXADECIMAL = re.compile(r"[0-9a-f]+|[0-9A-F]+")
-_SHORT_NAME = re.compile(r"[a-z]{2,6}")
-_CLAIM = re.compile(rb'"[a-z_]{2,20}":["{\[\d]')
+_WORD = lazy_pattern(_WORD_START + r"(?<![_\-])(?P<word>[A-Za-z0-9_\-]{23,512})(?![A-Za-z0-9_\-])")
+_SEPARATOR = lazy_pattern(r"[_\-]")
+_HEXADECIMAL = lazy_pattern(r"[0-9a-f]+|[0-9A-F]+")
+_SHORT_NAME = lazy_pattern(r"[a-z]{2,6}")
+_CLAIM = lazy_pattern(rb'"[a-z_]{2,20}":["{\[\d]')
 
 
 def _find(text: str, _low: str, *, with_markers: bool) -> Iterator[Span]:
@@ -148,14 +149,14 @@ def _match_prefix(text: str, start: int, longest: str) -> Span | None:
 
 @cache
 def _compile(expression: str) -> re.Pattern[str]:
-    return re.compile(_expand(expression), re.ASCII)
+    return lazy_pattern(_expand(expression), re.ASCII)
 
 
 @cache
 def _unprefixed() -> re.Pattern[str]:
     """Return one expression for all formats without a prefix; group `fN` is the Nth row."""
     rows = (f"(?P<f{n}>{_expand(row.expression)})" for n, row in enumerate(_UNPREFIXED))
-    return re.compile(f"{_WORD_START}(?:{'|'.join(rows)})", re.ASCII)
+    return lazy_pattern(f"{_WORD_START}(?:{'|'.join(rows)})", re.ASCII)
 
 
 def _expand(notation: str) -> str:

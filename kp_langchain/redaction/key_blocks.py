@@ -2,27 +2,29 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 
 from kp_langchain.redaction.finders import Finder
+from kp_langchain.redaction.lazy_pattern import lazy_pattern
 from kp_langchain.redaction.spans import Span
 
-_BEGIN = re.compile(
+_BEGIN = lazy_pattern(
     r"-{4,5} ?BEGIN (?:[A-Z0-9]{1,20} ){0,4}"
     r"(?:PRIVATE KEY(?: BLOCK)?|OpenVPN Static key V1|OpenVPN tls-crypt-v2 client key) ?-{4,5}"
 )
-_END = re.compile(r"-{4,5} ?END [A-Za-z0-9 \-]{0,80}?-{4,5}")
-_BODY = re.compile(
+_END = lazy_pattern(r"-{4,5} ?END [A-Za-z0-9 \-]{0,80}?-{4,5}")
+_BODY = lazy_pattern(
     r"(?:(?:Proc-Type|DEK-Info|Version|Comment|Subject):[^\n\\]*|[A-Za-z0-9+/=\s]|\\+[nrt]|%0[AaDd]"
     r"|[\"'],?\s{0,64}\+?\s{0,64}[\"']|[>|*#])*"
 )
 _MAX_BLOCK = 65_536
-_KEY_MATERIAL = re.compile(r"[A-Za-z0-9+/]{10}")
-_PRIVATE_KEY_END = re.compile(r"-{4,5} ?END (?:[A-Z0-9]{1,20} ){0,4}PRIVATE KEY(?: BLOCK)? ?-{4,5}")
+_KEY_MATERIAL = lazy_pattern(r"[A-Za-z0-9+/]{10}")
+_PRIVATE_KEY_END = lazy_pattern(
+    r"-{4,5} ?END (?:[A-Z0-9]{1,20} ){0,4}PRIVATE KEY(?: BLOCK)? ?-{4,5}"
+)
 _LINE_BREAK = r"(?:\s|[nrt]\\{1,16}){1,8}"
 # Read backwards from an END: the last line, full lines, and the rest of the first line.
-_BODY_REVERSED = re.compile(
+_BODY_REVERSED = lazy_pattern(
     rf"(?:{_LINE_BREAK}[A-Za-z0-9+/=]*(?!\\))?(?:{_LINE_BREAK}[A-Za-z0-9+/]{{16,}}(?!\\))*"
     rf"(?:{_LINE_BREAK}[A-Za-z0-9+/]{{1,15}}(?=\s*[^A-Za-z0-9+/\s\\]|\Z))?"
 )

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from kp_langchain.redaction.extents import ENCODED_QUOTE, TYPOGRAPHIC_QUOTES, Extent, value_at
 from kp_langchain.redaction.field_names import NAMES, SensitiveField
+from kp_langchain.redaction.lazy_pattern import lazy_pattern
 from kp_langchain.redaction.tables import load_table
 from kp_langchain.redaction.values import (
     CODE_KINDS,
@@ -30,7 +31,7 @@ _TESTS: dict[str, Callable[[str, SensitiveField], bool]] = {
     "code": lambda value, field: len(value) >= _SHORTEST_CODE.get(field.kind, 9),
 }
 _LONG_NUMBER = 6
-_CODE_IN_GROUPS = re.compile(r"\d{3}[ \-]\d{3}(?!\w)")
+_CODE_IN_GROUPS = lazy_pattern(r"\d{3}[ \-]\d{3}(?!\w)")
 _REACH = 90
 
 _TABLE = load_table("links")
@@ -40,14 +41,14 @@ _PARTS = {
     "encoded_quote": ENCODED_QUOTE,
     "typographic_quotes": TYPOGRAPHIC_QUOTES,
 }
-_PART = re.compile(r"\{([a-z_]{2,})\}")
+_PART = lazy_pattern(r"\{([a-z_]{2,})\}")
 
 
 def _compile(expression: str) -> re.Pattern[str]:
     """Compile a verbose expression of the table; {NAME} stands for a part or for verbs."""
     while _PART.search(expression):
         expression = _PART.sub(lambda part: _PARTS[part[1]], expression)
-    return re.compile(expression, re.VERBOSE)
+    return lazy_pattern(expression, re.VERBOSE)
 
 
 class Link(NamedTuple):
@@ -64,8 +65,8 @@ class Link(NamedTuple):
         return cls(
             _compile(row["link"]),
             _TESTS[row.get("value", "evident")],
-            re.compile(row.get("before", "")),
-            re.compile(row.get("after", "")),
+            lazy_pattern(row.get("before", "")),
+            lazy_pattern(row.get("after", "")),
         )
 
 

@@ -29,6 +29,7 @@ from kp_langchain.redaction.field_names import (
     word_set,
 )
 from kp_langchain.redaction.finders import Finder
+from kp_langchain.redaction.lazy_pattern import lazy_pattern
 from kp_langchain.redaction.links import (
     BELOW,
     CODES,
@@ -54,57 +55,57 @@ from kp_langchain.redaction.values import (
 _WORD_KEY = SensitiveField("api_key", is_strong=False)
 _WORD_CODE = SensitiveField("token", is_strong=False)
 _ONE_TIME = SensitiveField("otp")
-_TAIL = re.compile(
+_TAIL = lazy_pattern(
     expression_of_names("".join(JOINT + word for word in tail) for tail in TAILS) + r"(?![a-z0-9])"
 )
-_NAME_LEFT = re.compile(r"[A-Za-z0-9_\-]{0,64}")
-_NAME_RIGHT = re.compile(r"[A-Za-z0-9_\-]{0,64}")
+_NAME_LEFT = lazy_pattern(r"[A-Za-z0-9_\-]{0,64}")
+_NAME_RIGHT = lazy_pattern(r"[A-Za-z0-9_\-]{0,64}")
 # Characters that may be part of an escape before a name.
 _IN_ESCAPE = frozenset(f"{LETTERS}{DIGITS}_-\\%[;")
-_WORDS_LEFT = re.compile(r"[ .](?:[A-Za-z0-9\-]{1,20}(?:[ .]|(?![A-Za-z0-9]))){1,2}")
-_TAG_BEFORE = re.compile(r"<(?:[\w.\-]{1,20}:)?\Z")
-_SIGN_OF_CODE = re.compile(r"(?:=|[\"']:[ ]?)(?=[\"']?[\w\-./%]{10})")
-_OAUTH = re.compile(
+_WORDS_LEFT = lazy_pattern(r"[ .](?:[A-Za-z0-9\-]{1,20}(?:[ .]|(?![A-Za-z0-9]))){1,2}")
+_TAG_BEFORE = lazy_pattern(r"<(?:[\w.\-]{1,20}:)?\Z")
+_SIGN_OF_CODE = lazy_pattern(r"(?:=|[\"']:[ ]?)(?=[\"']?[\w\-./%]{10})")
+_OAUTH = lazy_pattern(
     r"state=|callback|oauth|authorization_code|redirect_uri|scope=|grant_type", re.IGNORECASE
 )
 _ARTICLES = word_set(NAMES["sentences"]["articles"])
 _ASSIGN = TABLE_EXPRESSIONS["assignment"]
-_BLOCK = re.compile(
+_BLOCK = lazy_pattern(
     r"(?P<marker>[|>][+\-\d]{0,2}[ \t]{0,8})?(?:\r?\n|\\{1,16}n)[ \t]{1,40}(?P<item>-[ \t]{1,8})?(?=\S)"
 )
-_INDENTED_LINES = re.compile(
+_INDENTED_LINES = lazy_pattern(
     r"(?:\r?\n[ \t]*)*?\r?\n(?P<indent>[ \t]+)\S[^\n]*(?:\n(?:[ \t]*\r?\n)*(?P=indent)[ \t]*\S[^\n]*)*"
 )
 _HEADERS = {kind: TABLE_EXPRESSIONS[kind] for kind in ("authorization", "cookie")}
-_UNQUOTED_WORD = re.compile(r"[^\s\"'`,;&|<>(){}\[\]]*")
+_UNQUOTED_WORD = lazy_pattern(r"[^\s\"'`,;&|<>(){}\[\]]*")
 _LONG_WORD = 1024
-_NEXT_ITEM = re.compile(
+_NEXT_ITEM = lazy_pattern(
     r"""["'`]?[\s,;|\[\]\u2022\u2610*\-]{1,6}(?:\d{1,2}[.)][ ])?["'`]?
     (?P<value>[A-Za-z0-9]{4,12}(?:[ \-][A-Za-z0-9]{4,12}){0,8})(?!\w)""",
     re.VERBOSE,
 )
 _MAX_ITEMS = 40
 # The rest of a string in parts, or what it became: "..." "...", "..." + "...", "..." -> "..."
-_NEXT_PART = re.compile(
+_NEXT_PART = lazy_pattern(
     r"""(?P<quote>["'])[ \t]{0,4}(?:\\?\n\s{0,80}|[+.]\s{0,80}|->|=>|\u2192)[ \t]{0,4}
     (?P=quote)(?P<value>[^"'\n\\]{2,512})(?=(?P=quote)(?!\s{0,8}:))""",
     re.VERBOSE,
 )
 # What a value became: "from ... to ...", "... -> ..."
-_NEXT_VALUE = re.compile(
+_NEXT_VALUE = lazy_pattern(
     r"""["'`]?[ \t](?:to|into|auf|al?|\u00e0|naar|na|til|till|\u043d\u0430|->|=>|\u2192)[ \t]["'`]?
     (?P<value>[^\s"'`,;]{4,512}?)(?=[.!]?(?:[\s"'`,;]|\Z))""",
     re.VERBOSE,
 )
-_ENCODED_SIGN = re.compile(r"%3d", re.IGNORECASE)
-_OF_BASE64 = re.compile(r"[A-Za-z0-9+/]+={0,2}")
-_KEY_SIGN = re.compile(r" ?[=:] ?")  # in a file of settings
-_PRINTED = re.compile(r"\] => ")  # by print_r of PHP
-_BUILDER = re.compile(r"(?:with|using|use)_?(?=[A-Za-z])", re.IGNORECASE)
-_OPENS_STRING = re.compile(r"\([\"'`]")
+_ENCODED_SIGN = lazy_pattern(r"%3d", re.IGNORECASE)
+_OF_BASE64 = lazy_pattern(r"[A-Za-z0-9+/]+={0,2}")
+_KEY_SIGN = lazy_pattern(r" ?[=:] ?")  # in a file of settings
+_PRINTED = lazy_pattern(r"\] => ")  # by print_r of PHP
+_BUILDER = lazy_pattern(r"(?:with|using|use)_?(?=[A-Za-z])", re.IGNORECASE)
+_OPENS_STRING = lazy_pattern(r"\([\"'`]")
 _ACTIONS = word_set(NAMES["actions"]["words"])
-_FINGERPRINT = re.compile(r"(?:SHA(?:1|256|384|512)|MD5):")
-_UUID = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
+_FINGERPRINT = lazy_pattern(r"(?:SHA(?:1|256|384|512)|MD5):")
+_UUID = lazy_pattern(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 _MAX_NAMES_IN_WORD = 8
 # How often a value is looked for in sentences in vain: so many times, and once in so many
 # characters. A text with more names without values is no prose.

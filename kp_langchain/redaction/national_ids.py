@@ -11,62 +11,63 @@ from collections import defaultdict
 from functools import lru_cache
 from typing import Any
 
+from kp_langchain.redaction.lazy_pattern import lazy_pattern
 from kp_langchain.redaction.spans import Span, trie
 from kp_langchain.redaction.tables import load_table
 
 TABLE = load_table("identifiers")
 ROWS: list[dict[str, Any]] = TABLE["identifier"]
-_FORMS = [re.compile(f"(?:{row['form']})(?![A-Za-z0-9])", re.ASCII) for row in ROWS]
+_FORMS = [lazy_pattern(f"(?:{row['form']})(?![A-Za-z0-9])", re.ASCII) for row in ROWS]
 KINDS = frozenset(row["kind"] for row in ROWS) - {"none"}
 # Kinds whose labels, "PAN" and "tax", also mean other things: a value without their form stays.
 FORMAL_KINDS = KINDS - {"ssn", "passport", "account", "phone", "iban"}
 
 # A word of a label; a name such as "taxId" has two.
-_WORD = re.compile(
+_WORD = lazy_pattern(
     r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[^\W\d_A-Za-z]+|[#=\u260e\u260f\U0001f4de\U0001f4f1]"
 )
 # Letters that are not a plain one with an accent.
 _PLAIN_LETTERS = str.maketrans("øØđĐłŁıß", "oOdDlLis")
-_COMPOUND = re.compile(r"^(\w{2,})(nummer|nummern|nummeret|numret|number|(?<=\w{4})nr)$")
+_COMPOUND = lazy_pattern(r"^(\w{2,})(nummer|nummern|nummeret|numret|number|(?<=\w{4})nr)$")
 _LONGEST_LABEL = 5
 _LONGEST_APART = 4  # letters
 _MAX_FILLERS = 6
 _REACH = 72
 
-_NUMBER = re.compile(
+_NUMBER = lazy_pattern(
     r"(?:[A-Za-z]{1,4}[ \-](?=\d))?[A-Za-z]{0,8}\d[A-Za-z\d*]{0,40}"
     r"(?:[ .\-/()]{1,2}[A-Za-z\d*]*\d[A-Za-z\d*]*){0,8}",
     re.ASCII,
 )
-_NO_IDENTIFIER = re.compile(
+_NO_IDENTIFIER = lazy_pattern(
     # A date, a time, a decimal number, a network address.
     r"(?:19|20)\d\d[\-/.](?:0?[1-9]|1[0-2])[\-/.]\d{1,2}(?!\d)|\d{1,2}[\-/.]\d{1,2}[\-/.](?:19|20)\d\d(?!\d)"
     r"|\d{1,9}\.\d{1,20}(?![\d.\-/])|(?:(?:25[0-5]|2[0-4]\d|1?\d?\d)(?:\.(?!$)|(?![\d.\-]))){4}"
 )
 # What may stand between a label and its number, besides words.
 _GAP = " +\t\r\n:=#\"'`*|(\\[{<>_.?-\u00a0\u2013\u2014\u2192\u2502\uff1a\uff1d\u300c\u300e\u201c\u201e\u2018\u00ab"
-_MARKUP_OR_TURN = re.compile(
+_MARKUP_OR_TURN = lazy_pattern(
     r"""(?:</?(?:b|strong|em|td|th|dt|dd|span|label|tr)>\s{0,8}){1,4}$
     | \?["']?\s{1,3}(?:\w{1,12}:\s{1,2})?(?:(?:it(?:'s|[ ]is)|sure|yes|ok|that's|my|is)[,.:]?\s){0,4}$""",
     re.IGNORECASE | re.VERBOSE,
 )
-_IN_BRACKETS = re.compile(r"\([^()\n]{1,30}\)")
+_IN_BRACKETS = lazy_pattern(r"\([^()\n]{1,30}\)")
 _SIGNS = frozenset(":=>|\uff1a")
 _CLAUSE_ENDS = ",;!?%\n"
-_FOR_SOMEONE = re.compile(
+_FOR_SOMEONE = lazy_pattern(
     r"(?<!\w)(?:for|of|von|de|del|du|para|pour|per|and|&|und|et|y)( [^\W\d][\w.'\u2019\-]{0,20}){1,3}"
     r"(?: (?:is|was|ist|es|est)|:)$",
     re.IGNORECASE,
 )
-_AFTER = re.compile(
+_AFTER = lazy_pattern(
     r"\s?\((?P<inside>[^()\n\d]{2,40})\)"
     r"|,? (?:is|was|as|for|ist|est|es)[ ](?P<noun>(?:[A-Za-z'\u2019]{1,24}[ \-]?){1,6})"
 )
 
 
-_WORD_OF_NUMBER = re.compile(r"[A-Za-z\d./\-]{5,40}", re.ASCII)
+_WORD_OF_NUMBER = lazy_pattern(r"[A-Za-z\d./\-]{5,40}", re.ASCII)
 # After a number that is longer than the form, or that counts something.
-_NOT_AFTER = re.compile(
+_NOT_AFTER = lazy_pattern(
     r"[.\-/][A-Za-z\d]|\s?(?:[%\u20ac$]|(?:[kKMGT]i?[Bb](?:/s|ps)?|[Bb]ytes?|[mnu]?s|EUR|USD|GBP|units|users"
     r"|rows|points|items|events|times|entries|packets)\b)"
 )
@@ -236,7 +237,7 @@ _FILLERS = frozenset(TABLE["fillers"].split())
 _COUNTERS = frozenset(TABLE["counters"].split())
 _LAST_WORDS: set[str] = set()
 _LABELS = _labels()
-_SCRIPT_LABEL = re.compile(
+_SCRIPT_LABEL = lazy_pattern(
     rf"(?P<label>{trie(label for label in _LABELS if not label.isascii())})"
     rf"(?P<ending>(?:{'|'.join(''.join(_words(ending)) for ending in TABLE['endings'])}){{0,2}})\Z"
 )

@@ -12,6 +12,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from typing import Any
 
+from kp_langchain.redaction.lazy_pattern import lazy_pattern
 from kp_langchain.redaction.national_ids import ROWS, TABLE, find_by_label
 from kp_langchain.redaction.spans import DIGITS, Span, character_classes, class_table
 from kp_langchain.redaction.tables import load_table
@@ -19,15 +20,15 @@ from kp_langchain.redaction.tables import load_table
 # Four digits in groups of digits and capitals. Up to four small letters may be within a group of
 # digits, so that an IBAN or a hexadecimal number is one run; two spaces separate columns.
 _CLASSES = class_table(DIGITS, string.ascii_uppercase, string.ascii_lowercase, ".-/()", " ")
-_RUN = re.compile(rb"\x01(?:\x01|(?:[\x02\x04]|\x05(?!\x05)){1,8}\x01|\x03{1,4}\x01){3,}")
+_RUN = lazy_pattern(rb"\x01(?:\x01|(?:[\x02\x04]|\x05(?!\x05)){1,8}\x01|\x03{1,4}\x01){3,}")
 # Runs that are no number: a date, a hexadecimal number, a decimal fraction, a year.
-_NO_NUMBER = re.compile(
+_NO_NUMBER = lazy_pattern(
     r"(?:19|20)\d\d-[01]\d-[0-3]\d(?: \d\d)?|0x[\da-f]+|\d{1,9}\.\d{1,20}|(?<![A-Za-z])\d{4}(?![A-Za-z])",
     re.ASCII,
 )
 # What is directly before the first digit of a number, backwards: "AB12", or perhaps "AB 12",
 # or the start of an IBAN in small letters.
-_HEAD_REVERSED = re.compile(
+_HEAD_REVERSED = lazy_pattern(
     r"(?:(?P<prefix>[ \-][A-Za-z]{1,4}(?:[ \-]\d\d[A-Za-z]{2})?)|[A-Za-z]{0,8})(?:(?=[nrtf]\\|m\d{0,2}\[)|(?![\w.\-\\])(?!,\d))",
     re.ASCII,
 )
@@ -39,16 +40,16 @@ _FEWEST_DIGITS = 7
 _FREE = r"(?:(?<![\w.])|(?<=\\[nrtf])|(?<=\[\dm)|(?<=\[\d\dm))"
 # Lengths in use. Numbers of 12 and 13 digits are articles, and those of 17 to 19 without groups are
 # records: one in ten of them has a valid check digit.
-_CARD_NETWORKS = re.compile(
+_CARD_NETWORKS = lazy_pattern(
     r"(?=\d{16}$)(?:4|5[0-9]|2[2-7]|6[0-9]|35)\d+|3[47]\d{13}|3[0689]\d{12}", re.ASCII
 )
-_LONG_CARD = re.compile(r"(?:4\d{18}|(?:50|5[6-9]|6\d)\d{15,17})")
-_IP_BEFORE = re.compile(
+_LONG_CARD = lazy_pattern(r"(?:4\d{18}|(?:50|5[6-9]|6\d)\d{15,17})")
+_IP_BEFORE = lazy_pattern(
     r"(?:\bip|address|addr|host|server|dns|gateway|client|peer|from|://)\W{0,4}$", re.IGNORECASE
 )
 _ZEROS = "0 .-/()+"
-_MASK = re.compile(r"/\d{1,2}(?!\d)")
-_UPGRADE = re.compile(r" (?:to|->|=>|\u2192) ?v?\d")
+_MASK = lazy_pattern(r"/\d{1,2}(?!\d)")
+_UPGRADE = lazy_pattern(r" (?:to|->|=>|\u2192) ?v?\d")
 
 
 # Of every machine, and those that RFC 5737 keeps for documentation.
@@ -61,7 +62,7 @@ def _shapes() -> dict[str, re.Pattern[str]]:
     for row in TABLE["shape"]:
         forms[row["kind"]].append(row["form"])
     return {
-        kind: re.compile(f"{_FREE}(?:{'|'.join(rows)})(?!\\w)", re.ASCII | re.VERBOSE)
+        kind: lazy_pattern(f"{_FREE}(?:{'|'.join(rows)})(?!\\w)", re.ASCII | re.VERBOSE)
         for kind, rows in forms.items()
     }
 
@@ -80,11 +81,11 @@ def _iban_form() -> str:
 
 _SHAPES = _shapes()
 _NOT_AFTER = {
-    kind: re.compile(expression, re.IGNORECASE | re.VERBOSE)
+    kind: lazy_pattern(expression, re.IGNORECASE | re.VERBOSE)
     for kind, expression in TABLE["not_after"].items()
 }
 _CHECKED = {row["name"]: row for row in ROWS if "bare" in row}
-_BARE = re.compile(
+_BARE = lazy_pattern(
     "|".join(f"(?P<{name}>{row['bare']})" for name, row in _CHECKED.items())
     + f"|(?P<iban>{_iban_form()})",
     re.ASCII,

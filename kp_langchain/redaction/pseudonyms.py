@@ -7,8 +7,10 @@ import hmac
 import ipaddress
 import re
 
+from kp_langchain.redaction.lazy_pattern import lazy_pattern
+
 _CHARS = 10  # of 5 bits each
-_NOT_DIGIT = re.compile(r"\D", re.ASCII)
+_NOT_DIGIT = lazy_pattern(r"\D", re.ASCII)
 _BY_DIGITS = frozenset({"phone", "card", "ssn", "account"})
 
 

@@ -15,6 +15,7 @@ from kp_langchain.redaction.field_names import (
     without_accents,
     word_set,
 )
+from kp_langchain.redaction.lazy_pattern import lazy_pattern
 from kp_langchain.redaction.limits import ANSWER_CHARS, ASKED_CHARS
 from kp_langchain.redaction.named_values import names_in
 from kp_langchain.redaction.tables import load_table
@@ -34,24 +35,28 @@ _MOST_WORDS = 16
 _BEFORE_CODES = TABLE["before_codes"] | TABLE["requests"]
 _AFTER_NAMES = frozenset(map(without_accents, TABLE["after_names"]))
 _PHRASE_WORDS = range(3, 34)
-_QUESTION_MARK = re.compile(r"[?？؟;](?:\W|\Z)")
-_SENTENCE_END = re.compile(r"[.!?。！？؟](?=\s|\Z|[^\x00-\x7f])|\n(?!\s*(?:[\-*•]|\d[.)])\s)")
-_CLAUSE_END = re.compile(r"[,;:–—]")
-_WORD = re.compile(r"[^\W\d_][\w'’\-]*|\d+")
-_NEXT_WORD = re.compile(r"[\s\-]{1,3}(?P<word>[A-Za-z]{2,16})")
-_GENITIVE = re.compile(r"['’]s\s*\Z")
-_IS = re.compile(r"['’](?:s|re)\b")
+_QUESTION_MARK = lazy_pattern(r"[?？؟;](?:\W|\Z)")
+_SENTENCE_END = lazy_pattern(r"[.!?。！？؟](?=\s|\Z|[^\x00-\x7f])|\n(?!\s*(?:[\-*•]|\d[.)])\s)")
+_CLAUSE_END = lazy_pattern(r"[,;:–—]")
+_WORD = lazy_pattern(r"[^\W\d_][\w'’\-]*|\d+")
+_NEXT_WORD = lazy_pattern(r"[\s\-]{1,3}(?P<word>[A-Za-z]{2,16})")
+_GENITIVE = lazy_pattern(r"['’]s\s*\Z")
+_IS = lazy_pattern(r"['’](?:s|re)\b")
 _QUOTES = "\"'`“”„‘’«»()[]<>*"
-_CODE = re.compile(r"(?<![\w.,:/\-])#?(?:[A-Za-z]{1,3}-)?\d{3,12}(?![\w:/]|[.,\-]\d)")
-_CODE_IN_GROUPS = re.compile(r"(?<![\w.,\-])\d{2,4}(?:[ \-]\d{2,4}){1,3}(?![\w]|[.,\-]\d)")
-_NUMBERED = re.compile(r"(?:^|(?<=\s))\(?\d{1,2}[.):]\s*|[,;]")
-_PHRASE_NAME = re.compile(
+_CODE = lazy_pattern(r"(?<![\w.,:/\-])#?(?:[A-Za-z]{1,3}-)?\d{3,12}(?![\w:/]|[.,\-]\d)")
+_CODE_IN_GROUPS = lazy_pattern(r"(?<![\w.,\-])\d{2,4}(?:[ \-]\d{2,4}){1,3}(?![\w]|[.,\-]\d)")
+_NUMBERED = lazy_pattern(r"(?:^|(?<=\s))\(?\d{1,2}[.):]\s*|[,;]")
+_PHRASE_NAME = lazy_pattern(
     r"phrase|passphrase|seed|mnemonic|words|frase|wörter|palabras|слов|助记词|词"
 )
 _PASSWORDS = frozenset(("password", "credential", "secret"))
-_USER_AND_VALUE = re.compile(r"[\w.+@\-]{1,64}\s?[:/|]\s?(\S{4,})")
-_BASIC_LETTERS = re.compile(r"(?!\d+\Z)[A-Za-z0-9\u00c0-\u024f\u0370-\u03ff\u0400-\u04ff\-]{3,40}")
-_LINK = re.compile(r"://|@[\w\-]+\.\w|^www\.|^[a-z0-9\-]+(?:\.[a-z0-9\-]+)*\.[a-z]{2,6}(?:[/:]|\Z)")
+_USER_AND_VALUE = lazy_pattern(r"[\w.+@\-]{1,64}\s?[:/|]\s?(\S{4,})")
+_BASIC_LETTERS = lazy_pattern(
+    r"(?!\d+\Z)[A-Za-z0-9\u00c0-\u024f\u0370-\u03ff\u0400-\u04ff\-]{3,40}"
+)
+_LINK = lazy_pattern(
+    r"://|@[\w\-]+\.\w|^www\.|^[a-z0-9\-]+(?:\.[a-z0-9\-]+)*\.[a-z]{2,6}(?:[/:]|\Z)"
+)
 
 
 class Secret(NamedTuple):

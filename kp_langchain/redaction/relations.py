@@ -24,6 +24,7 @@ from kp_langchain.redaction.extents import (
     value_at,
 )
 from kp_langchain.redaction.field_names import NAMES, SensitiveField, word_set
+from kp_langchain.redaction.lazy_pattern import lazy_pattern
 from kp_langchain.redaction.links import (
     BELOW,
     RELATIONS,
@@ -53,39 +54,39 @@ _NEARBY = TABLE_EXPRESSIONS["nearby"]
 _BEFORE = TABLE_EXPRESSIONS["before"]
 _BETWEEN = word_set(NAMES["sentences"]["between"])
 _NAMES_OF_VALUES = word_set("default value text content fallback it is code key")
-_SPACE = re.compile(
+_SPACE = lazy_pattern(
     rf"[ \t\u3000]{{1,4}}(?:is[ \t]|[057][ \t])?(?![ \t])|(?=[{TYPOGRAPHIC_QUOTES}])"
 )
-_GROUPS_REVERSED = re.compile(r"(\d{3}[ \-]\d{3})(?![\d.,\-])")
-_VALUE_REVERSED = re.compile(r"[.]?([!-&(-~]{4,200})")
-_ENDS_CLAUSE = re.compile(
+_GROUPS_REVERSED = lazy_pattern(r"(\d{3}[ \-]\d{3})(?![\d.,\-])")
+_VALUE_REVERSED = lazy_pattern(r"[.]?([!-&(-~]{4,200})")
+_ENDS_CLAUSE = lazy_pattern(
     r"[.,;!?)]*(?:\s*$|\s*\n|[.,;!?)]\s| (?:and|for|but|on|in case|please)\b)"
 )
 _ADJECTIVE_ENDINGS = ("ed", "ing", "ly", "able", "ible", "ful", "ive", "ory")
-_DIGIT = re.compile("[0-9]")
-_DIGIT_OR_DASH = re.compile("[0-9_-]")
+_DIGIT = lazy_pattern("[0-9]")
+_DIGIT_OR_DASH = lazy_pattern("[0-9_-]")
 _REACH = 256
 _KINDS_BESIDE = _RANDOM_KINDS | {"password", "credential"}
 _REACH_BEFORE = 80
 _REACH_AFTER = 160
 _REPLACED = "[REDACTED:"
 _MOST_REPLACED = 4
-_WORD = re.compile(r"(?<![A-Za-z0-9\\])[A-Za-z0-9!#$%^&*+\-_.~?@/=]{10,512}", re.ASCII)
+_WORD = lazy_pattern(r"(?<![A-Za-z0-9\\])[A-Za-z0-9!#$%^&*+\-_.~?@/=]{10,512}", re.ASCII)
 _STOPS = ".!?="
 # Before a value that another name has: "id: ...", but not the speaker of a dialogue
-_OTHER_NAME = re.compile(
+_OTHER_NAME = lazy_pattern(
     r"""(?:(?P<speaker>(?:\n|^|[\]#*.?!][ ]?)\w{1,20}[:>][ ])
     |(?P<hash>(?<!\w)(?:h1|sha\d{1,3}|md5)[:=\-]|W/")
     |(?:^|[\n,;{(\[&?|"'-][ ]{0,3}|(?=\w+["'`\])]{0,2}[ ]?=))(?P<name>\w+)["'`\])]{0,2}[ ]?[=:][ ]?)
     (?:[\w',]{1,8}[ ]){0,3}["'`(]{0,2}\Z""",
     re.VERBOSE,
 )
-_REMARK = re.compile(r"[ \t](?:#|//|--|/\*)[ \t]")
+_REMARK = lazy_pattern(r"[ \t](?:#|//|--|/\*)[ \t]")
 # One word alone on a line below, with dashes or letters of mixed case
-_WORD_BELOW = re.compile(
+_WORD_BELOW = lazy_pattern(
     r"[^\n]{0,100}\r?\n\s{0,12}[\"'`]{0,2}\w+(?:[_\-]\w|[A-Z])\S*\s{0,8}(?:\n|\Z)"
 )
-_PHRASE = re.compile(r"[a-z]{3,12}(?:-[a-z]{3,12}){2,8}|[a-z]{3,12}(?:_[a-z]{3,12}){3,8}")
+_PHRASE = lazy_pattern(r"[a-z]{3,12}(?:-[a-z]{3,12}){2,8}|[a-z]{3,12}(?:_[a-z]{3,12}){3,8}")
 _QUOTES = "\"'`" + TYPOGRAPHIC_QUOTES
 
 

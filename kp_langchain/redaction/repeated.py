@@ -18,6 +18,7 @@ from kp_langchain.redaction import beside
 from kp_langchain.redaction.blobs import BLOB
 from kp_langchain.redaction.field_names import SensitiveField, classify_secret, split_name
 from kp_langchain.redaction.identifiers import KINDS
+from kp_langchain.redaction.lazy_pattern import lazy_pattern
 from kp_langchain.redaction.secret_search import Named, Reach, SecretSearch
 from kp_langchain.redaction.spans import distinct_key, placeholder
 from kp_langchain.redaction.values import (
@@ -42,20 +43,22 @@ _MOST = 200  # secrets of one run
 _MOST_CHARS = 20_000  # of all of them
 _OTHER_KINDS = frozenset((BLOB, "session", "cookie"))
 _PASSWORD = SensitiveField("password")
-_NUMBER = re.compile(r"\d{3,12}|\d{2,4}(?:[ \-]\d{2,4}){1,3}")
-_NUMBER_OR_SIGNS = re.compile(r"[\d.eE+\-]*")  # JSON has numbers without quotes
-_ADDRESS = re.compile(r"www\.|[a-z]{2,12}://|[a-z0-9\-]+(?:\.[a-z0-9\-]+)*\.[a-z]{2,6}(?:[/:]|\Z)")
-_IDENTIFIER = re.compile(
+_NUMBER = lazy_pattern(r"\d{3,12}|\d{2,4}(?:[ \-]\d{2,4}){1,3}")
+_NUMBER_OR_SIGNS = lazy_pattern(r"[\d.eE+\-]*")  # JSON has numbers without quotes
+_ADDRESS = lazy_pattern(
+    r"www\.|[a-z]{2,12}://|[a-z0-9\-]+(?:\.[a-z0-9\-]+)*\.[a-z]{2,6}(?:[/:]|\Z)"
+)
+_IDENTIFIER = lazy_pattern(
     r"_*[a-z]+\d{0,3}(?:_[a-z]+\d{0,3})+|_*[A-Z]+\d?(?:_[A-Z]+\d?)+"
     r"|[A-Z]?[a-z]+(?:[A-Z][a-z]+)+(?:V?\d)?"
 )
-_PATH = re.compile(r"[\w.~@:\-]*(?:/[\w.~@:\-]*)+")
-_PHRASE = re.compile(r"(?=.*[^\W\d_])[^\W_]{2,}(?:[\s,]+[^\W_]{2,}){2,32}")
-_HYPHENATED = re.compile(r"[^\W_]{2,}(?:[\-_.][^\W_]{2,}){2,}")
-_WORDS_AND_NUMBERS = re.compile(
+_PATH = lazy_pattern(r"[\w.~@:\-]*(?:/[\w.~@:\-]*)+")
+_PHRASE = lazy_pattern(r"(?=.*[^\W\d_])[^\W_]{2,}(?:[\s,]+[^\W_]{2,}){2,32}")
+_HYPHENATED = lazy_pattern(r"[^\W_]{2,}(?:[\-_.][^\W_]{2,}){2,}")
+_WORDS_AND_NUMBERS = lazy_pattern(
     r"(?:[A-Z]?[a-z]{1,15}|\d{1,8})(?:[\-_.](?:[A-Z]?[a-z]{1,15}|\d{1,8})){2,}"
 )
-_SCHEME = re.compile(r"(?:Bearer|Basic|Token|Bot|ApiKey|Key)\s+(?=\S+\Z)", re.IGNORECASE)
+_SCHEME = lazy_pattern(r"(?:Bearer|Basic|Token|Bot|ApiKey|Key)\s+(?=\S+\Z)", re.IGNORECASE)
 
 
 class Secrets:

@@ -11,6 +11,7 @@ import tomllib
 from itertools import islice
 from typing import Any
 
+from kp_langchain.redaction.lazy_pattern import lazy_pattern
 from kp_langchain.redaction.spans import PLACEHOLDER
 
 # PyYAML is imported where a text may be YAML: it takes 20 ms to load, and most runs have none.
@@ -18,37 +19,39 @@ from kp_langchain.redaction.spans import PLACEHOLDER
 _MAX_CHARS = 65_536
 _SLOW_CHARS = 4096
 # A placeholder that may start a scalar, or be within brackets. A quote does not start one within.
-_BARE = re.compile(
+_BARE = lazy_pattern(
     r"(?:\A|[\n\r:=,(\[{?\-!&*])(?:[^\n\r\"']|(?<=[^\s:=,(\[{?\-!&*]) ?[\"']){0,64}\[REDACTED:"
 )
-_FENCE = re.compile(
+_FENCE = lazy_pattern(
     r"^[ \t]*```(?:(?P<yaml>ya?ml)|toml)\b[^\n]*\n(?P<body>.*?)^[ \t]*```", re.MULTILINE | re.DOTALL
 )
 
 # What each line of YAML begins with if it is not indented, and what YAML of one entry begins with: no
 # label of a sentence, and no header.
 _ROOT_LINE = r"(?:(?:[\w.$/@~ \-]{1,80}|\"[^\"\n]*\"|'[^'\n]*'):\s|[\-#%?\s\]}\[{]|\.\.\.)"
-_ROOT_LINES = re.compile(rf"(?:{_ROOT_LINE}[^\n]*(?:\n|\Z))+")
-_NOT_INDENTED = re.compile(r"^\S", re.MULTILINE)
-_ONE_ENTRY = re.compile(
+_ROOT_LINES = lazy_pattern(rf"(?:{_ROOT_LINE}[^\n]*(?:\n|\Z))+")
+_NOT_INDENTED = lazy_pattern(r"^\S", re.MULTILINE)
+_ONE_ENTRY = lazy_pattern(
     r"\s*(?:-\s|[\[{]|(?=\w*_|\w*[a-z][A-Z]|[a-z])[\w.\-]{1,64}:\s"
     r"|[\w.\-]{1,64}:[ \t]*\n[ \t]+(?:-\s|[\w.\-]{1,64}:\s))"
 )
 
-_PYTHON_STRING = re.compile(r"[A-Za-z]{1,2}([\"']).*\1", re.DOTALL)  # b"...": no YAML is meant
-_TAGS = re.compile(r"\A(?:[&!]\S*\s*)*")  # before a scalar: an anchor, a type
+_PYTHON_STRING = lazy_pattern(r"[A-Za-z]{1,2}([\"']).*\1", re.DOTALL)  # b"...": no YAML is meant
+_TAGS = lazy_pattern(r"\A(?:[&!]\S*\s*)*")  # before a scalar: an anchor, a type
 
 _TOML_STRING_OR_COMMENT = (
     r'"""(?s:.*?)"""' r"|'''(?s:.*?)'''" r'|"(?:[^"\\\n]|\\.)*"' r"|'[^'\n]*'" r"|\#[^\n]*"
 )
-_IN_TOML = re.compile(f"({_TOML_STRING_OR_COMMENT})|{PLACEHOLDER.pattern}")
+_IN_TOML = lazy_pattern(f"({_TOML_STRING_OR_COMMENT})|{PLACEHOLDER.pattern}")
 
-_NUMBER = re.compile(r"[+\-]?\d[\d_]*(?:\.\d+)?")
+_NUMBER = lazy_pattern(r"[+\-]?\d[\d_]*(?:\.\d+)?")
 # An argument of a call, a member of a list, or an assignment: run(pin=4821), [4821], pin = 4821
-_ARGUMENT = re.compile(r"(?:[(,]\s{0,40}[A-Za-z_]\w{0,64} ?= ?|\[(?:[^\[\]\n]{0,100},)?\s{0,40})\Z")
-_ASSIGNMENT = re.compile(r"(?:\A|\n)[ \t]*[A-Za-z_][\w.]{0,64} = \Z")
-_END_OF_ARGUMENT = re.compile(r"\s*[,)\]]")
-_END_OF_LINE = re.compile(r"[ \t]*(?:#[^\n]*)?\r?(?:\n|\Z)")
+_ARGUMENT = lazy_pattern(
+    r"(?:[(,]\s{0,40}[A-Za-z_]\w{0,64} ?= ?|\[(?:[^\[\]\n]{0,100},)?\s{0,40})\Z"
+)
+_ASSIGNMENT = lazy_pattern(r"(?:\A|\n)[ \t]*[A-Za-z_][\w.]{0,64} = \Z")
+_END_OF_ARGUMENT = lazy_pattern(r"\s*[,)\]]")
+_END_OF_LINE = lazy_pattern(r"[ \t]*(?:#[^\n]*)?\r?(?:\n|\Z)")
 _REACH = 120
 
 

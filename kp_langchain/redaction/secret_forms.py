@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import html
-import re
 from base64 import b64encode
 from collections.abc import Iterator
 from json.encoder import encode_basestring, encode_basestring_ascii
 from urllib.parse import quote, quote_plus
 
-_NOT_FOR_SHELLS = re.compile(r"([^\w@%+=:,./\-])")
+from kp_langchain.redaction.lazy_pattern import lazy_pattern
+
+_NOT_FOR_SHELLS = lazy_pattern(r"([^\w@%+=:,./\-])")
 _QUOTES_IN_SHELL_STRINGS = (r"'\''", "'\"'\"'")
 # What URLs keep as it is: all or nothing, a path, JavaScript's encodeURIComponent and encodeURI.
 _SAFE_IN_URLS = ("", "/", "!'()*", "!'()*;/?:@&=+$,#")
-_HEX_IN_URLS = re.compile("%[0-9A-F]{2}")
+_HEX_IN_URLS = lazy_pattern("%[0-9A-F]{2}")
 _WRITE_JSON = (encode_basestring, encode_basestring_ascii)
 _SHORTEST_ENCODED = 8  # characters; fewer may be part of any word
 _BYTES_OF_GROUP = 3

@@ -11,6 +11,7 @@ from typing import NamedTuple
 from ahocorasick_rs import BytesAhoCorasick, MatchKind
 
 from kp_langchain.redaction import beside
+from kp_langchain.redaction.lazy_pattern import lazy_pattern
 from kp_langchain.redaction.scalars import quote_scalars
 from kp_langchain.redaction.secret_forms import encoded_forms, written_forms
 from kp_langchain.redaction.spans import placeholder, starts_word
@@ -20,11 +21,11 @@ _DIGITS_OF_CODE = 6  # often written in two groups
 _SHORTEST_ENCODED = 6
 _MAX_CHARS = 4096
 _MAX_BACKSLASHES = 32
-_OF_BASE64 = re.compile(rb"[A-Za-z0-9+/_\-]{0,4096}={0,2}")
-_OF_BASE64_REVERSED = re.compile(rb"[A-Za-z0-9+/_\-]{0,4096}")
+_OF_BASE64 = lazy_pattern(rb"[A-Za-z0-9+/_\-]{0,4096}={0,2}")
+_OF_BASE64_REVERSED = lazy_pattern(rb"[A-Za-z0-9+/_\-]{0,4096}")
 _PLACEHOLDER = placeholder("").encode()
 _CUT_OFF = (b"...", "…".encode(), b"\\u2026", b"*", b"[")
-_SYNTAX = re.compile(rb"[\s\"'\\{}\[\](),:]")
+_SYNTAX = lazy_pattern(rb"[\s\"'\\{}\[\](),:]")
 _MOST_SYNTAX = 2  # within `_CUT`; many texts in JSON or Python begin alike
 _JOINTS_OF_COMPOUNDS = b":./-_"
 _AROUND_VALUE = b" \t\r\n\"'`.,;!"

@@ -9,6 +9,7 @@ from types import MappingProxyType, SimpleNamespace
 from typing import Any, NamedTuple
 
 from kp_langchain.redaction.field_names import SensitiveField, word_set
+from kp_langchain.redaction.lazy_pattern import lazy_pattern
 from kp_langchain.redaction.objects import has_type
 from kp_langchain.redaction.tables import load_table
 from kp_langchain.redaction.values import looks_like_password
@@ -33,11 +34,11 @@ PRIVATE_KEY = SensitiveField("private_key")
 _SECRET = SensitiveField("secret")
 _MODEL_TOKEN = SensitiveField("token", is_strong=False)
 _PLAIN: NamedField = (None, "")
-_CELL_NAME = re.compile(r"[^\W\d][\w.\-/]{0,39}(?: [\w.\-/()#]{1,24}){0,3}")
-_BEGIN_OF_KEY = re.compile(r"-----BEGIN [A-Z ]{0,40}PRIVATE KEY")
-_SELECTOR_PARTS = re.compile(r"[A-Za-z][\w\-]*")
-_COMBINATORS = re.compile(r"[ >+~]+(?![^\[\]]{0,80}\])")
-_SELECTOR_SIGN = re.compile(r"[#.\[/=@(]")
+_CELL_NAME = lazy_pattern(r"[^\W\d][\w.\-/]{0,39}(?: [\w.\-/()#]{1,24}){0,3}")
+_BEGIN_OF_KEY = lazy_pattern(r"-----BEGIN [A-Z ]{0,40}PRIVATE KEY")
+_SELECTOR_PARTS = lazy_pattern(r"[A-Za-z][\w\-]*")
+_COMBINATORS = lazy_pattern(r"[ >+~]+(?![^\[\]]{0,80}\])")
+_SELECTOR_SIGN = lazy_pattern(r"[#.\[/=@(]")
 
 
 class _Keys(NamedTuple):

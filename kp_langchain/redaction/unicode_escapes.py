@@ -2,14 +2,14 @@ r"""Decode the letters that JSON writes as escapes: `\\u5bc6\\u7801`."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 
+from kp_langchain.redaction.lazy_pattern import lazy_pattern
 from kp_langchain.redaction.spans import Span
 
-_ESCAPED = re.compile(r"\\{1,16}u([0-9a-fA-F]{4})")
+_ESCAPED = lazy_pattern(r"\\{1,16}u([0-9a-fA-F]{4})")
 # Characters of other alphabets, and those that serialisers of JSON for web pages escape.
-_READ = re.compile("[=&<>\x1b\u00a0-\u1fff\u2007-\u2015\u202f\u2192\u2e80-\ud7ff\uff00-\uff5e]")
+_READ = lazy_pattern("[=&<>\x1b\u00a0-\u1fff\u2007-\u2015\u202f\u2192\u2e80-\ud7ff\uff00-\uff5e]")
 
 
 def decode_escapes(text: str) -> tuple[str, Callable[[Span], Span]] | None:

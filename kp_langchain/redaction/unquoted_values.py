@@ -11,6 +11,7 @@ from kp_langchain.redaction.field_names import (
     split_name,
     word_set,
 )
+from kp_langchain.redaction.lazy_pattern import lazy_pattern
 from kp_langchain.redaction.values import (
     NEVER_WORDS,
     SENTENCE_WORDS,
@@ -21,15 +22,15 @@ from kp_langchain.redaction.values import (
 
 _KEYWORDS = word_set("await new yield async lambda not typeof this self impl mut dyn void const")
 _HOLDERS = word_set("self cls this args config settings get load new read")
-_OPENS_CALL = re.compile(r"[(\[]|<(?:[A-Z&]|string|number|boolean|any)")
-_IDENTIFIER = re.compile(r"[A-Za-z_][\w.?:]*")
-_LINE_START = re.compile(r"(?:\A|[\n\r])[ \t>*#\-]{0,40}(?:export )?\Z")
-_LINE = re.compile(r"[^\n\r\\\"'{}<>;]{1,200}")
-_DOTTED = re.compile(r"[A-Za-z_]+(?:\.[A-Za-z_]+)+")
-_ANNOTATED = re.compile(r"[ \t]{1,4}(?:\||=)[ \t]")
-_ARROW = re.compile(r"[ \t]{0,4}(?:->|=>|\u2192)")
+_OPENS_CALL = lazy_pattern(r"[(\[]|<(?:[A-Z&]|string|number|boolean|any)")
+_IDENTIFIER = lazy_pattern(r"[A-Za-z_][\w.?:]*")
+_LINE_START = lazy_pattern(r"(?:\A|[\n\r])[ \t>*#\-]{0,40}(?:export )?\Z")
+_LINE = lazy_pattern(r"[^\n\r\\\"'{}<>;]{1,200}")
+_DOTTED = lazy_pattern(r"[A-Za-z_]+(?:\.[A-Za-z_]+)+")
+_ANNOTATED = lazy_pattern(r"[ \t]{1,4}(?:\||=)[ \t]")
+_ARROW = lazy_pattern(r"[ \t]{0,4}(?:->|=>|\u2192)")
 # A comment, another field, or what the value became.
-_COMMENT = re.compile(
+_COMMENT = lazy_pattern(
     r"[ \t]+(?:#|//|;|--[ \t]|->|=>|\u2192|[-=]\Z).*|,[ \t]{1,4}[\w.\-]{1,64}[:=][ \t].*"
 )
 

@@ -12,6 +12,7 @@ from kp_langchain.redaction.field_names import (
     split_name,
     word_set,
 )
+from kp_langchain.redaction.lazy_pattern import lazy_pattern
 from kp_langchain.redaction.national_ids import FORMAL_KINDS, has_form, label_kind
 from kp_langchain.redaction.spans import PLACEHOLDER
 
@@ -27,7 +28,7 @@ _STARTS_OF_REMARKS = word_set(
     "is are was must should can can't cannot has have does doesn't needs may will not too please your"
 )
 CODE_KINDS = frozenset(("otp", "pin", "cvv"))
-_TEMPLATE = re.compile(
+_TEMPLATE = lazy_pattern(
     r"""
     <[^<>\n]{0,80}> | \$\w{0,20}\{[^}\n]{0,80}\}?
     | (?-i:\$cred\w{0,12} | \$[a-z]{1,20}(?:_[a-z]{1,20}){1,4})
@@ -49,34 +50,36 @@ _TEMPLATE = re.compile(
     """,
     re.IGNORECASE | re.ASCII | re.VERBOSE,
 )
-_TICKER = re.compile(r"[A-Z]{2,5}|(?:ERC|BEP|TRC|EIP)-\d{1,4}")
-_LEADING_SCHEME = re.compile(
+_TICKER = lazy_pattern(r"[A-Z]{2,5}|(?:ERC|BEP|TRC|EIP)-\d{1,4}")
+_LEADING_SCHEME = lazy_pattern(
     r"(?:Bearer|Basic|Token|Key|ApiKey|Bot) (?=[{<$*]|\w{0,12}\*)", re.IGNORECASE
 )
-_PATH = re.compile(
+_PATH = lazy_pattern(
     r"(?:~|\.{1,2}|[A-Za-z]:)?[/\\][\w./\\ \-]*(?::(?:\d+(?::\d+)?|r[ow]))?", re.ASCII
 )
-_PASSWORD = re.compile(r"(?=\D*\d|[^!@#$%^&*]*[!@#$%^&*])\S+")
+_PASSWORD = lazy_pattern(r"(?=\D*\d|[^!@#$%^&*]*[!@#$%^&*])\S+")
 # Words and numbers with separators: users:2024:11, data/part-0001.parquet
-_COMPOUND = re.compile(
+_COMPOUND = lazy_pattern(
     r"(?:[a-z]{2,}|[0-9]+[a-z]?)(?:[:/._\-]+(?:[a-z]{2,}|[0-9]+[a-z]?))+", re.IGNORECASE
 )
-_TEST_NAME = re.compile(r"Test[A-Z]\w{0,80}(?:/.*)?")  # "PASS: TestLogin2"
-_WORD_AND_NUMBER = re.compile(r"[A-Za-z]{3,}[0-9]{1,4}")
-PHRASE = re.compile(r"[a-z]{3,12}(?:-[a-z]{3,12}){3,8}|[a-z]{3,12}(?:_[a-z]{3,12}){3,8}")
+_TEST_NAME = lazy_pattern(r"Test[A-Z]\w{0,80}(?:/.*)?")  # "PASS: TestLogin2"
+_WORD_AND_NUMBER = lazy_pattern(r"[A-Za-z]{3,}[0-9]{1,4}")
+PHRASE = lazy_pattern(r"[a-z]{3,12}(?:-[a-z]{3,12}){3,8}|[a-z]{3,12}(?:_[a-z]{3,12}){3,8}")
 """Four words and more that are a password."""
-_HARD_SIGN = re.compile(r"[A-Za-z0-9][!*^+][A-Za-z0-9]")  # that is in no word, name or path
-_SIGN_INSIDE = re.compile(r"[A-Za-z][!#%*^+$&][A-Za-z]")
-_TWO_WORDS_AND_NUMBER = re.compile(r"(?:[A-Z][a-z]{3,}[.\-_+*!@#]?){2}[0-9]{2,4}[a-z]?")
-_LINES = re.compile(r"#L\d+(?:C\d+)?(?:-L?\d+(?:C\d+)?)?\Z|#lines-\d")  # of a file, in a link
-_ID = re.compile(rf"(?:{'|'.join(NAMES['sentences']['id_prefixes'].split())})[_\-]")
-_GENERATED = re.compile(r"[A-Za-z0-9_\-+/=.~:$%]{14,4096}", re.ASCII)
+_HARD_SIGN = lazy_pattern(r"[A-Za-z0-9][!*^+][A-Za-z0-9]")  # that is in no word, name or path
+_SIGN_INSIDE = lazy_pattern(r"[A-Za-z][!#%*^+$&][A-Za-z]")
+_TWO_WORDS_AND_NUMBER = lazy_pattern(r"(?:[A-Z][a-z]{3,}[.\-_+*!@#]?){2}[0-9]{2,4}[a-z]?")
+_LINES = lazy_pattern(r"#L\d+(?:C\d+)?(?:-L?\d+(?:C\d+)?)?\Z|#lines-\d")  # of a file, in a link
+_ID = lazy_pattern(rf"(?:{'|'.join(NAMES['sentences']['id_prefixes'].split())})[_\-]")
+_GENERATED = lazy_pattern(r"[A-Za-z0-9_\-+/=.~:$%]{14,4096}", re.ASCII)
 _COOKIE_ATTRIBUTES = word_set("path domain expires max-age samesite priority version comment")
 # The value of a cookie that is no secret: "dark", "de-DE", "Europe/Zurich", "2"
-_CHOICE = re.compile(r"\d{0,4}|[A-Za-z]{1,12}(?:(?:[\-_/.]|%2[Ff])[A-Za-z]{1,12}){0,3}")
-HASH_LIKE = re.compile(r"[0-9a-f]+|[0-9A-F]+|[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
+_CHOICE = lazy_pattern(r"\d{0,4}|[A-Za-z]{1,12}(?:(?:[\-_/.]|%2[Ff])[A-Za-z]{1,12}){0,3}")
+HASH_LIKE = lazy_pattern(
+    r"[0-9a-f]+|[0-9A-F]+|[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}"
+)
 # Terms that look like a value after a name and a space, as in "password step2".
-_TECHNICAL_TERM = re.compile(
+_TECHNICAL_TERM = lazy_pattern(
     r"""
     (?:sha|md|utf|oauth|base|rsa|dsa|ed|aes|des|v|p|http|tls|ssl|ipv|crc|hs|rs|es|step|line|page
     |field|version|rule|test|case|item|level|phase|part|section|chapter|figure|table|node|worker
@@ -85,17 +88,17 @@ _TECHNICAL_TERM = re.compile(
     """,
     re.IGNORECASE | re.VERBOSE,
 )
-_ARGUMENT = re.compile(r"[a-z_]{2,20}=[\w.]{0,12}\)?$")
-_CODE = re.compile(r"\d{3,8}|[A-Z]{1,3}-\d{4,8}|\d{3,6}(?:[ \-]\d{3,6}){1,8}")
+_ARGUMENT = lazy_pattern(r"[a-z_]{2,20}=[\w.]{0,12}\)?$")
+_CODE = lazy_pattern(r"\d{3,8}|[A-Z]{1,3}-\d{4,8}|\d{3,6}(?:[ \-]\d{3,6}){1,8}")
 # Ids of keys, not keys
-_KEY_ID = re.compile(r"[0-9A-F]{8}|[0-9A-F]{16}|[0-9A-F]{40}")
-_FILE = re.compile(r"(?:\.{0,2}/)?[\w./\-]{1,120}\.(?:txt|pem|key|json|ya?ml|crt|env|enc|gpg)")
+_KEY_ID = lazy_pattern(r"[0-9A-F]{8}|[0-9A-F]{16}|[0-9A-F]{40}")
+_FILE = lazy_pattern(r"(?:\.{0,2}/)?[\w./\-]{1,120}\.(?:txt|pem|key|json|ya?ml|crt|env|enc|gpg)")
 _LONGEST_PHRASE = 6  # words
 _FEWEST_DIGITS = 4  # of a token
 _FEWEST_DIGITS_OF_IDENTIFIER = 8
-_VERSION = re.compile(r"[\^~<>=v]{0,3}\d{1,4}(?:\.\d{1,4}){1,3}(?:-[\w.]{1,12})?")
+_VERSION = lazy_pattern(r"[\^~<>=v]{0,3}\d{1,4}(?:\.\d{1,4}){1,3}(?:-[\w.]{1,12})?")
 # `new_password`, `@password` in SQL, `secret/data/app:token`
-_OWN_NAME = re.compile(
+_OWN_NAME = lazy_pattern(
     r"[@?]?[A-Za-z]+(?:[_\-][A-Za-z]+)*|(?:secrets?|vault|env|op|kv|ssm)(?:[/:]+[A-Za-z_\-]+)+"
     r"|[A-Za-z_\-]+(?:[/:][A-Za-z_\-]+){2,8}"
 )

@@ -15,7 +15,13 @@ from pydantic import SecretStr
 from kp_langchain._version import __version__
 from kp_langchain.errors import ConfigError, RegistryError
 from kp_langchain.registry.answers import Answer, json_object, parse_json, read_answer
-from kp_langchain.registry.exchange import base_url, exchange, failure_of, unit_path
+from kp_langchain.registry.exchange import (
+    STEPS_PER_REQUEST,
+    base_url,
+    exchange,
+    failure_of,
+    unit_path,
+)
 
 if TYPE_CHECKING:
     from kp_langchain.registry.search import SearchOptions, SearchPage
@@ -29,6 +35,7 @@ ANONYMOUS_READS = 60
 _MISSING_UNIT = "kp:trace:00000000-0000-0000-0000-000000000000"
 
 _MAX_ANSWER_BYTES = 2**20
+_LONGEST_LOOKUP_S = 30.0  # and whatever else is before the first step
 _MISSING = (404, 410)
 # In answer to a deletion they concern this unit only; the key may be valid for others.
 _DELETION_REFUSED = (403, 405)
@@ -86,6 +93,11 @@ class Registry:
         if self._key is None:
             return ANONYMOUS
         return sha256(self._key.get_secret_value().encode()).hexdigest()[:16]
+
+    @property
+    def longest_request_s(self) -> float:
+        """For how long a request may take at most, in seconds; a name lookup included."""
+        return self._timeout_s * STEPS_PER_REQUEST + _LONGEST_LOOKUP_S
 
     def __repr__(self) -> str:
         return f"Registry({self.url!r}, api_key={'***' if self._key else None})"

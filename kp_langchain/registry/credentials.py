@@ -22,10 +22,9 @@ from kp_langchain._logging import warn_once
 from kp_langchain.agent_id import check_agent_id, normalise_agent_id, redact_agent_id
 from kp_langchain.config import data_dir
 from kp_langchain.errors import ConfigError
-from kp_langchain.private_files import read_private_file
+from kp_langchain.private_files import make_private, read_private_file
 from kp_langchain.registry.client import Registry
 from kp_langchain.registry.exchange import base_url
-from kp_langchain.store.sqlite_files import make_private
 
 if TYPE_CHECKING:
     from kp_langchain.config import Settings

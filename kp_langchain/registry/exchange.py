@@ -21,11 +21,12 @@ from kp_langchain.registry.answers import Answer, safe_texts
 if TYPE_CHECKING:
     import httpx
 
+STEPS_PER_REQUEST = 3.0
+"""The time limit of a whole request, in multiples of the time limit of a step."""
+
 # The redirects that keep the method and the body.
 _REDIRECTS = (307, 308)
 _MAX_REDIRECTS = 3
-# The time limit of a whole request, in multiples of the time limit of a step.
-_STEPS_PER_REQUEST = 3.0
 _PIECE_BYTES = 2**14
 # They log the status phrase and the headers of a server unchanged. A server that echoes the key or
 # a unit there would have it logged.
@@ -77,7 +78,7 @@ def exchange(
     """
     import httpx
 
-    deadline = Deadline(timeout_s * _STEPS_PER_REQUEST)
+    deadline = Deadline(timeout_s * STEPS_PER_REQUEST)
     # A client of its own has no cookies and no connection that another thread or a fork uses.
     client = httpx.Client(
         timeout=timeout_s,

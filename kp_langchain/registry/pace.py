@@ -9,12 +9,12 @@ times as many. The standing stores the first window; each answer states the seco
 
 from __future__ import annotations
 
-import random
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 from kp_langchain.registry.answers import LONGEST_WAIT_S, Allowance, Answer
-from kp_langchain.store import Contribution, Standing
+from kp_langchain.store import Standing
+from kp_langchain.store.backoff import pause_s
 
 LONGEST_BACKOFF_S = 3600.0
 """The longest wait between attempts of a contribution, or after failures, in seconds."""
@@ -32,35 +32,22 @@ _THROTTLE_WAIT_S = 60.0
 
 
 def backoff_s(failures: int) -> float:
-    """Return the wait after a number of failures, in seconds: doubles each time, half is random.
-
-    Source: exponential backoff with equal jitter, M. Brooker 2015,
-    https://aws.amazon.com/blogs/architecture/exponential-backoff-and-jitter/
-    """
-    longest = min(LONGEST_BACKOFF_S, _FIRST_BACKOFF_S * 2.0 ** min(failures - 1, 20))
-    return longest * random.uniform(0.5, 1.0)
+    """Return the wait after a number of failures in a row, in seconds; an hour at most."""
+    return pause_s(failures, _FIRST_BACKOFF_S, LONGEST_BACKOFF_S)
 
 
 def wait_s(standing: Standing, now: datetime) -> float:
     """Return the seconds until the next request may be sent; 0 if it may be sent now."""
-    if standing.quiet_until is None:
-        return 0.0
-    return _left_s(standing.quiet_until, now, standing.quiet_s)
+    return 0.0 if standing.quiet_until is None else seconds_until(standing.quiet_until, now)
 
 
-def due_in_s(contribution: Contribution, now: datetime) -> float:
-    """Return the seconds until the next attempt of a contribution is due; 0 if it is due now."""
-    return _left_s(contribution.due_at, now, LONGEST_BACKOFF_S)
+def seconds_until(moment: datetime, now: datetime) -> float:
+    """Return the seconds until a moment; 0 if it is past.
 
-
-def _left_s(until: datetime, now: datetime, whole_s: float) -> float:
-    """Return the seconds left of a wait that was `whole_s` long when it began.
-
-    A clock set back makes a wait longer, by an hour at most: the rest of a wait that would be
-    longer than that is dropped.
+    It is also 0 if it is farther away than any wait, because then the clock was set back.
     """
-    left_s = (until - now).total_seconds()
-    return left_s if 0.0 < left_s <= whole_s + _HOUR_S else 0.0
+    left_s = (moment - now).total_seconds()
+    return left_s if 0.0 < left_s <= LONGEST_WAIT_S + _HOUR_S else 0.0
 
 
 def before_request(standing: Standing, now: datetime, *, contributes: bool = True) -> Standing:
@@ -103,7 +90,7 @@ def after_answer(
         stopped=answer.kind == "stopped" and not answer.is_stale,
     )
     if answer.kind in ("done", "refused") or answer.is_stale:
-        standing = replace(standing, failures=0, quiet_until=None, quiet_s=0.0, quiet_reason=None)
+        standing = replace(standing, failures=0, quiet_until=None, quiet_reason=None)
         return _pause_at_limit(standing, allowance, now)
     if answer.kind == "stopped":
         seconds = LONGEST_BACKOFF_S
@@ -128,7 +115,7 @@ def _after_throttle_s(answer: Answer, throttles: list[datetime], now: datetime) 
 
 def _pause(standing: Standing, seconds: float, reason: str, now: datetime) -> Standing:
     until = now + timedelta(seconds=seconds)
-    return replace(standing, quiet_until=until, quiet_s=seconds, quiet_reason=reason)
+    return replace(standing, quiet_until=until, quiet_reason=reason)
 
 
 def _pause_at_limit(standing: Standing, allowance: Allowance, now: datetime) -> Standing:
@@ -159,7 +146,7 @@ def _window(standing: Standing, now: datetime) -> Allowance:
     """Return the allowance for contributions, as it was stored."""
     if standing.window_ends_at is None:
         return Allowance()
-    left_s = _left_s(standing.window_ends_at, now, LONGEST_WAIT_S)
+    left_s = seconds_until(standing.window_ends_at, now)
     return Allowance(standing.window_limit, standing.remaining, left_s)
 
 

@@ -1,37 +1,52 @@
-"""Send the contributions in an outbox to one registry, on a background thread."""
+"""Sends the contributions in an outbox to one registry, on a background thread.
+
+Each attempt is recorded before and after its request. So another process can continue after this
+one ends: if it is unknown whether a unit arrived, the registry is asked before the unit is sent
+again, with the same idempotency key. When a request may be sent is up to `pace`.
+"""
 
 from __future__ import annotations
 
-import os
-import threading
+import json
+import logging
 import time
-import weakref
-from collections.abc import Callable
-from contextlib import ExitStack, suppress
-from datetime import UTC, datetime
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from importlib import import_module
+from typing import Any, Literal
 
-from kp_langchain._forksafe import ForkSafeLock, NoForkSection
-from kp_langchain._logging import describe_error, warn_once
+from kp_langchain._forksafe import ForkSafeLock, fork_gate
+from kp_langchain._logging import warn_once
 from kp_langchain.registry import pace
+from kp_langchain.registry.answers import Answer
 from kp_langchain.registry.client import ANONYMOUS, Registry
-from kp_langchain.registry.contributions import (
-    after_answer,
-    before_request,
-    give_up_private,
-    is_private,
-    log_answer,
-    make_request,
-    next_request,
-    warn_of_no_key,
-)
-from kp_langchain.store import Standing, TraceStore
+from kp_langchain.store import Contribution, Standing, TraceStore
+from kp_langchain.store.contribution import with_new_idempotency_key
+from kp_langchain.store.jobs import JobLoop, Lease
+
+log = logging.getLogger("kp_langchain")
+
+Request = Literal["contribute", "find", "withdraw"]
+
+# By the kind of the answer, or "kept" for a deletion that is refused.
+_WARNINGS = {
+    "stopped": "the registry at %s accepts nothing (%s); runs that passed stay pending in the "
+    "outbox. Check the key (kp-langchain register, KP_API_KEY) and registry_url, then run: "
+    "kp-langchain outbox send",
+    "later": "the registry at %s cannot accept a trace now (%s); it is retried later. "
+    "See kp-langchain outbox",
+    "refused": "the registry at %s refuses %s (%s). See this and later ones with: "
+    "kp-langchain outbox",
+    "kept": "the registry at %s does not delete %s (%s), so the trace stays public; the deletion "
+    "is retried every hour. See this and later ones with: kp-langchain outbox, kp-langchain doctor",
+}
 
 # The turn of one process, the pause that lets another take its turn, and the wait for a turn.
 _TURN_S = 2.0
 _OTHERS_TURN_S = 0.05
 _RETRY_TURN_S = 1.0
-_STORE_TROUBLE_S = 15.0
 
 
 def _now() -> datetime:
@@ -39,7 +54,7 @@ def _now() -> datetime:
 
 
 class Sender:
-    """Sends the contributions of one store to one registry.
+    """Sends the contributions of one store to one registry, as far as its pace allows.
 
     Args:
         store: The store whose outbox is sent.
@@ -48,26 +63,14 @@ class Sender:
     """
 
     def __init__(
-        self,
-        store: TraceStore,
-        registry: Registry,
-        *,
-        clock: Callable[[], datetime] = _now,
+        self, store: TraceStore, registry: Registry, *, clock: Callable[[], datetime] = _now
     ) -> None:
         self._outbox = store.outbox
         self._store = store  # because a shared store stays open only while it is referenced
         self._registry = registry
         self._clock = clock
-        self._no_fork = NoForkSection()
-        self._reset()
-        _senders.add(self)
-
-    def _reset(self) -> None:
-        self._condition = threading.Condition()
-        self._thread: threading.Thread | None = None
-        self._requested_pass = 0
-        self._completed_pass = 0
-        self._wait_s: float | None = None
+        failure = f"contributions of {store.location} cannot be sent and stay pending"
+        self._loop = JobLoop("kp_sender", self._send_with_turn, failure)
 
     @property
     def registry(self) -> Registry:
@@ -75,15 +78,8 @@ class Sender:
         return self._registry
 
     def wake(self) -> None:
-        """Start a pass of the background thread soon; never blocks for long."""
-        with self._condition:
-            self._requested_pass += 1
-            self._condition.notify_all()
-            if self._thread is None or not self._thread.is_alive():
-                with suppress(RuntimeError):  # the interpreter is shutting down
-                    thread = threading.Thread(target=self._work, name="kp_sender", daemon=True)
-                    thread.start()
-                    self._thread = thread
+        """Have what is pending sent soon; never blocks for long."""
+        self._loop.wake()
 
     def drain(self, timeout_s: float) -> bool:
         """Send and withdraw until nothing is pending for this registry.
@@ -97,127 +93,227 @@ class Sender:
         Returns:
             Whether nothing is pending.
         """
-        until = time.monotonic() + timeout_s
-        while True:
-            wait_s = self._run_pass(until)
-            if wait_s is None:
-                return True
-            left_s = until - time.monotonic()
-            if wait_s >= left_s:
-                # The last one may have been sent just now, or by another process.
-                return wait_s < float("inf") and self._is_empty()
-            time.sleep(max(wait_s, _OTHERS_TURN_S))
+        return self._loop.drain(timeout_s)
 
-    def _is_empty(self) -> bool:
-        with (
-            suppress(Exception),
-            self._no_fork,
-        ):  # the background thread has logged errors of the store
-            return self._outbox.next_pending(self._registry.url) is None
-        return False
-
-    def _run_pass(self, until: float) -> float | None:
-        """Wait for a pass of the background thread; return its wait until the next, in seconds."""
-        self.wake()
-        if self._thread is None:
-            return self._send_due(until)
-        with self._condition:
-            pass_number = self._requested_pass
-            is_complete = self._condition.wait_for(
-                lambda: self._completed_pass >= pass_number, max(0.0, until - time.monotonic())
-            )
-            return self._wait_s if is_complete else float("inf")
-
-    def _work(self) -> None:
-        while True:
-            with self._condition:
-                pass_number = self._requested_pass
-            wait_s = self._send_due()
-            with self._condition:
-                self._completed_pass = pass_number
-                self._wait_s = wait_s
-                self._condition.notify_all()
-                self._condition.wait_for(
-                    lambda: self._requested_pass > self._completed_pass, wait_s
-                )
-
-    def _send_due(self, until: float = float("inf")) -> float | None:
+    def _send_due(self) -> float | None:
         """Send what is due; return the seconds until the next pass, None if nothing is pending."""
-        try:
-            return self._send_with_turn(until)
-        except BaseException as error:  # noqa: BLE001 - the next attempt may succeed
-            warn_once(
-                f"sender:{type(error).__name__}",
-                "contributions of %s cannot be sent (%s); they stay pending",
-                self._store.location,
-                describe_error(error),
-            )
-            return _STORE_TROUBLE_S
+        return self._loop.do_due()
 
     def _send_with_turn(self, until: float) -> float | None:
-        with ExitStack() as block, ExitStack() as turn:
-            with self._no_fork:
-                if self._outbox.next_pending(self._registry.url) is None:
-                    return None
-                if self._registry.key_id == ANONYMOUS:
-                    warn_of_no_key(self._registry)
-                    return pace.LONGEST_BACKOFF_S
-                quiet_s = pace.wait_s(self._standing(), self._clock())
-                if quiet_s > 0.0:
-                    return quiet_s
-                with suppress(Exception):  # the request reports what is wrong
-                    # A fork during an import leaves its lock locked in the child for ever.
-                    import_module("httpx")
-                has_turn = turn.enter_context(self._outbox.sending())
-            block.callback(self._end_turn, turn.pop_all())
-            if not has_turn:
+        if self._outbox.next_pending(self._registry.url) is None:
+            return None
+        if self._registry.key_id == ANONYMOUS:
+            _warn_of_no_key(self._registry)
+            return pace.LONGEST_BACKOFF_S
+        quiet_s = pace.wait_s(self._standing(), self._clock())
+        if quiet_s > 0.0:
+            return quiet_s
+        with suppress(Exception):  # the request reports what is wrong
+            # A fork during an import leaves its lock locked in the child for ever.
+            import_module("httpx")
+        with self._outbox.sending(lasts_s=self._registry.longest_request_s) as lease:
+            if lease is None:
                 return _RETRY_TURN_S
             until = min(until, time.monotonic() + _TURN_S)
             while time.monotonic() < until:
-                wait_s = self._send_one()
+                wait_s = self._send_one(lease)
                 if wait_s is None or wait_s > 0.0:
                     return wait_s
         return _OTHERS_TURN_S
 
-    def _end_turn(self, turn: ExitStack) -> None:
-        with self._no_fork:
-            turn.close()
-
     def _standing(self) -> Standing:
         return self._outbox.standing(self._registry.url, self._registry.key_id)
 
-    def _send_one(self) -> float | None:
+    def _send_one(self, lease: Lease) -> float | None:
         """Attempt the first pending contribution.
 
         Returns:
             0.0 after an attempt; the seconds until the attempt is due; None if nothing is pending.
         """
-        now = self._clock()
-        with self._no_fork:
-            standing = self._standing()
-            stored_unit = self._outbox.next_pending(self._registry.url)
-            if stored_unit is None:
-                return None
-            request = next_request(stored_unit)
-            if request == "contribute" and is_private(stored_unit):
-                self._outbox.settle(give_up_private(stored_unit, now), read=stored_unit)
-                return 0.0
-            wait_s = max(pace.wait_s(standing, now), pace.due_in_s(stored_unit, now))
-            if wait_s > 0.0:
-                return wait_s
-            contributes = request == "contribute"
-            standing = pace.before_request(standing, now, contributes=contributes)
-            unit = before_request(stored_unit, now)
-            if not self._outbox.begin(unit, standing, read=stored_unit):
-                return 0.0
-        answer = make_request(self._registry, unit, request)
+        now, standing = self._clock(), self._standing()
+        stored_unit = self._outbox.next_pending(self._registry.url)
+        if stored_unit is None:
+            return None
+        request = _next_request(stored_unit)
+        wait_s = max(pace.wait_s(standing, now), pace.seconds_until(stored_unit.due_at, now))
+        if wait_s > 0.0:
+            return wait_s
+        contributes = request == "contribute"
+        standing = pace.before_request(standing, now, contributes=contributes)
+        unit = _before_request(stored_unit, now)
+        if not self._outbox.begin(unit, standing, read=stored_unit, lease=lease):
+            return 0.0
+        with fork_gate.opened():
+            answer = _make_request(self._registry, unit, request)
         now = self._clock()
         standing = pace.after_answer(standing, answer, now, contributes=contributes)
-        unit = after_answer(unit, request, answer, now)
-        with self._no_fork:
-            self._outbox.settle(unit, standing, read=stored_unit)
-        log_answer(unit, request, answer, self._registry)
+        unit = _after_answer(unit, request, answer, now)
+        self._outbox.settle(unit, standing, read=stored_unit, lease=lease)
+        _log_answer(unit, request, answer, self._registry)
         return 0.0
+
+
+# ------------------------------------------------------------------ one contribution
+
+
+def _next_request(unit: Contribution) -> Request:
+    """Return the next request about a contribution: `find` if its last attempt had no answer."""
+    if unit.withdraw_asked:
+        return "withdraw"
+    return "contribute" if unit.first_attempt_at is None else "find"
+
+
+def _before_request(unit: Contribution, now: datetime) -> Contribution:
+    """Return the contribution as it is to be recorded before a request, whose answer may be lost.
+
+    Args:
+        unit: The contribution.
+        now: The current time.
+    """
+    return replace(
+        unit,
+        attempts=unit.attempts + 1,
+        first_attempt_at=unit.first_attempt_at or now,
+        changed_at=now,
+    )
+
+
+def _make_request(registry: Registry, unit: Contribution, request: Request) -> Answer:
+    """Send a request about a contribution and return the answer. Never raises."""
+    if request == "contribute":
+        return registry.contribute((unit.body or "").encode(), unit.idempotency_key)
+    return registry.find(unit.unit_id) if request == "find" else registry.withdraw(unit.unit_id)
+
+
+def _after_answer(
+    unit: Contribution, request: Request, answer: Answer, now: datetime
+) -> Contribution:
+    """Return the contribution after an answer.
+
+    Args:
+        unit: The contribution, as `_before_request` left it.
+        request: The request.
+        answer: The answer.
+        now: When it arrived.
+    """
+    unit = replace(unit, changed_at=now)
+    if request == "withdraw":
+        return _after_withdrawal(unit, answer, now)
+    return _after_lookup(unit, answer, now) if request == "find" else _after(unit, answer, now)
+
+
+def _after(unit: Contribution, answer: Answer, now: datetime) -> Contribution:
+    """Return the contribution after the answer to its text."""
+    if answer.kind == "done" and not answer.is_replayed:
+        return _sent(unit, answer)
+    if answer.kind == "done" or answer.is_rejected:
+        # The answer would be repeated to the same text. If it is a repetition itself, it concerns
+        # an earlier request, whose unit may have been deleted since.
+        body = unit.body and with_new_idempotency_key(unit.body, unit.attempts)
+        first_attempt_at = None if answer.is_rejected else unit.first_attempt_at
+        unit = replace(unit, body=body, first_attempt_at=first_attempt_at)
+    if answer.kind == "refused" and not answer.is_stale:
+        return replace(unit, state="dead", reason=answer.reason, issues=answer.issues)
+    return _try_again(unit, answer, now)
+
+
+def _after_lookup(unit: Contribution, answer: Answer, now: datetime) -> Contribution:
+    """Return the contribution after the registry was asked whether it has it."""
+    if answer.kind == "refused":
+        return replace(unit, first_attempt_at=None, registry_id=None)
+    if answer.kind != "done":
+        return _try_again(unit, answer, now)
+    if _has_same_verdict(unit, answer.data.get("unit")):
+        return _sent(unit, answer)
+    # The registry has an earlier text of the unit, which this one replaces.
+    registry_id = answer.registry_id or unit.registry_id
+    return replace(unit, first_attempt_at=None, registry_id=registry_id)
+
+
+def _after_withdrawal(unit: Contribution, answer: Answer, now: datetime) -> Contribution:
+    if answer.kind == "done":
+        return replace(unit, state="withdrawn", reason=None, issues=None, body=None)
+    unit = replace(_try_again(unit, answer, now), issues=answer.issues)
+    if answer.kind == "refused":
+        return replace(unit, due_at=now + timedelta(seconds=pace.LONGEST_BACKOFF_S))
+    return unit
+
+
+def _sent(unit: Contribution, answer: Answer) -> Contribution:
+    id_ = answer.registry_id or unit.registry_id
+    return replace(unit, state="sent", registry_id=id_, reason=None, issues=None, body=None)
+
+
+def _try_again(unit: Contribution, answer: Answer, now: datetime) -> Contribution:
+    """Return the contribution as it waits for another attempt.
+
+    An answer that concerns the registry as a whole starts a quiet period there. After any other, it
+    goes to the end of the queue, so that a unit that always fails does not block the others.
+    """
+    is_quiet = answer.is_throttled or (answer.kind == "stopped" and not answer.is_stale)
+    due_at = now if is_quiet else now + timedelta(seconds=pace.backoff_s(unit.attempts))
+    return replace(unit, due_at=due_at, reason=answer.reason)
+
+
+def _has_same_verdict(unit: Contribution, copy: Any) -> bool:
+    """Return whether the registry's copy has the same verdict as this text.
+
+    The rest of a unit never changes. The registry's copy may have more confirmations.
+    """
+    if copy is None:  # the registry does not send its copy
+        return unit.registry_id is None
+    try:
+        figures, confirmations = _verdict(json.loads(unit.body or ""))
+        registry_figures, registry_confirmations = _verdict(copy)
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return False
+    return figures == registry_figures and confirmations <= registry_confirmations
+
+
+def _verdict(unit: Mapping[str, Any]) -> tuple[list[Any], set[Any]]:
+    metadata = unit["metadata"]
+    figures = [metadata["success"], metadata["quality_score"], unit["outcome"]["confidence"]]
+    return figures, set(metadata.get("validated_by") or ())
+
+
+def _log_answer(unit: Contribution, request: Request, answer: Answer, registry: Registry) -> None:
+    """Log what became of a contribution; warn of each kind of trouble once.
+
+    Args:
+        unit: The contribution after the answer.
+        request: The request.
+        answer: The answer.
+        registry: The registry.
+    """
+    if request == "find" and unit.first_attempt_at is None:
+        return  # the registry does not have it, so it is sent next
+    kind = "kept" if answer.kind == "refused" and request == "withdraw" else answer.kind
+    if kind in _WARNINGS and not answer.is_stale:
+        trace = (unit.trace_id,) if kind in ("refused", "kept") else ()
+        warning = f"{kind}:{registry.url}:{registry.key_id}"
+        warn_once(warning, _WARNINGS[kind], registry.url, *trace, answer.reason)
+    with suppress(Exception):  # the host's handlers and filters may raise
+        log.info(
+            "kp.contribution %s %s (attempt %d)%s",
+            unit.status,
+            unit.trace_id,
+            unit.attempts,
+            f": {unit.reason}" if unit.reason else "",
+        )
+
+
+def _warn_of_no_key(registry: Registry) -> None:
+    """Warn once that nothing is sent to a registry, because there is no key for it."""
+    warn_once(
+        f"no key:{registry.url}",
+        "nothing is sent to the registry at %s, because there is no key for it; runs that "
+        "passed stay pending in the outbox. Get a key: "
+        "kp-langchain register --agent-id kp:agent:NAME",
+        registry.url,
+    )
+
+
+# ------------------------------------------------------------------ senders of this process
 
 
 def sender_for(store: TraceStore, registry: Registry) -> Sender:
@@ -230,27 +326,6 @@ def sender_for(store: TraceStore, registry: Registry) -> Sender:
         return sender
 
 
-def drain_all(timeout_s: float) -> None:
-    """Send what is pending with all senders of this process.
-
-    Args:
-        timeout_s: The longest time to take, in seconds.
-    """
-    until = time.monotonic() + timeout_s
-    for sender in list(_senders_by_target.values()):
-        sender.drain(max(0.0, until - time.monotonic()))
-
-
 # Never removed: contributions may be pending after the handler that recorded them is gone.
 _senders_by_target: dict[tuple[str, Registry], Sender] = {}
 _senders_lock = ForkSafeLock()
-_senders: weakref.WeakSet[Sender] = weakref.WeakSet()
-
-
-def _after_fork() -> None:
-    for sender in list(_senders):
-        sender._reset()  # noqa: SLF001 - this module's own class
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)

@@ -19,7 +19,7 @@ from kp_langchain.schema import ReasoningTrace
 from kp_langchain.scoring.rules import REASONS
 
 if TYPE_CHECKING:
-    from kp_langchain.gate.shown_trace import ShownTrace
+    from kp_langchain.gate.run import ShownTrace
     from kp_langchain.store import StoredRun
     from kp_langchain.verdict import Verdict
 

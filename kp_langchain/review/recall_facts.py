@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from kp_langchain.store.recall_entries import UNREADABLE
 
 if TYPE_CHECKING:
-    from kp_langchain.gate.shown_trace import ShownTrace
+    from kp_langchain.gate.run import ShownTrace
     from kp_langchain.recall.credit import Credit
     from kp_langchain.store import StoredRun, TraceStore
 

@@ -6,18 +6,16 @@ import math
 import time
 from collections.abc import Callable, Sequence, Set
 from functools import partial
-from itertools import chain, islice
 from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from kp_langchain._forksafe import NoForkSection
+from kp_langchain._forksafe import GatedLock
 from kp_langchain.errors import VectorError
 from kp_langchain.scoring.repeats import DEFAULT_MAX_ELEMENTS, RepeatMemory
 
 _Vectors: TypeAlias = NDArray[np.float32]
-_Indices: TypeAlias = NDArray[np.intp]
 _Lengths: TypeAlias = NDArray[np.float64]
 _Match: TypeAlias = tuple[str | None, float]
 
@@ -30,8 +28,8 @@ _CLOSE = 2 * _EQUAL
 _CLOSE_MAX = 64
 # Vectors compared at once. More would gain little and hold the lock for longer.
 _BLOCK = 128
-# Similarities held at once, so that they stay in the processor's cache: 1 MB.
-_PRODUCTS = 1 << 18
+# Similarities held at once: 64 MB.
+_MOST_PRODUCTS = 1 << 24
 # Vectors whose squared length is within these bounds are stored unchanged. Others are scaled by a
 # power of two, which changes no digit, so that no product leaves the range of float32.
 _SMALLEST_SQUARE, _LARGEST_SQUARE = 2.0**-80, 2.0**80
@@ -40,14 +38,13 @@ _SMALLEST_SQUARE, _LARGEST_SQUARE = 2.0**-80, 2.0**80
 class VectorCache:
     """A bounded memory of vectors with an exact search for the most similar one.
 
-    Vectors are the rows of one float32 array, and their lengths are stored beside it. So a search
-    is one matrix-vector product over the rows in use, and many searches are one matrix product. A
-    float32 vector is stored exactly. Once all rows are in use, a new vector replaces the oldest.
-    All operations may be called from any thread, and keep working in a forked child.
+    Vectors are the rows of one float32 array, in the order of their age, and their lengths are
+    stored beside it. So a search is one matrix-vector product over the rows in use, and many
+    searches are one matrix product. A float32 vector is stored exactly. All operations may be
+    called from any thread, and keep working in a forked child.
 
     Entries that are close in float32 are compared again in float64, so a similarity is that of
-    float64 arithmetic. Entries within 1e-6 of the highest similarity count as equally near: any of
-    them may be the nearest, in small caches the newest.
+    float64 arithmetic. Entries within 1e-6 of the highest similarity count as equally near.
 
     Args:
         max_elements: How many vectors it holds; the oldest is dropped first. 1,000 of 384 values
@@ -82,15 +79,15 @@ class VectorCache:
         # With the same bounds; it also remembers texts that have no vector.
         self.repeats = RepeatMemory(self._max_elements, ttl_ms, clock=clock)
         # A child forked in the middle of a matrix product may hang in its own first one.
-        self._lock = NoForkSection()
-        # Behind the rows of the entries is room for a block while it is compared.
-        length = self._max_elements + _BLOCK
-        self._rows = np.zeros((length, self._dimensions), dtype=np.float32)
-        self._lengths = np.zeros(length)
-        self._added_at = np.zeros(self._max_elements)
-        self._keys: list[str | None] = [None] * self._max_elements
-        self._size = 0  # rows in use, including entries that have expired
-        self._next = 0  # the row of the next entry
+        self._lock = GatedLock()
+        # The entries are the rows from `_start` to `_end`, the oldest first. Those before are
+        # dropped, and when there is no room behind them, they move to the front.
+        room = self._max_elements + max(_BLOCK, self._max_elements // 4)
+        self._rows = np.zeros((room, self._dimensions), dtype=np.float32)
+        self._lengths = np.zeros(room)
+        self._added_at = np.zeros(room)
+        self._keys: list[str | None] = [None] * room
+        self._start = self._end = 0
         self._owner: object = None
 
     def __reduce__(self) -> tuple[partial[VectorCache], tuple[()]]:
@@ -112,7 +109,8 @@ class VectorCache:
     def size(self) -> int:
         """How many entries it holds now."""
         with self._lock:
-            return self._size - int(np.count_nonzero(self._expired()))
+            self._expire()
+            return self._end - self._start
 
     def __len__(self) -> int:
         return self.size
@@ -163,26 +161,23 @@ class VectorCache:
         """
         rows, lengths = self._read_all(vectors)
         with self._lock:
-            rows_in_use = self._rows_by_age()
-            expired = self._expired()
-            known = {self._keys[row] for row in rows_in_use.tolist() if not expired[row]} - {None}
-            new = np.array([at for at, key in enumerate(keys) if key not in known], dtype=np.intp)
-            if not new.size:
+            self._expire()
+            known = {*self._keys[self._start : self._end]} - {None}
+            new = [at for at, key in enumerate(keys) if key not in known]
+            if not new:
                 return
             added_at = self._clock() - np.asarray(ages_s, dtype=np.float64)[new]
             # Entries that are newer than an inserted one are written again, after it.
-            after = np.searchsorted(self._added_at[rows_in_use], added_at.min(), "right")
-            later = rows_in_use[int(after) :]
+            in_use = self._added_at[self._start : self._end]
+            after = self._start + int(np.searchsorted(in_use, added_at.min(), "right"))
+            later = slice(after, self._end)
             added_at = np.concatenate([self._added_at[later], added_at])
-            rows = np.concatenate([self._rows[later], rows[new]])
-            lengths = np.concatenate([self._lengths[later], lengths[new]])
-            all_keys = [self._keys[row] for row in later.tolist()]
-            all_keys += [keys[at] for at in new.tolist()]
+            all_keys = [*self._keys[later], *(keys[at] for at in new)]
             order = added_at.argsort(kind="stable")[-self._max_elements :]
-            self._size -= len(later)
-            self._next = (self._next - len(later)) % self._max_elements
-            ordered_keys = [all_keys[at] for at in order.tolist()]
-            self._append(rows[order], lengths[order], ordered_keys, added_at[order])
+            rows = np.concatenate([self._rows[later], rows[new]])[order]
+            lengths = np.concatenate([self._lengths[later], lengths[new]])[order]
+            self._end = after
+            self._append(rows, lengths, [all_keys[at] for at in order.tolist()], added_at[order])
 
     def nearest(self, query: ArrayLike, *, ignore: Set[str] = frozenset()) -> _Match | None:
         """Return the key of the most similar entry and the highest cosine similarity, -1 to 1.
@@ -199,7 +194,9 @@ class VectorCache:
         """
         row, length = self._read_one(query)
         with self._lock:
-            return self._nearest_of_one(row, length, ignore)
+            self._expire()
+            products = self._rows[self._start : self._end].dot(row / np.float32(length))
+            return self._closest(self._counted(products, ignore), self._start, row, length)
 
     def nearest_then_add(
         self,
@@ -228,18 +225,16 @@ class VectorCache:
         if len(keys) != len(rows):
             raise ValueError(f"there are {len(rows)} vectors, but {len(keys)} keys")
         matches: list[_Match | None] = []
-        # With a time of 0, an entry must not count for the next one.
-        size = 1 if self._ttl_ms == 0 else min(_BLOCK, self._max_elements)
-        for start in range(0, len(rows), size):
-            block = slice(start, start + size)
+        start = 0
+        while start < len(rows):
             with self._lock:
-                if len(rows[block]) == 1:
-                    matches.append(self._nearest_of_one(rows[start], lengths.item(start), ignore))
-                else:
-                    matches += self._nearest_of_each(
-                        rows[block], lengths[block], keys[block], ignore
-                    )
-                self._append(rows[block], lengths[block], keys[block], self._clock())
+                self._expire()
+                # With a time of 0, an entry must not count for the next one.
+                most = _MOST_PRODUCTS // (self._end - self._start + _BLOCK)
+                size = 1 if self._ttl_ms == 0 else max(1, min(_BLOCK, most))
+                block = slice(start, start + size)
+                matches += self._nearest_of_each(rows[block], lengths[block], keys[block], ignore)
+            start += size
         return matches
 
     def max_cosine_similarity(self, query: ArrayLike) -> float:
@@ -255,8 +250,7 @@ class VectorCache:
         """Forget every entry."""
         with self.repeats.section, self._lock:
             self.repeats.clear()
-            self._keys = [None] * self._max_elements
-            self._size = self._next = 0
+            self._start = self._end = 0
             self._owner = None
 
     def _append(
@@ -266,40 +260,35 @@ class VectorCache:
         keys: Sequence[str | None],
         added_at: _Lengths | float,
     ) -> None:
-        """Write at most `max_elements` vectors; without room they replace the oldest ones."""
-        places = (self._next + np.arange(len(rows))) % self._max_elements
-        self._rows[places] = rows
-        self._lengths[places] = lengths
-        self._added_at[places] = added_at
-        for place, key in zip(places.tolist(), keys, strict=True):
-            self._keys[place] = key
-        self._next = (self._next + len(rows)) % self._max_elements
-        self._size = min(self._max_elements, self._size + len(rows))
+        """Write vectors behind the others; of more than `max_elements`, drop the oldest."""
+        room, count = len(self._rows), len(rows)
+        if self._end + count > room:
+            stay = slice(self._end - min(self._end - self._start, room - count), self._end)
+            self._start, self._end = 0, stay.stop - stay.start
+            for array in (self._rows, self._lengths, self._added_at):
+                array[: self._end] = array[stay]
+            self._keys[: self._end] = self._keys[stay]
+        place = slice(self._end, self._end + count)
+        self._rows[place] = rows
+        self._lengths[place] = lengths
+        self._added_at[place] = added_at
+        self._keys[place] = keys
+        self._end += count
+        self._start = max(self._start, self._end - self._max_elements)
 
-    def _rows_by_age(self) -> _Indices:
-        """Return the rows in use, that of the oldest entry first."""
-        return (self._next - self._size + np.arange(self._size)) % self._max_elements
+    def _expire(self) -> None:
+        """Drop the entries whose time is over, which are the oldest ones."""
+        if self._ttl_ms is not None:
+            ages_s = self._clock() - self._added_at[self._start : self._end]
+            self._start += int(np.count_nonzero(ages_s * 1000 >= self._ttl_ms))
 
-    def _by_age(self, rows: _Indices) -> _Indices:
-        """Return numbers that are higher for newer entries, from 0 for the oldest one."""
-        numbers = (rows - self._next + self._size) % self._max_elements
-        return np.where(rows < self._size, numbers, rows)
-
-    def _expired(self) -> NDArray[np.bool_]:
-        """Return for each row in use whether its entry has expired."""
-        if self._ttl_ms is None:
-            return np.zeros(self._size, dtype=np.bool_)
-        return (self._clock() - self._added_at[: self._size]) * 1000 >= self._ttl_ms
-
-    def _nearest_of_one(self, vector: _Vectors, length: float, ignore: Set[str]) -> _Match | None:
-        if not self._size:
-            return None
-        products = self._rows[: self._size].dot(vector / np.float32(length))
-        products /= self._lengths[: self._size]
-        if self._ttl_ms is not None or ignore:
-            products[self._hidden((), ignore)] = -math.inf
-        row, similarity = self._closest(products, 0, vector, length)
-        return None if row < 0 else (self._keys[row], _within_range(similarity))
+    def _counted(self, products: NDArray[Any], ignore: Set[str]) -> NDArray[Any]:
+        """Turn products with the last rows into similarities, -inf for those that do not count."""
+        rows = slice(self._end - products.shape[-1], self._end)
+        products /= self._lengths[rows]
+        if ignore:
+            products[..., [key in ignore for key in self._keys[rows]]] = -math.inf
+        return products
 
     def _nearest_of_each(
         self,
@@ -308,75 +297,41 @@ class VectorCache:
         keys: Sequence[str | None],
         ignore: Set[str],
     ) -> list[_Match | None]:
-        """Find the nearest of each vector among the entries, and the vectors before it."""
-        count, size = len(vectors), self._size
-        stop = size + count
-        self._rows[size:stop], self._lengths[size:stop] = vectors, lengths
+        """Find the nearest of each vector among the entries and the vectors before it; add them."""
+        count, size = len(vectors), self._end - self._start
+        self._append(vectors, lengths, keys, self._clock())
+        first = self._end - count - size  # rows that were just dropped are still there
         units = vectors / lengths[:, None].astype(np.float32)
-        hidden = self._hidden(keys, ignore)
-        best, nearest = np.full(count, -math.inf), [-1] * count
-        for first in range(0, stop, _PRODUCTS // count):
-            part = slice(first, min(stop, first + _PRODUCTS // count))
-            products = units @ self._rows[part].T
-            products /= self._lengths[part]
-            products[:, hidden[part]] = -math.inf
-            products[self._not_before(count, part)] = -math.inf
-            for at in (products.max(axis=1) > best - _CLOSE).nonzero()[0].tolist():
-                row, similarity = self._closest(products[at], first, vectors[at], lengths[at])
-                if similarity > best[at]:
-                    best[at], nearest[at] = similarity, row
+        products = self._counted(units @ self._rows[first : self._end].T, ignore)
+        # How many came between each vector and each row, the row included.
+        distance = size + np.arange(count)[:, None] - np.arange(size + count)
+        products[(distance < 1) | (distance > self._max_elements)] = -math.inf
         return [
-            None
-            if row < 0
-            else (self._keys[row] if row < size else keys[row - size], _within_range(similarity))
-            for row, similarity in zip(nearest, best.tolist(), strict=True)
+            self._closest(similarities, first, vector, length)
+            for similarities, vector, length in zip(
+                products, vectors, lengths.tolist(), strict=True
+            )
         ]
 
     def _closest(
-        self, products: _Vectors, first: int, vector: _Vectors, length: float
-    ) -> tuple[int, float]:
-        """Return the row that is closest to a vector, and its similarity in float64.
+        self, similarities: NDArray[Any], first: int, vector: _Vectors, length: float
+    ) -> _Match | None:
+        """Return the key of the row that is closest to a vector, and its similarity in float64.
 
         Args:
-            products: The similarities of some rows in float32; -inf for rows that do not count.
+            similarities: Those of some rows in float32; -inf for rows that do not count.
             first: The first of these rows.
             vector: The vector.
             length: Its length.
-
-        Returns:
-            Row -1 and -inf if no row counts.
         """
-        top = products.max()
-        close = (products > top - _CLOSE).nonzero()[0] + first
-        if not close.size:
-            return -1, -math.inf
-        if close.size > 1:
-            close = close[self._by_age(close).argsort()[-_CLOSE_MAX:]]
+        top = similarities.max(initial=-math.inf)
+        if top == -math.inf:
+            return None
+        close = (similarities > top - _CLOSE).nonzero()[0][-_CLOSE_MAX:] + first
         exact = self._rows[close].astype(np.float64).dot(vector.astype(np.float64))
         exact /= length * self._lengths[close]
-        best = exact.max()
-        newest = (exact >= best - _EQUAL).nonzero()[0][-1]
-        return int(close[newest]), float(best)
-
-    def _hidden(self, keys: Sequence[str | None], ignore: Set[str]) -> NDArray[np.bool_]:
-        """Return for each row in use, and for `keys` after them, whether it does not count."""
-        hidden = np.zeros(self._size + len(keys), dtype=np.bool_)
-        hidden[: self._size] = self._expired()
-        if ignore:
-            all_keys = chain(islice(self._keys, self._size), keys)
-            hidden |= np.fromiter((key in ignore for key in all_keys), np.bool_, len(hidden))
-        return hidden
-
-    def _not_before(self, count: int, part: slice) -> NDArray[np.bool_]:
-        """Return for each of `count` new vectors which rows are not among those before it.
-
-        The new vectors are in the rows behind those in use. Each drops the oldest entry for the
-        next one if all rows are in use.
-        """
-        numbers = self._by_age(np.arange(part.start, part.stop))
-        distance = self._size + np.arange(count)[:, None] - numbers
-        result: NDArray[np.bool_] = (distance < 1) | (distance > self._max_elements)
-        return result
+        newest = (exact >= exact.max() - _EQUAL).nonzero()[0][-1]
+        return self._keys[close[newest]], min(1.0, max(-1.0, float(exact.max())))
 
     def _read_all(self, vectors: Sequence[ArrayLike] | NDArray[Any]) -> tuple[_Vectors, _Lengths]:
         """Return vectors in float32, shape (n, dimensions), and their lengths; see `_read_one`."""
@@ -426,11 +381,6 @@ class VectorCache:
             wide = row.astype(np.float64)  # the length is that of the rounded vector
             square = float(wide.dot(wide))
         return row, math.sqrt(square) or math.inf
-
-
-def _within_range(similarity: float) -> float:
-    """Return a cosine within -1 to 1, which rounding may have left."""
-    return min(1.0, max(-1.0, float(similarity)))
 
 
 def _positive_int(name: str, value: int) -> int:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Set
 from hashlib import sha256
 from operator import itemgetter
 
-from kp_langchain._forksafe import NoForkSection
+from kp_langchain._forksafe import GatedLock
 from kp_langchain.scoring.breakdown import Nearest
 
 DEFAULT_MAX_ELEMENTS = 1000
@@ -78,7 +78,7 @@ class RepeatMemory:
         self._max_elements = max_elements
         self._ttl_ms = ttl_ms
         self._clock = clock
-        self.section = NoForkSection()
+        self.section = GatedLock()
         self.clear()
 
     def clear(self) -> None:

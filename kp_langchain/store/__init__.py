@@ -1,21 +1,29 @@
 """The durable side: every scored run with its breakdown, in SQLite or PostgreSQL."""
 
+from importlib import import_module
+from typing import TYPE_CHECKING
+
 from kp_langchain.gate import Rescored
-from kp_langchain.store.confidence_models import ConfidenceModels, InstalledModel
 from kp_langchain.store.contribution import Contribution, Standing
 from kp_langchain.store.database import Compaction
-from kp_langchain.store.deletion import Deletion
+from kp_langchain.store.deletion import Deletion, Pruning
 from kp_langchain.store.outbox import Outbox
-from kp_langchain.store.pruning import Pruning
-from kp_langchain.store.run_filters import RunFilters
-from kp_langchain.store.run_summary import RunSummary
+from kp_langchain.store.run_columns import StoredRun
+from kp_langchain.store.run_filters import RunFilters, RunSummary
 from kp_langchain.store.shared_stores import default_store
 from kp_langchain.store.stored_memory import StoredMemory
-from kp_langchain.store.stored_run import StoredRun
 from kp_langchain.store.trace_store import TraceStore
 from kp_langchain.verdict import Verdict
 
-Models = ConfidenceModels  # its earlier name
+if TYPE_CHECKING:
+    from kp_langchain.store.confidence_models import ConfidenceModels, InstalledModel
+else:  # these load SQLAlchemy
+
+    def __getattr__(name: str) -> object:
+        if name not in ("ConfidenceModels", "InstalledModel"):
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        return getattr(import_module("kp_langchain.store.confidence_models"), name)
+
 
 __all__ = [
     "Compaction",

@@ -1,4 +1,7 @@
-"""`ConfidenceModels`: the confidence models of a store, and the runs to fit them on."""
+"""`ConfidenceModels`: the confidence models of a store, and the runs to fit them on.
+
+Loads SQLAlchemy.
+"""
 
 from __future__ import annotations
 
@@ -7,24 +10,29 @@ import math
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import sqlalchemy as sa
 from pydantic import ValidationError
 
-from kp_langchain.calibration.features import complete_features
+from kp_langchain.calibration.features import LOOKED_SUCCESSFUL, complete_features
+from kp_langchain.calibration.labelled_run import LabelledRun, task_key
 from kp_langchain.calibration.model import ConfidenceModel
+from kp_langchain.calibration.next_to_label import TaskVerdict, UnlabelledRun
 from kp_langchain.errors import StoreError
 from kp_langchain.printable import first_fault
 from kp_langchain.schema import ReasoningTrace
-from kp_langchain.store import sql
-from kp_langchain.store.database import Database
-
-if TYPE_CHECKING:
-    from kp_langchain.calibration.labelled_run import LabelledRun
-    from kp_langchain.calibration.next_to_label import TaskVerdict, UnlabelledRun
+from kp_langchain.scoring.breakdown import ScoreBreakdown
+from kp_langchain.store.rows import clean_name, json_text
+from kp_langchain.store.run_queries import is_kept, weightiest_first
+from kp_langchain.store.statements import Transactions
+from kp_langchain.store.tables import bodies, models, runs, scores, verdicts
 
 _UNLABELLED_SEARCHED, _UNLABELLED_RUNS = 10_000, 2_000
 _TASK_VERDICTS = 5_000
+# Of a longer objective, both ends tell it from others; foreign traces may have megabytes of it.
+_OBJECTIVE_CHARS = 10_000
+_newest_runs_first = (runs.c.created_at.desc(), runs.c.trace_id.desc())
 # What features raise that another program changed.
 _UNREADABLE = (ArithmeticError, AttributeError, RecursionError, TypeError, ValueError)
 
@@ -57,7 +65,7 @@ class ConfidenceModels:
         database: The database of the store.
     """
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Transactions) -> None:
         self._database = database
 
     def __repr__(self) -> str:
@@ -72,7 +80,7 @@ class ConfidenceModels:
             StoreError: The figures of a run cannot be read; the message names it.
         """
         with self._database.reading() as connection:
-            rows = sql.verdict_queries.labelled_runs(connection, domain)
+            rows = _labelled_runs(connection, domain)
         runs = [_labelled_run(row) for row in rows]
         return [run for run in runs if run.is_current]
 
@@ -86,15 +94,8 @@ class ConfidenceModels:
             domain: Only runs of this domain; None for all.
         """
         with self._database.reading() as connection:
-            models = sql.verdict_queries.select_models(connection, domain, only_active=True)
-            by_domain = _usable_models(models)
-            rows = sql.verdict_queries.unlabelled_runs(
-                connection,
-                domain,
-                searched=_UNLABELLED_SEARCHED,
-                limit=_UNLABELLED_RUNS,
-                with_features=bool(by_domain),
-            )
+            by_domain = _usable_models(_select_models(connection, domain, only_active=True))
+            rows = _unlabelled_runs(connection, domain, with_features=bool(by_domain))
         return [_unlabelled_run(row, by_domain.get(row["domain"])) for row in rows]
 
     def task_verdicts(self, domain: str | None = None) -> list[TaskVerdict]:
@@ -103,11 +104,8 @@ class ConfidenceModels:
         Args:
             domain: Only runs of this domain; None for all.
         """
-        from kp_langchain.calibration.labelled_run import task_key
-        from kp_langchain.calibration.next_to_label import TaskVerdict
-
         with self._database.reading() as connection:
-            rows = sql.verdict_queries.newest_labels(connection, domain, limit=_TASK_VERDICTS)
+            rows = _newest_labels(connection, domain)
         return [
             TaskVerdict(row["domain"], task_key(row["task"], row["objective"]), row["success"])
             for row in rows
@@ -115,8 +113,21 @@ class ConfidenceModels:
 
     def verdict_counts(self) -> dict[str, tuple[int, int]]:
         """Return, by domain, the numbers of runs that succeeded and failed by their verdicts."""
+        labels = _labels()
+        select = (
+            sa.select(runs.c.domain, labels.c.success, sa.func.count())
+            .join(labels, sa.and_(labels.c.trace_id == runs.c.trace_id, labels.c.rank == 1))
+            .join(scores, scores.c.trace_id == runs.c.trace_id)
+            .where(scores.c.features.is_not(None))
+            .group_by(runs.c.domain, labels.c.success)
+            .order_by(runs.c.domain)
+        )
+        counts: dict[str, tuple[int, int]] = {}
         with self._database.reading() as connection:
-            return sql.verdict_queries.label_counts(connection)
+            for domain, success, number in connection.execute(select):
+                right, wrong = counts.get(domain, (0, 0))
+                counts[domain] = (right + number, wrong) if success else (right, wrong + number)
+        return counts
 
     def install(self, model: ConfidenceModel) -> int:
         """Put a model in force for its domain, in place of the present one.
@@ -124,9 +135,20 @@ class ConfidenceModels:
         Returns:
             The version of the model.
         """
-        now = datetime.now(UTC)
+        domain = clean_name(model.domain)
+        newest = sa.select(sa.func.max(models.c.version)).where(models.c.domain == domain)
         with self._database.writing() as connection:
-            return sql.verdict_queries.install_model(connection, model.domain, model.to_dict(), now)
+            version: int = (connection.scalar(newest) or 0) + 1
+            _remove_model(connection, domain)
+            row = {
+                "domain": domain,
+                "version": version,
+                "active": True,
+                "installed_at": datetime.now(UTC),
+                "body": json_text(model.to_dict()),
+            }
+            connection.execute(sa.insert(models), [row])
+        return version
 
     def remove(self, domain: str) -> bool:
         """Take the model of a domain out of force; `entries` still lists it.
@@ -135,7 +157,7 @@ class ConfidenceModels:
             Whether a model was in force.
         """
         with self._database.writing() as connection:
-            return sql.verdict_queries.remove_model(connection, domain)
+            return _remove_model(connection, domain)
 
     def entries(
         self, domain: str | None = None, *, only_active: bool = False
@@ -150,7 +172,7 @@ class ConfidenceModels:
             StoreError: A model cannot be read; the message names it.
         """
         with self._database.reading() as connection:
-            rows = sql.verdict_queries.select_models(connection, domain, only_active=only_active)
+            rows = _select_models(connection, domain, only_active=only_active)
         return [_installed_model(row) for row in rows]
 
     def in_force(self, domain: str) -> ConfidenceModel | None:
@@ -161,6 +183,135 @@ class ConfidenceModels:
         """
         models = self.entries(domain, only_active=True)
         return models[0].model if models else None
+
+
+# ------------------------------------------------------------------ queries
+
+
+def _labelled_runs(connection: sa.Connection, domain: str) -> list[dict[str, Any]]:
+    """Return what calibration needs of the runs of a domain that have a label, oldest first.
+
+    A run's label is the `success` of the verdict that counts among those that state one.
+    """
+    labels = _labels()
+    select = (
+        sa.select(
+            runs.c.trace_id,
+            runs.c.objective,
+            runs.c.task,
+            scores.c.features,
+            scores.c.breakdown,
+            runs.c.created_at,
+            labels.c.success,
+        )
+        .join(labels, sa.and_(labels.c.trace_id == runs.c.trace_id, labels.c.rank == 1))
+        .join(scores, scores.c.trace_id == runs.c.trace_id)
+        .where(runs.c.domain == clean_name(domain), scores.c.features.is_not(None))
+        .order_by(runs.c.created_at, runs.c.trace_id)
+    )
+    return [dict(row) for row in connection.execute(select).mappings()]
+
+
+def _labels() -> sa.Subquery:
+    """Return the verdicts that state success, each with its rank on its trace; 1 counts."""
+    rank = sa.func.row_number().over(partition_by=verdicts.c.trace_id, order_by=weightiest_first)
+    select = sa.select(verdicts.c.trace_id, verdicts.c.success, rank.label("rank"))
+    return select.where(verdicts.c.success.is_not(None)).subquery()
+
+
+def _unlabelled_runs(
+    connection: sa.Connection, domain: str | None, *, with_features: bool
+) -> list[dict[str, Any]]:
+    """Return the newest runs that a person can be asked about, the newest first.
+
+    Those have a body, features, and no verdict that states success, and are not withheld. Only the
+    newest runs without a verdict are looked at: bodies lie in between, so that looking at all would
+    read most of the file.
+    """
+    newest = sa.select(runs.c.trace_id).where(runs.c.state == "judged", ~_has_label())
+    if domain is not None:
+        newest = newest.where(runs.c.domain == clean_name(domain))
+    found = newest.order_by(*_newest_runs_first).limit(_UNLABELLED_SEARCHED).subquery()
+    features = sa.cast(scores.c.features, sa.Text) if with_features else sa.null()
+    trace = sa.cast(bodies.c.trace, sa.Text) if with_features else sa.null()
+    select = (
+        sa.select(
+            runs.c.trace_id,
+            runs.c.domain,
+            runs.c.task,
+            _ends_of_objective(),
+            features.label("features"),
+            trace.label("trace"),
+        )
+        .join(found, found.c.trace_id == runs.c.trace_id)
+        .join(scores, scores.c.trace_id == runs.c.trace_id)
+        .join(bodies, bodies.c.trace_id == runs.c.trace_id)
+        .where(is_kept(), runs.c.withheld.is_(None), scores.c.features.is_not(None))
+        .order_by(*_newest_runs_first)
+        .limit(_UNLABELLED_RUNS)
+    )
+    return [dict(row) for row in connection.execute(select).mappings()]
+
+
+def _newest_labels(connection: sa.Connection, domain: str | None) -> list[dict[str, Any]]:
+    """Return domain, task, objective and label of the newest runs that have one, newest first."""
+    label = (
+        sa.select(verdicts.c.success)
+        .where(verdicts.c.trace_id == runs.c.trace_id, verdicts.c.success.is_not(None))
+        .order_by(*weightiest_first)
+        .limit(1)
+        .scalar_subquery()
+    )
+    # Not a condition on the features: it would read every row before its verdicts are looked up.
+    has_features = scores.c.features.is_not(None).label("has_features")
+    select = sa.select(
+        runs.c.domain, runs.c.task, _ends_of_objective(), label.label("success"), has_features
+    )
+    select = select.join(scores, scores.c.trace_id == runs.c.trace_id).where(_has_label())
+    if domain is not None:
+        select = select.where(runs.c.domain == clean_name(domain))
+    rows = connection.execute(select.order_by(*_newest_runs_first).limit(_TASK_VERDICTS)).mappings()
+    return [dict(row) for row in rows if row["has_features"]]
+
+
+def _has_label() -> sa.ColumnElement[bool]:
+    """Return the condition that a verdict states the success of a run."""
+    states_success = sa.and_(
+        verdicts.c.trace_id == runs.c.trace_id, verdicts.c.success.is_not(None)
+    )
+    return sa.exists(sa.select(verdicts.c.number).where(states_success).correlate(runs))
+
+
+def _ends_of_objective() -> sa.Label[str]:
+    objective, half = runs.c.objective, _OBJECTIVE_CHARS // 2
+    length = sa.func.length(objective)
+    first = sa.func.substr(objective, 1, half, type_=sa.String())
+    last = sa.func.substr(objective, length - half + 1, type_=sa.String())
+    ends = sa.case((length <= _OBJECTIVE_CHARS, objective), else_=first.concat(last))
+    return ends.label("objective")
+
+
+def _remove_model(connection: sa.Connection, domain: str) -> bool:
+    """Take the model of a domain out of force; return whether there was one."""
+    update = sa.update(models).where(models.c.domain == clean_name(domain), models.c.active)
+    return connection.execute(update.values(active=False)).rowcount > 0
+
+
+def _select_models(
+    connection: sa.Connection, domain: str | None, *, only_active: bool
+) -> list[dict[str, Any]]:
+    """Return models, ordered by domain and version; their bodies as text, which may be damaged."""
+    columns = [column for column in models.c if column is not models.c.body]
+    body = sa.cast(models.c.body, sa.Text()).label("body")
+    select = sa.select(*columns, body).order_by(models.c.domain, models.c.version)
+    if domain is not None:
+        select = select.where(models.c.domain == clean_name(domain))
+    if only_active:
+        select = select.where(models.c.active)
+    return [dict(row) for row in connection.execute(select).mappings()]
+
+
+# ------------------------------------------------------------------ rows
 
 
 def _installed_model(row: dict[str, Any]) -> InstalledModel:
@@ -194,9 +345,6 @@ def _usable_models(rows: list[dict[str, Any]]) -> dict[str, ConfidenceModel]:
 
 
 def _unlabelled_run(row: dict[str, Any], model: ConfidenceModel | None) -> UnlabelledRun:
-    from kp_langchain.calibration.labelled_run import task_key
-    from kp_langchain.calibration.next_to_label import UnlabelledRun
-
     confidence = None
     if model is not None:
         with suppress(*_UNREADABLE):
@@ -208,10 +356,6 @@ def _unlabelled_run(row: dict[str, Any], model: ConfidenceModel | None) -> Unlab
 
 
 def _labelled_run(row: dict[str, Any]) -> LabelledRun:
-    from kp_langchain.calibration.features import LOOKED_SUCCESSFUL
-    from kp_langchain.calibration.labelled_run import LabelledRun, task_key
-    from kp_langchain.scoring.breakdown import ScoreBreakdown
-
     try:
         dimensions = ScoreBreakdown.from_dict(row["breakdown"]).dimensions
         features = {name: value for name, value in row["features"].items() if math.isfinite(value)}

@@ -1,16 +1,4 @@
-"""`Contribution` and `Standing`: what an outbox holds of each trace, and of each registry.
-
-What changes the state of a contribution, and where that is written:
-
-- The registry's answer, in `registry/contributions.py`: it took a `pending` one (`sent`),
-  will never take it (`dead`), or deleted one whose withdrawal was asked (`withdrawn`).
-- A verdict, in `store/outbox_queries.py`. If the run no longer passes, and the registry never
-  received it, it is `withdrawn`; else `withdraw_asked` is set, and the sender has the registry
-  delete it (`ask_withdrawal`). If the run passes again, it is `pending` (`take_back_withdrawal`).
-  If the run still passes, it is `pending` with its new text (`renew`).
-- A person, in `cli/commands/`: `outbox retry` makes a `dead` one `pending`, `withdraw` makes any
-  one `withdrawn` for good, `outbox drop` removes one.
-"""
+"""`Contribution`: one trace on its way to a registry; `Standing`: what that registry allows."""
 
 from __future__ import annotations
 
@@ -97,7 +85,6 @@ class Standing:
         registry: The registry's URL.
         key_id: An identifier of the API key that does not reveal the key.
         quiet_until: When the quiet period ends, in UTC; nothing is sent before.
-        quiet_s: How long the quiet period was when it began, in seconds.
         quiet_reason: Why there is a quiet period.
         stopped: Whether the quiet period is there because the registry refused the key or the URL.
         failures: Number of attempts in a row that got no usable answer.
@@ -110,7 +97,6 @@ class Standing:
     registry: str
     key_id: str
     quiet_until: datetime | None = None
-    quiet_s: float = 0.0
     quiet_reason: str | None = None
     stopped: bool = False
     failures: int = 0

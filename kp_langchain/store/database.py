@@ -7,25 +7,22 @@ of it is in the query modules, which `kp_langchain.store.sql` loads.
 from __future__ import annotations
 
 import logging
-import os
-import threading
 import time
 import weakref
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from kp_langchain._forksafe import ForkSafeLock
+from kp_langchain._forksafe import ForkSafeLock, leave_in_child
 from kp_langchain.errors import StoreError
 from kp_langchain.store import sql
-from kp_langchain.store.location import Location
 
 if TYPE_CHECKING:
     import sqlalchemy as sa
 
     from kp_langchain.store.engine import OpenDatabase
-    from kp_langchain.store.sole_sender import LockFile
+    from kp_langchain.store.location import Location
 
 log = logging.getLogger("kp_langchain")
 
@@ -70,10 +67,8 @@ class Database:
         self._open_database: OpenDatabase | None = None
         self._dispose: weakref.finalize[..., Any] | None = None
         self._was_open = False
-        # The lock files of this process's senders, by thread.
-        self._sender_locks: dict[int, LockFile] = {}
         self._expired_dropped_at = float("-inf")
-        _databases.add(self)
+        leave_in_child(self)
 
     def __repr__(self) -> str:
         return f"Database({str(self.location)!r})"
@@ -89,11 +84,11 @@ class Database:
             MissingExtraError: The PostgreSQL driver cannot be loaded.
             StoreError: The database cannot be opened.
         """
-        with sql.driver_errors.as_store_errors(self.location, "open"), self._lock:
+        with sql.engine.as_store_errors(self.location, "open"), self._lock:
             if self._open_database is not None:
                 self._abandon_if_files_lost(self._open_database)
             if self._open_database is None:
-                database = self._open_database = sql.engine.open_database(self.location)
+                database = self._open_database = sql.engine.kind_of(self.location)(self.location)
                 self._dispose = weakref.finalize(self, database.engine.dispose)
                 if database.is_new and self._was_open:
                     self._warn("lost its tables; their data is lost, and new ones are created")
@@ -127,12 +122,10 @@ class Database:
         Raises:
             ConfigError: The URL cannot be read.
             MissingExtraError: The PostgreSQL driver cannot be loaded.
-            StoreError: The database cannot be opened or written, its files were lost meanwhile, or
-                this thread is a sender whose lock file was deleted.
+            StoreError: The database cannot be opened or written, or its files were lost meanwhile.
         """
         with self._using("write") as database:
-            self._check_sender_lock()
-            with sql.engine.write_transaction(database.engine) as connection:
+            with database.write_transaction() as connection:
                 yield connection
                 self._drop_expired_bodies(connection)
             loss = database.describe_file_loss()
@@ -153,27 +146,6 @@ class Database:
             is_complete = database.compact()
             return Compaction(before, database.size_bytes(), is_complete)
 
-    @contextmanager
-    def sending(self, timeout_s: float) -> Iterator[bool]:
-        """Be the only sender of this database inside the block.
-
-        Args:
-            timeout_s: Seconds to wait for another sender to finish.
-
-        Yields:
-            Whether this is the only sender; if False, another one is at work.
-
-        Raises:
-            ConfigError: The URL cannot be read.
-            MissingExtraError: The PostgreSQL driver cannot be loaded.
-            StoreError: The database cannot be opened, or the lock file cannot be written.
-        """
-        engine = self.open().engine
-        with ExitStack() as stack:
-            with sql.driver_errors.as_store_errors(self.location, "write"):
-                is_held = self._enter_sender_lock(stack, engine, timeout_s)
-            yield is_held
-
     def has_lost_files(self) -> bool:
         """Return whether it is open, and its files were deleted, moved or replaced since."""
         database = self._open_database
@@ -183,23 +155,22 @@ class Database:
         """Import what the first use needs, which takes 0.2 s once a process; open nothing."""
         sql.load(with_postgres=self.location.path is None)
 
-    def leave_connections_to_parent(self) -> None:
+    def leave_to_parent(self) -> None:
         """Start without connections in a forked child; those inherited belong to the parent."""
         if self._dispose is not None:
             self._dispose.detach()
         if self._open_database is not None:
             _inherited_engines.append(self._open_database.engine)
         self._open_database = self._dispose = None
-        self._sender_locks = {}
 
     @contextmanager
     def _using(self, purpose: str) -> Iterator[OpenDatabase]:
         database = self.open()
-        with sql.driver_errors.as_store_errors(self.location, purpose):
+        with sql.engine.as_store_errors(self.location, purpose):
             try:
                 yield database
             except Exception as error:
-                if sql.driver_errors.is_missing_table(error):
+                if sql.engine.is_missing_table(error):
                     with self._lock:
                         if self._open_database is database:
                             self._release()  # opening it again creates the tables, if all are gone
@@ -210,10 +181,7 @@ class Database:
         if loss is None:
             return
         self._warn(f"{loss}; it is reopened or recreated, and data may be missing")
-        if not database.abandon():
-            self._warn(
-                f"{loss}; the last writes are lost, because another process keeps reading it"
-            )
+        database.abandon()
         self._release()
         self._was_open = False
 
@@ -235,37 +203,10 @@ class Database:
         if queries.drop_expired_bodies(connection) >= queries.MOST_EXPIRED_AT_ONCE:
             self._expired_dropped_at = float("-inf")  # more are left for the next transaction
 
-    def _enter_sender_lock(self, stack: ExitStack, engine: sa.Engine, timeout_s: float) -> bool:
-        path = self.location.path
-        if path is None:
-            return stack.enter_context(sql.sole_sender.server_lock(engine, timeout_s))
-        lock = stack.enter_context(sql.sole_sender.file_lock(path, timeout_s))
-        if lock is None:
-            return False
-        thread = threading.get_ident()
-        self._sender_locks[thread] = lock
-        stack.callback(self._sender_locks.pop, thread, None)
-        return True
 
-    def _check_sender_lock(self) -> None:
-        lock = self._sender_locks.get(threading.get_ident())
-        if lock is not None and lock.is_lost():
-            raise StoreError(
-                f"cannot continue sending from {self.location}: the lock file {lock.path} was "
-                "deleted, so another process may send at the same time; try again"
-            )
-
-
-_databases: weakref.WeakSet[Database] = weakref.WeakSet()
 # Engines of the parent process. SQLite forbids even closing a connection on the other side of a
 # fork, so they are kept here for good instead of being disposed of.
 _inherited_engines: list[sa.Engine] = []
 
 
-def _after_fork() -> None:
-    for database in list(_databases):
-        database.leave_connections_to_parent()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
+# ------------------------------------------------------------------ where it is

@@ -1,4 +1,4 @@
-"""Deletes runs, with all that belongs to them, from a store."""
+"""Deletes runs with all that belongs to them, and what a store no longer needs."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from kp_langchain._forksafe import allow_forks
 from kp_langchain.errors import ConfigError
 from kp_langchain.store import sql
+from kp_langchain.store.paused_runs import PausedRuns
 from kp_langchain.store.verdicts import ambiguous_id, unknown_run
 
 if TYPE_CHECKING:
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from kp_langchain.store.database import Database
     from kp_langchain.store.run_filters import RunFilters
+    from kp_langchain.store.stored_memory import StoredMemory
 
 # The traces of one transaction, which other writers wait for, and their turn after it.
 _BATCH_SIZE = 250
@@ -49,6 +50,26 @@ class Deletion:
         return len(self.trace_ids) + len(self.unscored) + len(self.paused)
 
 
+@dataclass(frozen=True, slots=True)
+class Pruning:
+    """What a store no longer needed, and no longer has.
+
+    Attributes:
+        expired_traces: Traces of runs that did not pass, after their `keep_days`.
+        expired_pauses: What runs recorded that waited too long for a human.
+        contributions: Contributions of deleted runs that no registry has.
+        remembered: Traces beyond those that novelty is measured against.
+        leftovers: Tags, verdicts and the like of runs that another program deleted, and what recall
+            noted of traces that are gone.
+    """
+
+    expired_traces: int
+    expired_pauses: int
+    contributions: int
+    remembered: int
+    leftovers: int
+
+
 def plan(database: Database, filters: RunFilters, *, keep: int = 0) -> Deletion:
     """Return what filters select, without deleting it.
 
@@ -64,11 +85,11 @@ def plan(database: Database, filters: RunFilters, *, keep: int = 0) -> Deletion:
     """
     if keep < 0:
         raise ConfigError(f"keep={keep} must not be negative")
-    if not keep and not sql.run_conditions.selecting(filters):
+    if not keep and not sql.run_lists.selecting(filters):
         raise ConfigError(
             "a deletion needs ids or conditions; to delete every run: until=datetime.now(UTC)"
         )
-    queries, conditions = sql.deletion_queries, sql.run_conditions
+    queries, conditions = sql.deletion_queries, sql.run_lists
     with database.reading() as connection:
         domains = queries.matching(connection, conditions.conditions_of(filters), skip=keep)
         unscored, paused = [], []
@@ -129,6 +150,30 @@ def carry_out(database: Database, deletion: Deletion) -> None:
             sql.deletion_queries.delete_paused(connection, batch)
 
 
+def prune(database: Database, memory: StoredMemory) -> Pruning:
+    """Remove what a store no longer needs.
+
+    Args:
+        database: The database of the store.
+        memory: A novelty memory with the bounds that are in force.
+
+    Raises:
+        StoreError: The database cannot be read or written.
+    """
+    expired_traces = _drop_expired_traces(database)
+    with database.writing() as connection:
+        contributions = sql.outbox_queries.remove_finished_of_deleted(connection)
+    with database.writing() as connection:
+        leftovers = sql.deletion_queries.delete_leftovers(connection)
+    return Pruning(
+        expired_traces,
+        PausedRuns(database).drop_expired(),
+        contributions,
+        memory.prune_all(),
+        leftovers,
+    )
+
+
 def _deletion(
     connection: sa.Connection,
     domains: Mapping[str, str],
@@ -150,5 +195,14 @@ def _batches(keys: Sequence[str]) -> Iterator[Sequence[str]]:
 
 def _let_others_write() -> None:
     # Who waits for the file polls: without a pause it would hardly ever find it free.
-    with allow_forks():
-        time.sleep(_OTHERS_TURN_S)
+    time.sleep(_OTHERS_TURN_S)
+
+
+def _drop_expired_traces(database: Database) -> int:
+    number = 0
+    while True:
+        with database.writing() as connection:
+            dropped = sql.run_queries.drop_expired_bodies(connection)
+        number += dropped
+        if dropped < sql.run_queries.MOST_EXPIRED_AT_ONCE:
+            return number

@@ -9,40 +9,28 @@ import sqlalchemy as sa
 
 from kp_langchain.schema import TRACE_ID_PREFIX
 from kp_langchain.store import outbox_queries
-from kp_langchain.store.inserts import insert_into
 from kp_langchain.store.rows import clean_name
-from kp_langchain.store.run_conditions import Conditions, order
+from kp_langchain.store.run_lists import Conditions, order
 from kp_langchain.store.run_queries import begins
 from kp_langchain.store.tables import (
     bodies,
-    counts,
     external_traces,
     jobs,
     outbox,
     paused_runs,
     pulled_units,
-    recall_entries,
-    remembered,
-    run_entries,
     runs,
     scores,
     shown_traces,
+    vectors,
     verdicts,
 )
-from kp_langchain.store.watermark import DELETIONS
+from kp_langchain.store.vector_queries import DELETIONS, count_up
 
 # What belongs to a run, by its trace id; `outbox` has rules of its own.
-_WRITTEN_WITH_RUNS = (
-    bodies, scores, run_entries, verdicts, external_traces, shown_traces,
-)  # fmt: skip
-_TABLES = (*_WRITTEN_WITH_RUNS, recall_entries, remembered, runs)
-_COUNT = sa.select(counts.c.number).where(counts.c.name == DELETIONS)
+_WRITTEN_WITH_RUNS = (bodies, scores, verdicts, external_traces, shown_traces)
+_TABLES = (*_WRITTEN_WITH_RUNS, vectors, runs)
 _c = runs.c
-
-
-def deletions(connection: sa.Connection) -> int:
-    """Return how often runs were deleted; a higher number than before means that some were."""
-    return connection.scalar(_COUNT) or 0
 
 
 def matching(connection: sa.Connection, conditions: Conditions, *, skip: int = 0) -> dict[str, str]:
@@ -103,12 +91,13 @@ def delete(connection: sa.Connection, trace_ids: Sequence[str], now: datetime) -
 def delete_leftovers(connection: sa.Connection) -> int:
     """Delete what belongs to traces that the store no longer has; return the number of rows."""
     of_runs = [(table, ~_has(runs, table.c.trace_id)) for table in _WRITTEN_WITH_RUNS]
+    of_runs.append((vectors, (vectors.c.kind == "run") & ~_has(runs, vectors.c.trace_id)))
     # Units of registries are recalled as well.
     of_traces = [
-        (table, ~_has(runs, column) & ~_has(pulled_units, column))
-        for table, column in (
-            (recall_entries, recall_entries.c.trace_id),
-            (shown_traces, shown_traces.c.shown_id),
+        (table, is_meant & ~_has(runs, column) & ~_has(pulled_units, column))
+        for table, column, is_meant in (
+            (vectors, vectors.c.trace_id, vectors.c.kind == "task"),
+            (shown_traces, shown_traces.c.shown_id, sa.true()),
         )
     ]
     return sum(
@@ -128,8 +117,4 @@ def delete_paused(connection: sa.Connection, places: Sequence[str]) -> None:
 
 def note_deletion(connection: sa.Connection) -> None:
     """Count a deletion, so that other processes forget what was deleted."""
-    insert = insert_into(counts, connection.dialect.name)
-    add_one = insert.on_conflict_do_update(
-        index_elements=[counts.c.name], set_={"number": counts.c.number + 1}
-    )
-    connection.execute(add_one, [{"name": DELETIONS, "number": 1}])
+    count_up(connection, DELETIONS)

@@ -1,49 +1,100 @@
-"""Opens the database behind a store: its engine, its schema, its files. Loads SQLAlchemy."""
+"""An open database of one of two kinds, and what its drivers' errors mean. Loads SQLAlchemy."""
 
 from __future__ import annotations
 
+import re
 import sqlite3
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
-from dataclasses import dataclass
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from importlib import import_module
+from pathlib import Path
+from typing import Any, ClassVar
 
 import sqlalchemy as sa
+from sqlalchemy.exc import SQLAlchemyError
 
-from kp_langchain.errors import MissingExtraError, StoreError
-from kp_langchain.store import schema_version, sqlite
+from kp_langchain.config import mask_password
+from kp_langchain.errors import KPError, MissingExtraError, StoreError
 from kp_langchain.store.location import Location
-from kp_langchain.store.sqlite_files import OpenFiles, identity, make_database_file
-from kp_langchain.store.tables import SCHEMA_VERSION
+from kp_langchain.store.tables import (
+    EARLIER_VERSION_TABLE,
+    SCHEMA_VERSION,
+    VERSION_TABLE,
+    metadata,
+)
 
-_OPEN_ATTEMPTS = 5
+IS_WRITE = "kp_is_write"
+"""The execution option of a connection whose transaction is going to write."""
+
+_FILE = "give a path in a folder you may write to"
+_MISSING_SQLSTATES = ("42P01", "3F000")  # of a table, of a schema
+_VERSIONS = sa.Table(
+    VERSION_TABLE, sa.MetaData(), sa.Column("version", sa.String(), primary_key=True)
+)
 
 
-@dataclass(frozen=True, slots=True)
-class OpenDatabase:
-    """An open database.
+class OpenDatabase(ABC):
+    """An open database, with its tables. What differs between the two kinds is in its subclasses.
+
+    Args:
+        location: Where it is.
 
     Attributes:
         engine: The SQLAlchemy engine, which holds its connections.
-        files: The files of a SQLite database; None for PostgreSQL.
         is_new: Whether opening it created its tables.
+
+    Raises:
+        ConfigError: The URL cannot be read.
+        StoreError: The schema has another version, or belongs to another program.
+        sqlalchemy.exc.SQLAlchemyError, sqlite3.Error, OSError: The database cannot be opened.
     """
 
-    engine: sa.Engine
-    files: OpenFiles | None
-    is_new: bool
+    CREATION_LOCK: ClassVar[sa.Select[Any] | None] = None
+    """Keeps other processes from creating the tables until the transaction ends."""
+    EXPLANATIONS: ClassVar[Mapping[str, str]]
+    """Cause and remedy of a driver's error, by a pattern of its message in lower case."""
+
+    def __init__(self, location: Location) -> None:
+        self.engine = self._new_engine(location)
+        try:
+            with self.engine.connect() as connection:
+                version = _read_version(connection)
+            if version != SCHEMA_VERSION:
+                with self.write_transaction() as connection:
+                    if self.CREATION_LOCK is not None:
+                        connection.execute(self.CREATION_LOCK)
+                    _create_tables(connection, location)
+        except BaseException:
+            self.engine.dispose()
+            raise
+        self.is_new = version is None
+
+    @contextmanager
+    def write_transaction(self) -> Iterator[sa.Connection]:
+        """Yield a connection in a write transaction: committed at the end, undone by an exception.
+
+        Raises:
+            sqlalchemy.exc.SQLAlchemyError, sqlite3.Error: The database cannot be written.
+        """
+        with self.engine.connect() as connection:
+            connection = connection.execution_options(**{IS_WRITE: True})
+            with connection.begin():
+                yield connection
 
     def describe_file_loss(self) -> str | None:
-        """Return what happened to its files, as a predicate ("was deleted"); None for nothing."""
-        return self.files.describe_loss() if self.files else None
+        """Return what happened to its file, as a predicate ("was deleted"); None for nothing."""
+        return None
 
+    def abandon(self) -> None:
+        """Close it after its file was lost."""
+        self.engine.dispose()
+
+    @abstractmethod
     def size_bytes(self) -> int:
         """Return the size of the database, the write-ahead log of a SQLite file included."""
-        if self.files:
-            return self.files.size_bytes()
-        from kp_langchain.store import postgres
 
-        return postgres.size_bytes(self.engine)
-
+    @abstractmethod
     def compact(self) -> bool:
         """Give back the room of deleted rows.
 
@@ -53,103 +104,123 @@ class OpenDatabase:
         Raises:
             sqlalchemy.exc.SQLAlchemyError, sqlite3.Error: The database is busy, or has no room.
         """
-        if self.files:
-            return sqlite.compact(self.engine)
-        from kp_langchain.store import postgres
 
-        postgres.vacuum(self.engine)
-        return True
-
-    def abandon(self) -> bool:
-        """Close a database that lost files, and save what only its log holds.
-
-        Returns:
-            False if that could not be saved because other processes kept reading the database.
-        """
-        is_saved = True
-        if self.files:
-            self.files.move_log_to_database()
-            if self.files.has_only_copy_of_log:
-                # The database file may only have been moved. SQLite does not copy the log into
-                # such a file when it is closed.
-                with suppress(sa.exc.SQLAlchemyError, sqlite3.Error):
-                    is_saved = sqlite.copy_log_into_database(self.engine)
-            # Before closing: afterwards another process's new log may have the same identity.
-            self.files.remove_orphans()
-        self.engine.dispose()
-        return is_saved
+    @abstractmethod
+    def _new_engine(self, location: Location) -> sa.Engine:
+        """Return an engine; nothing is connected yet."""
 
 
-def open_database(location: Location) -> OpenDatabase:
-    """Open `location`, and create its schema or bring it up to date.
+def kind_of(location: Location) -> type[OpenDatabase]:
+    """Return the class of the database at a location.
 
     Raises:
-        ConfigError: The URL cannot be read.
         MissingExtraError: The PostgreSQL driver cannot be loaded.
-        StoreError: The schema is newer than this package or belongs to another program, or another
-            program keeps replacing the file.
-        sqlalchemy.exc.SQLAlchemyError, sqlite3.Error, OSError: The database cannot be opened.
     """
-    if location.path is None:
-        return _prepare(_postgres_engine(location), location)
-    for _ in range(_OPEN_ATTEMPTS):
-        make_database_file(location.path)
-        file = identity(location.path)
-        database = _prepare(sqlite.new_engine(location.path), location)
-        if database.files and database.files.database == file:
-            return database
-        database.engine.dispose()
-    raise StoreError(
-        f"cannot open the trace store at {location}: another program keeps replacing its file; "
-        "stop that program, or give another path"
-    )
-
-
-@contextmanager
-def write_transaction(engine: sa.Engine) -> Iterator[sa.Connection]:
-    """Yield a connection in a write transaction: committed at the end, undone by an exception.
-
-    Raises:
-        sqlalchemy.exc.SQLAlchemyError, sqlite3.Error: The database cannot be written.
-    """
-    with engine.connect() as connection:
-        connection = connection.execution_options(**{sqlite.IS_WRITE: True})
-        with connection.begin():
-            yield connection
-
-
-def _prepare(engine: sa.Engine, location: Location) -> OpenDatabase:
-    path = location.path
+    # By name, because these modules import this one.
+    if location.path is not None:
+        return import_module("kp_langchain.store.sqlite").SqliteDatabase  # type: ignore[no-any-return]
     try:
-        if path:
-            sqlite.use_write_ahead_log(engine)
-        with engine.connect() as connection:
-            version = schema_version.read_version(connection)
-        if version != SCHEMA_VERSION:
-            with write_transaction(engine) as connection, _migration_lock(connection):
-                schema_version.bring_up_to_date(connection, location)
-        files = OpenFiles(path) if path else None
-    except BaseException:
-        engine.dispose()
-        raise
-    if files:
-        sa.event.listen(engine, "close", lambda *_: files.expect_new_log())
-    return OpenDatabase(engine, files, is_new=version is None)
-
-
-def _postgres_engine(location: Location) -> sa.Engine:
-    try:
-        from kp_langchain.store import postgres
+        return import_module("kp_langchain.store.postgres").PostgresDatabase  # type: ignore[no-any-return]
     except ImportError as error:
         raise MissingExtraError(
             f"the psycopg driver cannot be loaded ({error}): pip install 'kp-langchain[postgres]'"
         ) from error
-    return postgres.new_engine(location)
 
 
-def _migration_lock(connection: sa.Connection) -> AbstractContextManager[None]:
-    if connection.dialect.name != "postgresql":
-        return nullcontext()  # a SQLite file has one writer at a time anyway
-    from kp_langchain.store import postgres
+# ------------------------------------------------------------------ tables
 
-    return postgres.migration_lock(connection)
+
+def _read_version(connection: sa.Connection) -> str | None:
+    """Return the schema version of a database; None if it has none of our tables yet."""
+    inspector = sa.inspect(connection)
+    if inspector.has_table(VERSION_TABLE):
+        version: str | None = connection.scalar(sa.select(_VERSIONS.c.version))
+        return version
+    return "10" if inspector.has_table(EARLIER_VERSION_TABLE) else None
+
+
+def _create_tables(connection: sa.Connection, location: Location) -> None:
+    """Create the tables, unless another process has created them meanwhile."""
+    version = _read_version(connection)
+    if version == SCHEMA_VERSION:
+        return
+    if version is not None:
+        is_newer = version.isdecimal() and int(version) > int(SCHEMA_VERSION)
+        remedy = "upgrade it: pip install -U kp-langchain" if is_newer else "give another database"
+        raise StoreError(
+            f"the trace store at {location} has schema version {version}, and this kp-langchain "
+            f"reads only version {SCHEMA_VERSION}; {remedy}"
+        )
+    inspector = sa.inspect(connection)
+    for name in metadata.tables:
+        if inspector.has_table(name):
+            raise StoreError(
+                f"the database at {location} has a table {name!r} that is not kp-langchain's; "
+                "give it a database of its own"
+            )
+    metadata.create_all(connection, checkfirst=False)
+    _VERSIONS.create(connection)
+    connection.execute(_VERSIONS.insert().values(version=SCHEMA_VERSION))
+
+
+# ------------------------------------------------------------------ errors
+
+
+@contextmanager
+def as_store_errors(location: Location, purpose: str) -> Iterator[None]:
+    """Raise errors of the drivers and the file system as `StoreError`.
+
+    Args:
+        location: The database, for messages.
+        purpose: What the block does with it: `open`, `read` or `write`.
+
+    Raises:
+        StoreError: A driver, or the file system, raised an error inside the block.
+    """
+    try:
+        yield
+    except KPError:
+        raise
+    except (SQLAlchemyError, sqlite3.Error, OSError, ValueError) as error:
+        explanation = _explain(error, location)
+        raise StoreError(
+            f"cannot {purpose} the trace store at {location}: {explanation}"
+        ) from error
+
+
+def is_missing_table(error: Exception) -> bool:
+    """Return whether `error` says that a table is missing."""
+    original = getattr(error, "orig", None)
+    return (
+        "no such table" in str(original)
+        or getattr(original, "sqlstate", None) in _MISSING_SQLSTATES
+    )
+
+
+def _explain(error: Exception, location: Location) -> str:
+    """Return what an error means for the user of the store: the cause, and a remedy."""
+    if isinstance(error, OSError) and location.path:
+        return _explain_file_error(error, location.path)
+    original = getattr(error, "orig", None) or error
+    text = mask_password(str(original)).strip() or type(original).__name__
+    cause = text.splitlines()[0]
+    if isinstance(error, ValueError) and location.path:
+        return f"{cause}; {_FILE}"
+    if is_missing_table(error):
+        return (
+            f"a table is missing ({cause}); try again: if all tables are missing, they are "
+            "created; otherwise restore the database from a backup"
+        )
+    for pattern, explanation in kind_of(location).EXPLANATIONS.items():
+        if re.search(pattern, text.lower()):
+            return explanation
+    return f"{cause}; see the cause below"
+
+
+def _explain_file_error(error: OSError, path: Path) -> str:
+    if isinstance(error, IsADirectoryError):
+        return f"it is a folder; give a file's path, such as {path / 'traces.db'}"
+    where = error.filename or path
+    if isinstance(error, FileExistsError | NotADirectoryError):
+        return f"{where} lies in or is a file, not a folder; {_FILE}"
+    return f"{where}: {error.strerror or error}; {_FILE}"

@@ -7,48 +7,35 @@ the run by the policy that is written with it.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
-from uuid import UUID, uuid4
+from uuid import UUID
 
 from kp_langchain._logging import describe_error, warn_once
 from kp_langchain.gate.run import Run
 from kp_langchain.gate.scored_trace import ScoredTrace, may_contribute
-from kp_langchain.gate.twins import KeptTrace
 from kp_langchain.schema import ReasoningTrace
 from kp_langchain.store import sql
-from kp_langchain.store.kept_traces import entry_row, replace_kept
-from kp_langchain.store.notes import redact_note
+from kp_langchain.store.jobs import JUDGE, Jobs
 from kp_langchain.store.rows import (
     body_of,
     contribution_of,
     json_text,
-    judged_columns,
-    recorded_row,
     trace_key,
 )
-from kp_langchain.store.verdicts import keys_of, rejudge_stored
+from kp_langchain.store.run_columns import judged_columns, keys_of, recorded_row
+from kp_langchain.store.vectors import replace_kept, run_row
+from kp_langchain.store.verdicts import redact_note, rejudge_stored
 from kp_langchain.verdict import Verdict, counting
 
 if TYPE_CHECKING:
     import sqlalchemy as sa
 
-    from kp_langchain.gate.external_trace import ExternalTrace
-    from kp_langchain.gate.shown_trace import ShownTrace
+    from kp_langchain.gate.run import ExternalTrace, ShownTrace
     from kp_langchain.store.database import Database
     from kp_langchain.store.rows import JsonText
-
-JUDGE = "judge"
-"""The kind of the jobs that judge a run."""
-
-LEASE_S = 30.0
-"""For how long a process has a job, unless it renews the lease."""
-
-MOST_TAKEN = 200
-"""The most jobs that are taken over at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,15 +55,18 @@ class Journal:
 
     Args:
         database: The database of the store.
+
+    Attributes:
+        jobs: The jobs of that store, as this process does them.
     """
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        self._owner = uuid4().hex  # of the leases of this process
+        self.jobs = Jobs(database)
 
     def record(self, runs: Sequence[Run]) -> None:
         """Write runs that are not judged yet, each with a leased job; one transaction."""
-        rows, bodies, jobs, until = [], [], [], time.time() + LEASE_S
+        rows, bodies, jobs = [], [], []
         for run in runs:
             body = body_of(run.trace)
             row = recorded_row(run, body, "recorded")
@@ -84,25 +74,21 @@ class Journal:
             rows.append(row)
             if body is not None:
                 bodies.append({"trace_id": trace_id, "trace": body})
-            jobs.append(
-                {
-                    "kind": JUDGE,
-                    "key": trace_id,
-                    "due_at": 0.0,
-                    "attempts": 0,
-                    "lease_until": until,
-                    "owner": self._owner,
-                    "body": json_text(run.evidence()),
-                }
-            )
+            jobs.append(self.jobs.leased_row(JUDGE, trace_id, json_text(run.evidence())))
         with self._database.writing() as connection:
             sql.journal_queries.record(connection, rows, bodies, jobs)
             _write_surroundings(connection, runs)
 
-    def settle(self, judged: Sequence[ScoredTrace]) -> list[tuple[ScoredTrace, ScoredTrace | None]]:
+    def settle(
+        self, judged: Sequence[ScoredTrace], tools: Collection[str] = ()
+    ) -> list[tuple[ScoredTrace, ScoredTrace | None]]:
         """Write what was decided on recorded runs; one transaction.
 
         Runs that were deleted meanwhile, or whose lease another process has taken, are left out.
+
+        Args:
+            judged: The runs.
+            tools: The names of the tools that this process sends their scores to.
 
         Returns:
             The runs that were written, each with the same run as it is after a verdict that came
@@ -110,7 +96,7 @@ class Journal:
         """
         by_key = {trace_key(one.trace.id): one for one in judged}
         with self._database.writing() as connection:
-            mine = sql.journal_queries.end_jobs(connection, JUDGE, sorted(by_key), self._owner)
+            mine = sql.job_queries.end(connection, JUDGE, sorted(by_key), self.jobs.owner)
             runs = [by_key[key] for key in by_key if key in mine]
             if not runs:
                 return []
@@ -125,12 +111,19 @@ class Journal:
             )
             gone = [trace_key(one.trace.id) for one in runs if not one.keep_body]
             sql.run_queries.delete_bodies(connection, gone)
-            earlier = sql.verdict_queries.of_traces(connection, mine)
+            with_verdict = [key for key, has_verdict in mine.items() if has_verdict]
+            earlier = sql.run_queries.verdicts_on(connection, with_verdict)
             _write_consequences(connection, runs)
+            self._write_score_jobs(connection, runs, tools)
             return [(one, _apply_earlier(connection, one, earlier)) for one in runs]
 
-    def add(self, scored: Sequence[ScoredTrace]) -> None:
-        """Write judged runs, each in place of an earlier one with its id; one transaction."""
+    def add(self, scored: Sequence[ScoredTrace], tools: Collection[str] = ()) -> None:
+        """Write judged runs, each in place of an earlier one with its id; one transaction.
+
+        Args:
+            scored: The runs.
+            tools: As for `settle`.
+        """
         rows = [_rows_of(one) for one in scored]
         if not rows:
             return
@@ -143,32 +136,34 @@ class Journal:
                 {one.run["trace_id"]: one.trace for one in rows if one.trace is not None},
                 [one.breakdown for one in rows],
             )
-            sql.journal_queries.forget_jobs(
-                connection, JUDGE, [one.run["trace_id"] for one in rows]
-            )
+            trace_ids = [one.run["trace_id"] for one in rows]
+            sql.job_queries.forget(connection, JUDGE, trace_ids)
+            sql.vector_queries.remove(connection, "run", trace_ids)
             _write_surroundings(connection, scored)
             _write_consequences(connection, scored)
+            self._write_score_jobs(connection, scored, tools)
+
+    def _write_score_jobs(
+        self, connection: sa.Connection, runs: Sequence[ScoredTrace], tools: Collection[str]
+    ) -> None:
+        if rows := self.jobs.score_rows(runs, tools):
+            sql.job_queries.replace(connection, rows)
 
     def take_over(self) -> list[Run]:
-        """Lease the runs of processes that ended before they judged them; at most `MOST_TAKEN`.
+        """Lease the runs of processes that ended before they judged them; at most 200.
 
         A run that cannot be read is deleted, with a warning.
         """
-        now = time.time()
-        with self._database.reading() as connection:
-            if not sql.journal_queries.has_free(connection, JUDGE, now):
-                return []
+        evidence = {job["key"]: job["body"] for job in self.jobs.take(JUDGE)}
+        if not evidence:
+            return []
         with self._database.writing() as connection:
-            jobs = sql.journal_queries.take(
-                connection, JUDGE, self._owner, now=now, until=now + LEASE_S, limit=MOST_TAKEN
-            )
-            evidence = {job["key"]: job["body"] for job in jobs}
             rows = sql.journal_queries.recorded(connection, list(evidence))
-            shown = sql.shown_queries.of_runs(connection, list(evidence))
+            shown = sql.run_links.shown_of(connection, list(evidence))
             runs = []
             for row in rows:
                 trace_id = row["trace_id"]
-                external = sql.external_queries.of_trace(connection, trace_id)
+                external = sql.run_links.external_of(connection, trace_id)
                 run = _read_run(
                     evidence[trace_id], row, external=external, shown=shown.get(trace_id, ())
                 )
@@ -178,16 +173,6 @@ class Journal:
             if evidence:
                 sql.deletion_queries.delete(connection, list(evidence), datetime.now(UTC))
         return runs
-
-    def renew(self) -> None:
-        """Have this process keep its jobs for another `LEASE_S`."""
-        with self._database.writing() as connection:
-            sql.journal_queries.extend_leases(connection, self._owner, time.time() + LEASE_S)
-
-    def release(self) -> None:
-        """Let other processes have the jobs of this one, which is about to end."""
-        with self._database.writing() as connection:
-            sql.journal_queries.extend_leases(connection, self._owner, 0.0)
 
     def has_run(self, run_id: UUID) -> bool:
         """Return whether a run is stored, judged or not.
@@ -201,7 +186,7 @@ class Journal:
     def waiting(self) -> int:
         """Return the number of runs, of any process, that are not judged yet."""
         with self._database.reading() as connection:
-            return sql.journal_queries.count(connection, JUDGE)
+            return sql.job_queries.count(connection, JUDGE)
 
 
 def can_be_written(scored: ScoredTrace) -> bool:
@@ -234,11 +219,11 @@ def _breakdown_row(scored: ScoredTrace) -> dict[str, Any]:
 def _write_surroundings(connection: sa.Connection, runs: Sequence[Run | ScoredTrace]) -> None:
     """Write where other tracers recorded runs, and which examples they were shown."""
     keys = [trace_key(one.trace.id) for one in runs]
-    sql.external_queries.write(
+    sql.run_links.write_external(
         connection,
         [(key, one.external_traces) for key, one in zip(keys, runs, strict=True)],
     )
-    sql.shown_queries.write(
+    sql.run_links.write_shown(
         connection, [(key, one.shown) for key, one in zip(keys, runs, strict=True)]
     )
 
@@ -246,19 +231,11 @@ def _write_surroundings(connection: sa.Connection, runs: Sequence[Run | ScoredTr
 def _write_consequences(connection: sa.Connection, runs: Sequence[ScoredTrace]) -> None:
     """Write what follows from the decisions on runs that were just written."""
     by_key = {trace_key(one.trace.id): one for one in runs}
-    sql.entry_queries.remove(connection, by_key)
-    sql.entry_queries.write(
+    sql.vector_queries.write(
         connection,
-        [
-            entry_row(KeptTrace.of(one, one.entry))
-            for one in by_key.values()
-            if one.entry is not None and one.keep_body and one.trace.steps
-        ],
+        [run_row(one) for one in by_key.values() if one.keep_body and one.trace.steps],
     )
-    kept = [key for key, one in by_key.items() if one.decision == "kept"]
-    if kept:
-        sql.entry_queries.note_change(connection, kept)
-    sql.verdict_queries.add(
+    sql.run_queries.add_verdicts(
         connection,
         [
             (key, redact_note(one.verdict, level=one.trace.metadata.privacy_level))

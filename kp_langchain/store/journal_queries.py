@@ -1,4 +1,4 @@
-"""Queries that write runs, as they come and once they are judged, and on jobs. Loads SQLAlchemy."""
+"""Queries that write runs, as they come and once they are judged. Loads SQLAlchemy."""
 
 from __future__ import annotations
 
@@ -7,10 +7,9 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from kp_langchain.store.inserts import insert_or_ignore
+from kp_langchain.store.statements import insert_or_ignore
 from kp_langchain.store.tables import bodies, jobs, runs, scores
 
-_j = jobs.c
 _INSERT_SCORES = sa.insert(scores)
 
 
@@ -64,64 +63,11 @@ def _update_of(names: tuple[str, ...]) -> sa.Update:
     return _updates[names]
 
 
-def end_jobs(connection: sa.Connection, kind: str, keys: Collection[str], owner: str) -> set[str]:
-    """Delete the jobs of a kind that a process has; return the keys of those that it had."""
-    delete = sa.delete(jobs).where(_j.kind == kind, _j.key.in_(keys), _j.owner == owner)
-    return set(connection.scalars(delete.returning(_j.key)))
-
-
-def forget_jobs(connection: sa.Connection, kind: str, keys: Collection[str]) -> None:
-    """Delete the jobs of a kind, whoever has them."""
-    connection.execute(sa.delete(jobs).where(_j.kind == kind, _j.key.in_(keys)))
-
-
-def take(
-    connection: sa.Connection, kind: str, owner: str, *, now: float, until: float, limit: int
-) -> list[dict[str, Any]]:
-    """Lease the jobs of a kind that are due and that no process has; the oldest first.
-
-    Args:
-        connection: A write transaction.
-        kind: The kind.
-        owner: Who takes them.
-        now: The present time, in seconds since 1970.
-        until: The end of the lease.
-        limit: At most so many.
-    """
-    select = (
-        sa.select(jobs)
-        .where(_j.kind == kind, _j.due_at <= now, _j.lease_until < now)
-        .order_by(_j.due_at, _j.key)
-        .limit(limit)
-        .with_for_update(skip_locked=True)
-    )
-    rows = [dict(row) for row in connection.execute(select).mappings()]
-    if rows:
-        keys = [row["key"] for row in rows]
-        update = sa.update(jobs).where(_j.kind == kind, _j.key.in_(keys))
-        connection.execute(update.values(owner=owner, lease_until=until, attempts=_j.attempts + 1))
-    return rows
-
-
-def has_free(connection: sa.Connection, kind: str, now: float) -> bool:
-    """Return whether a job of a kind is due that no process has."""
-    select = sa.select(_j.key).where(_j.kind == kind, _j.due_at <= now, _j.lease_until < now)
-    return connection.scalar(select.limit(1)) is not None
-
-
-def extend_leases(connection: sa.Connection, owner: str, until: float) -> None:
-    """Have a process keep its jobs until a time; 0 gives them back."""
-    connection.execute(sa.update(jobs).where(_j.owner == owner).values(lease_until=until))
-
-
-def count(connection: sa.Connection, kind: str) -> int:
-    """Return the number of jobs of a kind."""
-    select = sa.select(sa.func.count()).select_from(jobs).where(_j.kind == kind)
-    return connection.scalar(select) or 0
-
-
 def recorded(connection: sa.Connection, trace_ids: Collection[str]) -> list[dict[str, Any]]:
-    """Return what the columns hold of runs that are not judged yet, each with its `trace`."""
+    """Return what the columns hold of runs that are not judged yet, each with its `trace`.
+
+    That is None where it was too large to be written.
+    """
     # No times, whose reading fails for all rows if one was changed outside.
     names = (
         "trace_id", "run_id", "task", "withheld", "dropped",
@@ -129,7 +75,7 @@ def recorded(connection: sa.Connection, trace_ids: Collection[str]) -> list[dict
     )  # fmt: skip
     select = (
         sa.select(*(runs.c[name] for name in names), bodies.c.trace)
-        .join(bodies, bodies.c.trace_id == runs.c.trace_id)
+        .outerjoin(bodies, bodies.c.trace_id == runs.c.trace_id)
         .where(runs.c.trace_id.in_(trace_ids), runs.c.state == "recorded")
     )
     return [dict(row) for row in connection.execute(select).mappings()]

@@ -1,23 +1,38 @@
 """`Outbox`: what passed the gate and goes to a registry, and how far each trace has come.
 
-A contribution enters in the transaction that writes its run (`TraceStore.add`). After that, one
-process at a time sends: the one that holds `sending`. A verdict, in any process, may change a
-contribution meanwhile; `begin` and `settle` take that into account.
+A contribution enters in the transaction that settles its run. After that, one process at a time
+sends: the one that has the lease of the job `send` (`Outbox.sending`). A verdict, in any process,
+may change a contribution meanwhile; `begin` and `settle` take that into account.
+
+What changes the state of a contribution, and where that is written:
+
+- The registry's answer, in `registry/sender.py`: it took a `pending` one (`sent`),
+  will never take it (`dead`), or deleted one whose withdrawal was asked (`withdrawn`).
+- A verdict, in `store/outbox_queries.py`. If the run no longer passes, and the registry never
+  received it, it is `withdrawn`; else `withdraw_asked` is set, and the sender has the registry
+  delete it (`ask_withdrawal`). If the run passes again, it is `pending` (`take_back_withdrawal`).
+  If the run still passes, it is `pending` with its new text (`renew`).
+- A person, in `cli/commands/`: `outbox retry` makes a `dead` one `pending`, `withdraw` makes any
+  one `withdrawn` for good, `outbox drop` removes one.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import fields
-from typing import Any
+from typing import TYPE_CHECKING
 
 from kp_langchain.errors import ConfigError, StoreError
 from kp_langchain.store import sql
 from kp_langchain.store.contribution import STATES, Contribution, Standing, State
-from kp_langchain.store.database import Database
+from kp_langchain.store.jobs import SEND, Jobs, Lease
+
+if TYPE_CHECKING:
+    from kp_langchain.store.database import Database
 
 _PATIENCE_S = 30.0
+_POLL_INTERVAL_S = 0.1
 
 
 class Outbox:
@@ -59,8 +74,7 @@ class Outbox:
         if state is not None and state not in STATES:
             raise ConfigError(f"{state!r} is not a state; give one of {', '.join(STATES)}")
         with self._database.reading() as connection:
-            rows = sql.outbox_queries.entries(connection, state, limit, offset)
-        return [Contribution(**row) for row in rows]
+            return sql.outbox_queries.entries(connection, state, limit, offset)
 
     def get(self, id: str) -> Contribution | None:  # noqa: A002 - as TraceStore.get
         """Return the contribution that `id` identifies, or None.
@@ -72,36 +86,31 @@ class Outbox:
             StoreError: It fits more than one; the message lists them.
         """
         with self._database.reading() as connection:
-            rows = sql.outbox_queries.find(connection, str(id))
-        if len(rows) > 1:
-            lines = "".join(f"\n  {row['trace_id']}  {row['state']}" for row in rows)
+            matches = sql.outbox_queries.find(connection, str(id))
+        if len(matches) > 1:
+            lines = "".join(f"\n  {one.trace_id}  {one.state}" for one in matches)
             raise StoreError(
                 f"{str(id)!r} may mean several; give more characters of the id:{lines}"
             )
-        return Contribution(**rows[0]) if rows else None
+        return matches[0] if matches else None
 
     def next_pending(self, registry: str) -> Contribution | None:
         """Return the contribution to send to `registry`, or withdraw from it, next; with body."""
         with self._database.reading() as connection:
-            row = sql.outbox_queries.next_pending(connection, registry)
-        return Contribution(**row) if row else None
+            return sql.outbox_queries.next_pending(connection, registry)
 
     def to_withdraw(self) -> list[Contribution]:
         """Return the contributions that are still to be withdrawn, without their bodies."""
         with self._database.reading() as connection:
-            rows = sql.outbox_queries.to_withdraw(connection)
-        return [Contribution(**row) for row in rows]
+            return sql.outbox_queries.to_withdraw(connection)
 
     def standing(self, registry: str, key_id: str) -> Standing:
         """Return the limits and failures of `registry` under the key `key_id`."""
         with self._database.reading() as connection:
-            row = sql.outbox_queries.standing(connection, registry, key_id)
-        if row is None:
-            return Standing(registry, key_id)
-        return Standing(**row | {"throttled_at": tuple(row["throttled_at"])})
+            return sql.outbox_queries.standing(connection, registry, key_id)
 
     def save(self, *changes: Contribution | Standing) -> None:
-        """Write contributions and standings in one transaction. Requires `sending`.
+        """Write contributions and standings in one transaction, within `changing`.
 
         This overwrites what a verdict changed of a contribution since it was read; `settle` does
         not.
@@ -109,60 +118,86 @@ class Outbox:
         with self._database.writing() as connection:
             for change in changes:
                 if isinstance(change, Contribution):
-                    sql.outbox_queries.overwrite(connection, _columns(change))
+                    sql.outbox_queries.overwrite(connection, change)
                 else:
-                    sql.outbox_queries.write_standing(connection, _columns(change))
+                    sql.outbox_queries.write_standing(connection, change)
 
-    def begin(self, unit: Contribution, standing: Standing, *, read: Contribution) -> bool:
-        """Record an attempt before it is made. Requires `sending`.
+    def begin(
+        self, unit: Contribution, standing: Standing, *, read: Contribution, lease: Lease
+    ) -> bool:
+        """Record an attempt before it is made.
 
         Args:
             unit: The contribution as the attempt leaves it.
             standing: The standing as the attempt leaves it.
             read: The contribution as it was read.
+            lease: The lease of `sending`, which is renewed for the attempt.
 
         Returns:
             False, and nothing is written, if a verdict changed the contribution since it was read.
+
+        Raises:
+            StoreError: The lease expired, and another process sends now.
         """
         with self._database.writing() as connection:
-            is_unchanged = sql.outbox_queries.begin(connection, _columns(unit), _columns(read))
+            lease.renew(connection)
+            is_unchanged = sql.outbox_queries.begin(connection, unit, read)
             if is_unchanged:
-                sql.outbox_queries.write_standing(connection, _columns(standing))
+                sql.outbox_queries.write_standing(connection, standing)
         return is_unchanged
 
-    def settle(self, unit: Contribution, *standings: Standing, read: Contribution) -> None:
-        """Write the result of an attempt; a verdict given meanwhile prevails. Requires `sending`.
+    def settle(
+        self,
+        unit: Contribution,
+        *standings: Standing,
+        read: Contribution,
+        lease: Lease | None = None,
+    ) -> None:
+        """Write the result of an attempt; a verdict given meanwhile prevails.
 
         Args:
             unit: The contribution as the answer leaves it.
             standings: The standing as the answer leaves it.
             read: The contribution as it was read before the attempt.
+            lease: The lease of `sending`.
+
+        Raises:
+            StoreError: The lease expired. The process that has it now asks the registry what came
+                of the attempt, and the result is not written.
         """
         with self._database.writing() as connection:
-            sql.outbox_queries.settle(connection, _columns(unit), _columns(read))
+            if lease is not None:
+                lease.renew(connection)
+            sql.outbox_queries.settle(connection, unit, read)
             for standing in standings:
-                sql.outbox_queries.write_standing(connection, _columns(standing))
+                sql.outbox_queries.write_standing(connection, standing)
 
     def remove(self, trace_id: str) -> None:
-        """Delete a contribution. Requires `sending`."""
+        """Delete a contribution, within `changing`."""
         with self._database.writing() as connection:
             sql.outbox_queries.remove(connection, trace_id)
 
     @contextmanager
-    def sending(self, timeout_s: float = 0.0) -> Iterator[bool]:
-        """Be the only sender of this store inside the block.
-
-        The lock is an open transaction, not an entry with an expiry: when its process dies it is
-        released at once, and clocks do not matter.
+    def sending(self, timeout_s: float = 0.0, *, lasts_s: float = 60.0) -> Iterator[Lease | None]:
+        """Be the only sender of this store inside the block: have the lease of its job `send`.
 
         Args:
             timeout_s: Seconds to wait for another sender to finish.
+            lasts_s: Seconds that the lease lasts, from each renewal on. That must be longer than a
+                request takes, and is how long others wait for a process that dies meanwhile.
 
         Yields:
-            Whether this is the only sender; if False, another one is at work.
+            The lease; None if another sender is at work.
         """
-        with self._database.sending(timeout_s) as is_held:
-            yield is_held
+        until = time.monotonic() + timeout_s
+        jobs = Jobs(self._database)
+        while (lease := jobs.lease_lasting(SEND, lasts_s)) is None and time.monotonic() < until:
+            time.sleep(_POLL_INTERVAL_S)
+        try:
+            yield lease
+        finally:
+            if lease is not None:
+                jobs.give_back(lease)
 
     @contextmanager
     def changing(self) -> Iterator[None]:
@@ -171,14 +206,10 @@ class Outbox:
         Raises:
             StoreError: Another process kept sending for that long.
         """
-        with self.sending(_PATIENCE_S) as is_held:
-            if not is_held:
+        with self.sending(_PATIENCE_S) as lease:
+            if lease is None:
                 raise StoreError(
                     f"another process has been sending from {self._database.location} for "
                     f"{_PATIENCE_S:.0f} s; try again when it has ended"
                 )
             yield
-
-
-def _columns(record: Contribution | Standing) -> dict[str, Any]:
-    return {field.name: getattr(record, field.name) for field in fields(record)}

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
 import sqlalchemy as sa
 
-from kp_langchain.store.inserts import insert_or_replace
+from kp_langchain.store.statements import insert_or_replace
 from kp_langchain.store.tables import paused_runs
 
 _c = paused_runs.c
-_half_columns = (_c.place, _c.half_id, _c.checkpoint_id, _c.paused_at, _c.body)
 
 
 def count(connection: sa.Connection) -> int:
@@ -20,16 +18,14 @@ def count(connection: sa.Connection) -> int:
     return connection.scalar(sa.select(sa.func.count()).select_from(paused_runs)) or 0
 
 
-def write(connection: sa.Connection, rows: Sequence[dict[str, Any]]) -> None:
-    """Insert rows; each replaces an earlier row with its `place`."""
-    if rows:
-        in_order = sorted(rows, key=lambda row: str(row["place"]))
-        connection.execute(insert_or_replace(paused_runs, connection.dialect.name), in_order)
+def write(connection: sa.Connection, row: dict[str, Any]) -> None:
+    """Insert a row; it replaces an earlier row with its `place`."""
+    connection.execute(insert_or_replace(paused_runs, connection.dialect.name), [row])
 
 
-def has_any(connection: sa.Connection, places: Sequence[str]) -> bool:
-    """Return whether a run waits in any of these places."""
-    return connection.scalar(sa.select(_c.place).where(_c.place.in_(places)).limit(1)) is not None
+def has(connection: sa.Connection, place: str) -> bool:
+    """Return whether a run waits in a place."""
+    return connection.scalar(sa.select(_c.place).where(_c.place == place)) is not None
 
 
 def has_expired(connection: sa.Connection, now: datetime) -> bool:
@@ -38,13 +34,12 @@ def has_expired(connection: sa.Connection, now: datetime) -> bool:
 
 
 def claim(connection: sa.Connection, place: str, now: datetime) -> dict[str, Any] | None:
-    """Delete the row of a place and return it; None if there is none, or it has expired."""
-    select = sa.select(*_half_columns).where(_c.place == place, _c.expires_at > now)
-    row = connection.execute(select.with_for_update()).mappings().first()
-    if row is None:
-        return None
-    connection.execute(sa.delete(paused_runs).where(_c.place == place))
-    return dict(row)
+    """Delete the row of a place and return its body; None if there is none, or it has expired."""
+    select = sa.select(_c.body).where(_c.place == place, _c.expires_at > now)
+    body: dict[str, Any] | None = connection.scalar(select.with_for_update())
+    if body is not None:
+        connection.execute(sa.delete(paused_runs).where(_c.place == place))
+    return body
 
 
 def forget(connection: sa.Connection, place: str, until: datetime) -> None:

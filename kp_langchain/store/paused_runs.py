@@ -9,34 +9,14 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from kp_langchain.run_keys import RunKeys
 from kp_langchain.store import sql
 from kp_langchain.store.database import Database
-from kp_langchain.store.rows import clean_name, json_text, key_columns
-
-
-@dataclass(frozen=True, slots=True)
-class FirstHalf:
-    """The redacted first half of a run that waits for a human.
-
-    Attributes:
-        place: Where it waits; see `paused_run_key`.
-        half_id: An id of this half, new with each pause.
-        checkpoint_id: LangGraph's id of the checkpoint that it is resumed from, if known.
-        paused_at: When the run paused, in UTC.
-        body: What was recorded, as JSON-like values.
-    """
-
-    place: str
-    half_id: str
-    checkpoint_id: str | None
-    paused_at: datetime
-    body: dict[str, Any]
+from kp_langchain.store.rows import clean_name, json_text
+from kp_langchain.store.run_columns import key_columns
 
 
 def paused_run_key(thread: str, domain: str, agent_id: str | None) -> str:
@@ -71,45 +51,53 @@ class PausedRuns:
         with self._database.reading() as connection:
             return sql.paused_queries.count(connection)
 
-    def put(self, halves: Iterable[FirstHalf], *, days: float, most: int) -> int:
-        """Write halves, each replacing an earlier one; then delete expired and excess ones.
+    def put(
+        self, place: str, body: dict[str, Any], *, paused_at: datetime, days: float, most: int
+    ) -> int:
+        """Write what a paused run recorded, in place of what waits there; then make room.
 
         Args:
-            halves: The halves.
-            days: The number of days after which they expire.
+            place: Where it waits; see `paused_run_key`.
+            body: What was recorded, redacted, as JSON-like values.
+            paused_at: When the run paused, in UTC.
+            days: The number of days after which it expires.
             most: The largest number that the store keeps; those that paused first are deleted.
 
         Returns:
-            The number of halves deleted because they expired or were too many.
+            The number of others deleted because they expired or were too many.
         """
         now = datetime.now(UTC)
-        rows = [_row(half, now + timedelta(days=days)) for half in halves]
+        keys = RunKeys() if not body["keys"] else RunKeys.from_dict(body["keys"])
+        row = {
+            "place": place,
+            "paused_at": paused_at,
+            "expires_at": now + timedelta(days=days),
+            "body": json_text(body),
+            "run_id": clean_name(body["run_id"].lower()),
+            "created_at": datetime.fromisoformat(body["started_at"]),
+            "domain": clean_name(body["domain"]),
+            **key_columns(keys),
+        }
         with self._database.writing() as connection:
-            sql.paused_queries.write(connection, rows)
+            sql.paused_queries.write(connection, row)
             n_expired = sql.paused_queries.drop_expired(connection, now)
             return n_expired + sql.paused_queries.drop_oldest(connection, most)
 
-    def claim(self, place: str) -> FirstHalf | None:
-        """Delete the half that waits in a place and return it; of several claims one succeeds."""
-        if not self._has_any([place]):
+    def claim(self, place: str) -> dict[str, Any] | None:
+        """Delete what waits in a place and return it; of several claims one succeeds."""
+        if not self._has(place):
             return None
         with self._database.writing() as connection:
-            row = sql.paused_queries.claim(connection, place, datetime.now(UTC))
-        return None if row is None else FirstHalf(**row)
+            return sql.paused_queries.claim(connection, place, datetime.now(UTC))
 
-    def forget(self, places: Mapping[str, datetime]) -> None:
-        """Delete the halves in these places that paused no later than the time given for each.
-
-        Args:
-            places: The latest time of a pause, in UTC, by place.
-        """
-        if self._has_any(list(places)):
+    def forget(self, place: str, until: datetime) -> None:
+        """Delete what waits in a place, if it paused no later than a time in UTC."""
+        if self._has(place):
             with self._database.writing() as connection:
-                for place, until in sorted(places.items()):
-                    sql.paused_queries.forget(connection, place, until)
+                sql.paused_queries.forget(connection, place, until)
 
     def drop_expired(self) -> int:
-        """Delete expired halves, and return their number."""
+        """Delete what has expired, and return the number of runs."""
         now = datetime.now(UTC)
         with self._database.reading() as connection:
             if not sql.paused_queries.has_expired(connection, now):
@@ -117,24 +105,8 @@ class PausedRuns:
         with self._database.writing() as connection:
             return sql.paused_queries.drop_expired(connection, now)
 
-    def _has_any(self, places: list[str]) -> bool:
+    def _has(self, place: str) -> bool:
         # Every new question in a thread asks this, and the answer is nearly always no; a read does
         # not wait for other writers of the file.
         with self._database.reading() as connection:
-            return sql.paused_queries.has_any(connection, places)
-
-
-def _row(half: FirstHalf, expires_at: datetime) -> dict[str, Any]:
-    body = half.body
-    keys = RunKeys() if not body["keys"] else RunKeys.from_dict(body["keys"])
-    return {
-        "place": half.place,
-        "half_id": half.half_id,
-        "checkpoint_id": half.checkpoint_id and clean_name(half.checkpoint_id),
-        "paused_at": half.paused_at,
-        "expires_at": expires_at,
-        "body": json_text(body),
-        "run_id": clean_name(body["run_id"].lower()),
-        "created_at": datetime.fromisoformat(body["started_at"]),
-        "domain": clean_name(body["domain"]),
-    } | key_columns(keys)
+            return sql.paused_queries.has(connection, place)

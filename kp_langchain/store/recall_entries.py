@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import json
-import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
+from kp_langchain.errors import StoreError
 from kp_langchain.store import sql
-from kp_langchain.store.remembered import content_of
-from kp_langchain.store.watermark import Watermark
+from kp_langchain.store.vectors import (
+    Follower,
+    content_of,
+    embedder_columns,
+    is_finite,
+    vector_of,
+)
 
 if TYPE_CHECKING:
     import numpy as np
@@ -19,13 +25,13 @@ if TYPE_CHECKING:
 
     from kp_langchain.embedding.identity import EmbedderIdentity
     from kp_langchain.store.database import Database
-    from kp_langchain.store.recall_queries import Eligibility, RecallRow
-
-UNREADABLE = "the trace cannot be read"
-"""Stands in `TaskEntry.planted` for a trace that could not be searched; it is never shown."""
+    from kp_langchain.store.vector_queries import Eligibility, Space
 
 MOST_TASKS = 10_000
 """Recall knows at most so many kept runs of a domain, the newest of each namespace."""
+
+UNREADABLE = "the trace cannot be read"
+"""Stands in `TaskEntry.planted` for a trace that could not be searched; it is never shown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,12 +51,13 @@ class TaskEntry:
 
 @dataclass(frozen=True, slots=True)
 class StoredTask:
-    """The task of a kept run, or of an admitted unit of a registry.
+    """The task of a run, or of an admitted unit of a registry.
 
     Attributes:
         trace_id: The id of its trace.
         objective: The task in words.
         namespace: Whose it is; None if every run of the domain may be shown it.
+        is_open: Whether it is kept and not withheld.
         stays_local: Whether only its secrets are redacted.
         is_own: Whether it is a run of this store, and not of a registry.
         is_stated: Whether a verdict states its success.
@@ -63,6 +70,7 @@ class StoredTask:
     trace_id: str
     objective: str
     namespace: str | None
+    is_open: bool
     stays_local: bool
     is_own: bool
     is_stated: bool
@@ -70,35 +78,6 @@ class StoredTask:
     confidence: float
     worth: float
     entry: TaskEntry | None
-
-
-class RecallState(NamedTuple):
-    """What a read of a domain's tasks is based on.
-
-    Attributes:
-        kept: Up to where the changes to what is kept were read.
-        newest_pulled: The number of the newest change to the units of registries.
-    """
-
-    kept: Watermark
-    newest_pulled: int
-
-
-@dataclass(frozen=True, slots=True)
-class RecallPage:
-    """What one read of the store returned.
-
-    Attributes:
-        state: The state of the store that it is based on.
-        tasks: The tasks of the domain; or those that are new or changed.
-        left: Ids of the traces that are no longer kept.
-        is_whole: Whether it has all tasks, not just what changed.
-    """
-
-    state: RecallState
-    tasks: list[StoredTask]
-    left: set[str]
-    is_whole: bool
 
 
 class RecallEntries:
@@ -113,50 +92,18 @@ class RecallEntries:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    def read(
-        self,
-        domain: str,
-        embedder: EmbedderIdentity,
-        scan_version: int,
-        *,
-        since: RecallState | None = None,
-    ) -> RecallPage | None:
-        """Return the tasks of a domain, or what changed.
+    def follow(
+        self, domain: str, embedder: EmbedderIdentity, scan_version: int
+    ) -> Follower[StoredTask]:
+        """Return a follower of the tasks of a domain; of what changed, some may not be open.
 
         Args:
             domain: The domain's exact name.
             embedder: The embedder whose vectors to read.
             scan_version: The version of the scan for planted instructions.
-            since: Return only what changed since this state, and None if nothing did. After a
-                deletion, or a change to the units of registries, all are returned.
         """
-        key = (embedder.model, embedder.revision)
-        with self._database.reading() as connection:
-            state = RecallState(
-                sql.entry_queries.watermark(connection),
-                sql.pulled_queries.newest_change(connection),
-            )
-            if state == since:
-                return None
-            rows = None
-            if (
-                since is not None
-                and since.kept.deletions == state.kept.deletions
-                and since.newest_pulled == state.newest_pulled
-            ):
-                rows = sql.recall_queries.rows_of(
-                    connection, domain, key, scan_version, since=since.kept, limit=MOST_TASKS
-                )
-            if rows is not None and len(rows) < MOST_TASKS:
-                tasks = [_task(row) for row in rows if row.is_kept]
-                left = {row.trace_id for row in rows if not row.is_kept}
-                return RecallPage(state, tasks, left, is_whole=False)
-            rows = sql.recall_queries.rows_of(
-                connection, domain, key, scan_version, since=None, limit=MOST_TASKS
-            )
-            tasks = [_task(row) for row in rows]
-            tasks += _admitted(connection, domain, key, scan_version, but={row[0] for row in rows})
-        return RecallPage(state, tasks, set(), is_whole=True)
+        read = partial(_read_tasks, domain, embedder, scan_version)
+        return Follower(self._database, read, with_pulled=True)
 
     def bodies(self, trace_ids: Collection[str]) -> dict[str, str]:
         """Return the traces of those that may be shown now, as the text of their JSON, by id.
@@ -167,9 +114,9 @@ class RecallEntries:
             trace_ids: Ids of traces.
         """
         with self._database.reading() as connection:
-            own = sql.recall_queries.bodies_to_show(connection, trace_ids)
+            own = sql.vector_queries.bodies_to_show(connection, trace_ids)
             others = [trace_id for trace_id in trace_ids if trace_id not in own]
-            pulled = sql.pulled_queries.bodies(connection, others) if others else {}
+            pulled = sql.pulled_queries.bodies_of(connection, others) if others else {}
         return own | pulled
 
     def eligibility(self, trace_ids: Collection[str]) -> dict[str, Eligibility]:
@@ -180,7 +127,7 @@ class RecallEntries:
                 is left out.
         """
         with self._database.reading() as connection:
-            return sql.recall_queries.eligibility(connection, trace_ids)
+            return sql.vector_queries.eligibility(connection, trace_ids)
 
     def planted(self, trace_ids: Collection[str]) -> dict[str, str]:
         """Return by id what looks like planted instructions, of those of the traces with any.
@@ -191,7 +138,7 @@ class RecallEntries:
             trace_ids: Ids of traces.
         """
         with self._database.reading() as connection:
-            return sql.recall_queries.planted(connection, trace_ids)
+            return sql.vector_queries.planted(connection, trace_ids)
 
     def write(
         self, entries: Mapping[str, TaskEntry], embedder: EmbedderIdentity, scan_version: int
@@ -205,12 +152,12 @@ class RecallEntries:
             embedder: The embedder of their vectors.
             scan_version: The version of the scan that looked for planted instructions.
         """
+        space = _space_of(embedder)._asdict()
         rows = [
             {
+                **space,
                 "trace_id": trace_id,
-                "model": embedder.model,
-                "revision": embedder.revision,
-                "vector": None if entry.vector is None else content_of(entry.vector),
+                "vector": content_of(entry.vector),
                 "plan": dict(entry.plan),
                 "planted": entry.planted,
                 "scan_version": scan_version,
@@ -218,65 +165,80 @@ class RecallEntries:
             for trace_id, entry in entries.items()
         ]
         with self._database.writing() as connection:
-            sql.recall_queries.write(connection, rows)
+            sql.vector_queries.write_tasks(connection, rows)
+
+
+def _read_tasks(
+    domain: str,
+    embedder: EmbedderIdentity,
+    scan_version: int,
+    connection: sa.Connection,
+    since: int | None,
+) -> Iterator[list[StoredTask]]:
+    space = _space_of(embedder)
+    if since is None:  # units first: a run that was stored since counts, and not a unit
+        yield _admitted(connection, domain, space, scan_version)
+    rows = sql.vector_queries.tasks(
+        connection, domain, space, scan_version, since=since, limit=MOST_TASKS
+    )
+    yield [
+        StoredTask(
+            trace_id=row.trace_id,
+            objective=row.objective,
+            namespace=row.namespace,
+            is_open=bool(row.is_open),
+            stays_local=row.privacy_level == "private",
+            is_own=True,
+            is_stated=bool(row.is_stated),
+            success=bool(row.success),
+            confidence=_share(row.confidence),
+            worth=_share(row.worth),
+            entry=_entry(row) if row.has_entry else None,
+        )
+        for row in rows
+    ]
 
 
 def _admitted(
-    connection: sa.Connection,
-    domain: str,
-    embedder: tuple[str, str],
-    scan_version: int,
-    *,
-    but: Collection[str],
+    connection: sa.Connection, domain: str, space: Space, scan_version: int
 ) -> list[StoredTask]:
-    """Return the admitted units of a domain, without those that are runs of this store, too."""
-    units = [
-        unit
-        for unit in sql.pulled_queries.admitted(connection, domain)[:MOST_TASKS]
-        if unit.trace_id not in but
-    ]
+    """Return the admitted units of a domain."""
+    units = sql.pulled_queries.admitted(connection, domain)[:MOST_TASKS]
     ids = [unit.trace_id for unit in units]
-    entries = sql.recall_queries.entries_of(connection, ids, embedder, scan_version)
+    rows = sql.vector_queries.entries_of(connection, ids, space, scan_version)
     return [
         StoredTask(
             trace_id=unit.trace_id,
             objective=unit.objective,
             namespace=None,
+            is_open=True,
             stays_local=False,
             is_own=False,
             is_stated=False,
             success=bool(unit.success),
-            confidence=_number(unit.confidence),
-            worth=_number(unit.quality_score),
-            entry=_entry(*entries[unit.trace_id]) if unit.trace_id in entries else None,
+            confidence=_share(unit.confidence),
+            worth=_share(unit.quality_score),
+            entry=_entry(rows[unit.trace_id]) if unit.trace_id in rows else None,
         )
         for unit in units
     ]
 
 
-def _task(row: RecallRow) -> StoredTask:
-    return StoredTask(
-        trace_id=row.trace_id,
-        objective=row.objective,
-        namespace=row.namespace,
-        stays_local=row.privacy_level == "private",
-        is_own=True,
-        is_stated=bool(row.is_stated),
-        success=bool(row.success),
-        confidence=_number(row.confidence),
-        worth=_number(row.worth),
-        entry=_entry(row.vector, row.planted, row.plan) if row.has_entry else None,
-    )
+def _space_of(embedder: EmbedderIdentity) -> Space:
+    columns = embedder_columns(embedder)
+    if columns is None:
+        raise StoreError("the embedder's identity is not made of two texts and a finite number")
+    return sql.vector_queries.Space("task", "", **columns)
 
 
-def _entry(vector: object, planted: object, plan: object) -> TaskEntry:
-    return TaskEntry(_vector(vector), None if planted is None else str(planted), _plan(plan))
+def _entry(row: sa.Row[Any]) -> TaskEntry:
+    planted = None if row.planted is None else str(row.planted)
+    return TaskEntry(vector_of(row.vector), planted, _plan(row.plan))
 
 
-def _number(value: object) -> float:
+def _share(value: Any) -> float:
     """Return a number from 0 to 1; 0 for what another program has damaged."""
-    is_number = isinstance(value, int | float) and math.isfinite(value)
-    return min(max(float(value), 0.0), 1.0) if is_number else 0.0  # type: ignore[arg-type]
+    return min(max(float(value), 0.0), 1.0) if is_finite(value) else 0.0
 
 
 def _plan(text: object) -> dict[str, int]:
@@ -287,22 +249,3 @@ def _plan(text: object) -> dict[str, int]:
     if not isinstance(values, dict):
         return {}
     return {name: count for name, count in values.items() if type(count) is int}
-
-
-def _vector(content: object) -> NDArray[np.float32] | None:
-    """Return the vector that a column holds; None if it holds none."""
-    if not isinstance(content, bytes) or not content or len(content) % 4:
-        return None
-    import numpy as np
-
-    vector = np.frombuffer(content, dtype="<f4").astype(np.float32, copy=False)
-    return vector if np.isfinite(vector).all() else None
-
-
-def plan_of(tools: Sequence[str]) -> dict[str, int]:
-    """Return how often each tool was called, for at most 100 tools."""
-    plan: dict[str, int] = {}
-    for name in tools:
-        if name in plan or len(plan) < 100:
-            plan[name] = plan.get(name, 0) + 1
-    return plan

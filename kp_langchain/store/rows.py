@@ -1,32 +1,21 @@
-"""Turns scored runs into rows, without the values that a database refuses."""
+"""Texts and JSON without the values that a database refuses."""
 
 from __future__ import annotations
 
 import json
 import math
 import re
-from collections import Counter
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel
 
 from kp_langchain._logging import warn_once
-from kp_langchain.redaction.spans import PLACEHOLDER
-from kp_langchain.run_keys import RunKeys
 
 if TYPE_CHECKING:
-    from kp_langchain.gate import ScoredTrace
-    from kp_langchain.gate.run import Run
     from kp_langchain.schema import ReasoningTrace
-
-State = Literal["paused", "recorded", "judged"]
-"""How far a run has come."""
-
-SEARCHED_CHARS = 1000
-"""So many characters at the beginning of an objective are searched."""
 
 # PostgreSQL takes no NUL in text, and no engine takes a lone surrogate.
 _UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
@@ -42,7 +31,6 @@ _LONGEST_NAME_CHARS = 500  # PostgreSQL's indexes take 2,704 bytes
 _LONGEST_ID_CHARS = 150  # because an index holds it beside a name
 _BEGINNING_OF_LONGER_ID_CHARS = 85  # followed by 64 of its hash
 _DEEPEST = 200
-_MOST_TOOLS = 100
 _MOST_BITS = 14_000  # about 4,300 digits, which Python refuses to read back
 
 
@@ -163,99 +151,6 @@ def json_text(value: Any) -> JsonText:
     return JsonText(_encode(clean_json(value)))
 
 
-def recorded_row(run: Run | ScoredTrace, body: JsonText | None, state: State) -> dict[str, Any]:
-    """Return the columns of `runs` that a run has from its first write on.
-
-    Args:
-        run: The run.
-        body: Its trace, as `body_of` returns it; None if that is not stored.
-        state: `paused`, `recorded` or `judged`.
-    """
-    trace = run.trace
-    metadata = trace.metadata
-    tools = dict.fromkeys(clean_name(step.tool.name) for step in trace.steps if step.tool)
-    plain = {
-        "trace_id": trace_key(trace.id),
-        "run_id": clean_name(str(run.run_id).lower()),
-        "state": state,
-        "created_at": metadata.created_at,
-        "domain": clean_name(metadata.task_domain),
-        "framework": metadata.framework,
-        "agent_id": metadata.agent_id,
-        "objective": trace.task.objective,
-        "n_steps": len(trace.steps),
-        "visibility": metadata.visibility,
-        "privacy_level": metadata.privacy_level,
-        "withheld": run.withheld,
-        "task": run.task,
-        "recovered_errors": sum(step.type == "error_recovery" for step in trace.steps),
-        "search_text": folded(trace.task.objective)[:SEARCHED_CHARS],
-        "has_body": body is not None,
-    }
-    return {name: _column(value) for name, value in plain.items()} | {
-        **key_columns(run.keys or RunKeys()),
-        "tools": json_text(list(tools)[:_MOST_TOOLS]),
-        "redactions": json_text(Counter(PLACEHOLDER.findall(body or body_of(trace) or ""))),
-        "dropped": json_text(dict(run.dropped)),
-    }
-
-
-def key_columns(keys: RunKeys) -> dict[str, Any]:
-    """Return the columns that hold the keys of a run."""
-    plain = {
-        "session": keys.session,
-        "thread": keys.thread,
-        "user_hash": keys.user,
-        "run_name": keys.name,
-        "namespace": keys.namespace,
-    }
-    columns = {name: _column(value) for name, value in plain.items()}
-    return columns | {"tags": json_text([clean_name(tag) for tag in keys.tags])}
-
-
-def judged_columns(scored: ScoredTrace) -> dict[str, Any]:
-    """Return the columns of `runs` that a run has once it is judged."""
-    plain = {
-        "gated_value": None if scored.withheld else scored.gated_value,
-        "passed": scored.is_one_more_kept,
-        "pass_rate": scored.pass_rate,
-        "threshold": scored.threshold,
-        "gate": scored.gate,
-        "profile": scored.breakdown.profile,
-        "twin_similarity": scored.twin_similarity,
-        "keep_days": scored.keep_days,
-        "replaced_by": None,
-        "is_taken_over": scored.is_taken_over,
-    }
-    columns = {name: _column(value) for name, value in plain.items()}
-    return columns | columns_of_outcome(scored) | {"body_expires_at": _expiry(scored)}
-
-
-def columns_of_outcome(scored: ScoredTrace) -> dict[str, Any]:
-    """Return the columns of `runs` that a later verdict may change."""
-    breakdown = scored.breakdown
-    dimensions = {name: [one.value, one.weight] for name, one in breakdown.dimensions.items()}
-    rules = {rule.name: rule.after - rule.before for rule in breakdown.rules}
-    plain = {
-        "success": scored.trace.metadata.success,
-        "confidence": scored.trace.outcome.confidence,
-        "confidence_source": breakdown.confidence_source,
-        "score": breakdown.total,
-        "worth": scored.worth,
-        "novelty": breakdown.novelty.value,
-        "novelty_source": breakdown.novelty_source,
-        "decision": scored.decision,
-        "twin_of": None if scored.twin_of is None else trace_key(scored.twin_of),
-        "similarity_to_twin": scored.similarity_to_twin,
-    }
-    validated_by = scored.trace.metadata.validated_by
-    return {name: _column(value) for name, value in plain.items()} | {
-        "dimensions": json_text(dimensions),
-        "rules": json_text(rules),
-        "validated_by": None if validated_by is None else json_text(validated_by),
-    }
-
-
 def folded(text: str) -> str:
     """Return a text as it is searched: case folded, white space as single blanks."""
     return clean_text(" ".join(text.casefold().split()))
@@ -280,13 +175,6 @@ def with_outcome_of(trace: Any, row: Mapping[Any, Any]) -> Any:
     return trace
 
 
-def _expiry(scored: ScoredTrace) -> datetime | None:
-    """Return when the body of a run that is not kept expires; None for never."""
-    if not scored.keep_body or scored.decision == "kept":
-        return None
-    return expiry_after(scored.keep_days)
-
-
 def expiry_after(keep_days: float | None) -> datetime | None:
     """Return when a body expires that is kept for so many days from now; None for never."""
     if keep_days is None:
@@ -297,7 +185,8 @@ def expiry_after(keep_days: float | None) -> datetime | None:
         return None
 
 
-def _column(value: Any) -> Any:
+def clean_value(value: Any) -> Any:
+    """Return a value as a column takes it: text cleaned and cut, and no NaN."""
     if isinstance(value, str):
         return clean_text(value[:_LONGEST_TEXT_CHARS])
     if isinstance(value, float) and not math.isfinite(value):

@@ -1,53 +1,62 @@
-"""Queries on the tables `runs`, `bodies` and `scores`. Loads SQLAlchemy."""
+"""Queries on one run or some, by their ids: their rows, traces, scores and verdicts.
+
+Loads SQLAlchemy. Lists of runs are in `run_lists`.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import fields
 from datetime import UTC, datetime
-from functools import lru_cache
 from typing import Any
 from zlib import crc32
 
 import sqlalchemy as sa
 
-from kp_langchain.gate.recent_values import JudgedRun
 from kp_langchain.schema import TRACE_ID_PREFIX
-from kp_langchain.store.inserts import insert_or_replace
 from kp_langchain.store.rows import clean_name, clean_text, trace_key, with_outcome_of
-from kp_langchain.store.run_conditions import Conditions, order
-from kp_langchain.store.run_filters import Sort
-from kp_langchain.store.stored_run import COMPUTED_FIELDS, StoredRun
-from kp_langchain.store.tables import bodies, run_entries, runs, scores, verdicts
+from kp_langchain.store.run_columns import COLUMNS, StoredRun
+from kp_langchain.store.statements import batches, insert_or_replace
+from kp_langchain.store.tables import bodies, runs, scores, vectors, verdicts
+from kp_langchain.verdict import Verdict
 
 _MATCHES_SHOWN = 10
 _POSTGRES_LOCKS = 0x6B706B70  # any number, the same in every version of this package
 _LAST_CHARACTER = "\U0010ffff"
-_FIRST_SURROGATE, _AFTER_SURROGATES = 0xD800, 0xE000  # which no text in a database contains
 _c = runs.c
-_names = [one.name for one in fields(StoredRun) if one.name not in COMPUTED_FIELDS]
-_stored_run_columns = [_c[name] for name in _names]
 _newest_first = (_c.created_at.desc(), _c.trace_id.desc())
 _outcome_columns = (_c.success, _c.confidence, _c.score, _c.validated_by)
 _IS_JUDGED = _c.state == "judged"
-# A page is read whole, so that no transaction stays open between two traces.
-_PAGE_SIZE, _SUMMARIES_AT_ONCE = 20, 5000
 # More would delay the run that is written in the same transaction.
 MOST_EXPIRED_AT_ONCE = 1000
-_LAST_MOMENT = datetime.max.replace(tzinfo=UTC)
-# As text: most runs share the values of most of these columns, so each value is parsed once.
-_SUMMARY_JSON = ("dimensions", "rules", "tools", "redactions", "dropped")
-_summary_columns = [
-    *(_c[name] for name in (
-        "trace_id", "created_at", "domain", "decision", "gate", "score", "worth", "threshold",
-        "success", "recovered_errors", "novelty_source",
-    )),
-    sa.or_(_c.twin_of.is_not(None), _c.replaced_by.is_not(None)).label("is_near_duplicate"),
-    _c.withheld.is_not(None).label("is_withheld"),
-    *(sa.cast(_c[name], sa.Text()).label(name) for name in _SUMMARY_JSON),
-]  # fmt: skip
 _DELETE_BODY = sa.delete(bodies).where(bodies.c.trace_id == sa.bindparam("body_of"))
+_of_verdict = tuple(verdicts.c[one.name] for one in fields(Verdict))
+_oldest_first = (verdicts.c.at, verdicts.c.number)
+weightiest_first = (verdicts.c.by_model, *(column.desc() for column in _oldest_first))
+"""The order in which the verdict that counts comes first: see `Verdict.weight`."""
+_stored_run_columns = [_c[name] for name in COLUMNS if name in StoredRun.__dataclass_fields__]
+
+
+def select_stored_runs() -> sa.Select[Any]:
+    """Return the statement that selects what `StoredRun` is made of, of judged runs."""
+    is_kept_now = is_kept()
+    kept_until = sa.case((is_kept_now, _c.body_expires_at)).label("kept_until")
+    columns = (*_stored_run_columns, scores.c.breakdown, is_kept_now.label("kept"), kept_until)
+    with_scores = runs.outerjoin(scores, scores.c.trace_id == _c.trace_id)
+    return sa.select(*columns).select_from(with_scores).where(_IS_JUDGED)
+
+
+def is_kept(at: datetime | None = None) -> sa.ColumnElement[bool]:
+    """Return whether the store has a run's trace; an expired one does not count, even if there.
+
+    Args:
+        at: The time at which it must not have expired; by default now.
+    """
+    is_current = sa.or_(
+        _c.body_expires_at.is_(None), _c.body_expires_at > (at or datetime.now(UTC))
+    )
+    return sa.and_(_c.has_body, is_current)
 
 
 def write(
@@ -56,7 +65,7 @@ def write(
     traces: Mapping[str, str],
     breakdowns: Sequence[dict[str, Any]],
 ) -> None:
-    """Insert judged runs; each replaces an earlier one with its trace id, but for its `change`.
+    """Insert judged runs; each replaces an earlier one with its trace id.
 
     Args:
         connection: A write transaction.
@@ -67,7 +76,7 @@ def write(
     # Every process locks rows in one order, so that two writers of the same ids cannot deadlock.
     dialect = connection.dialect.name
     in_order = _newest_by_id(rows)
-    connection.execute(insert_or_replace(runs, dialect, but=_c.change.name), in_order)
+    connection.execute(insert_or_replace(runs, dialect), in_order)
     connection.execute(insert_or_replace(scores, dialect), _newest_by_id(breakdowns))
     delete_bodies(connection, [row["trace_id"] for row in in_order if not row["has_body"]])
     texts = [{"trace_id": id_, "trace": traces[id_]} for id_ in sorted(traces)]
@@ -100,126 +109,6 @@ def delete_bodies(connection: sa.Connection, trace_ids: Collection[str]) -> None
     """Delete the traces of runs, of which the figures stay."""
     if trace_ids:
         connection.execute(_DELETE_BODY, [{"body_of": id_} for id_ in sorted(trace_ids)])
-
-
-# ------------------------------------------------------------------ lists and counts
-
-
-def select_runs(
-    connection: sa.Connection,
-    conditions: Conditions,
-    *,
-    sort: Sort,
-    limit: int | None,
-    offset: int,
-    newest_first: bool,
-) -> list[dict[str, Any]]:
-    """Return the columns that `StoredRun` is made of, of the matching runs in their order."""
-    # In two steps, so that only the rows of the page are read whole, and not all that match.
-    page = sa.select(_c.trace_id).where(*conditions)
-    page = page.order_by(*order(sort, newest_first=newest_first)).limit(limit).offset(offset)
-    select = _select_stored_runs().where(_c.trace_id.in_(page))
-    rows = connection.execute(select.order_by(*order(sort, newest_first=newest_first)))
-    return [dict(row) for row in rows.mappings()]
-
-
-def _select_stored_runs() -> sa.Select[Any]:
-    is_kept_now = is_kept()
-    kept_until = sa.case((is_kept_now, _c.body_expires_at)).label("kept_until")
-    columns = (*_stored_run_columns, scores.c.breakdown, is_kept_now.label("kept"), kept_until)
-    with_scores = runs.outerjoin(scores, scores.c.trace_id == _c.trace_id)
-    return sa.select(*columns).select_from(with_scores).where(_IS_JUDGED)
-
-
-def is_kept(at: datetime | None = None) -> sa.ColumnElement[bool]:
-    """Return whether the store has a run's trace; an expired one does not count, even if there.
-
-    Args:
-        at: The time at which it must not have expired; by default now.
-    """
-    is_current = sa.or_(
-        _c.body_expires_at.is_(None), _c.body_expires_at > (at or datetime.now(UTC))
-    )
-    return sa.and_(_c.has_body, is_current)
-
-
-def count(connection: sa.Connection, conditions: Conditions) -> int:
-    """Return the number of matching runs."""
-    return connection.scalar(sa.select(sa.func.count()).where(*conditions)) or 0
-
-
-def page_of_summaries(
-    connection: sa.Connection, conditions: Conditions, *, after: tuple[datetime, str] | None
-) -> list[dict[str, Any]]:
-    """Return the next summaries, the oldest first, without their labels.
-
-    Args:
-        connection: A connection to read with.
-        conditions: Only those of matching runs.
-        after: `created_at` and `trace_id` of the last one before this page; None for the first.
-    """
-    select = sa.select(*_summary_columns).where(*conditions, *_beyond(after, newest_first=False))
-    select = select.order_by(*order(newest_first=False)).limit(_SUMMARIES_AT_ONCE)
-    page = [dict(row) for row in connection.execute(select).mappings()]
-    for values in page:
-        for name in _SUMMARY_JSON:
-            values[name] = _parsed(values[name])
-    return page
-
-
-@lru_cache(maxsize=10_000)
-def _parsed(text: str | None) -> Any:
-    """Return the value of a JSON column; an empty one for what another program changed."""
-    try:
-        return None if text is None else json.loads(text)
-    except (ValueError, RecursionError):
-        return {}
-
-
-def _beyond(
-    after: tuple[datetime, str] | None, *, newest_first: bool
-) -> Iterator[sa.ColumnElement[bool]]:
-    """Yield the condition that a run comes after another one in the order of time."""
-    if after is not None:
-        key = sa.tuple_(_c.created_at, _c.trace_id)
-        last = sa.tuple_(
-            sa.literal(after[0], _c.created_at.type), sa.literal(after[1], _c.trace_id.type)
-        )
-        yield key < last if newest_first else key > last
-
-
-def labels(connection: sa.Connection) -> dict[str, bool]:
-    """Return what the verdict that counts says, of those that state success, by trace id."""
-    select = (
-        sa.select(verdicts.c.trace_id, verdicts.c.success)
-        .where(verdicts.c.success.is_not(None))
-        .order_by(verdicts.c.by_model.desc(), verdicts.c.at, verdicts.c.number)
-    )
-    return {row[0]: row[1] for row in connection.execute(select)}  # the last one counts
-
-
-def recent_values(
-    connection: sa.Connection, domain: str, *, gate: str, since: datetime | None, limit: int
-) -> list[JudgedRun]:
-    """Return what the gate saw of a domain's last runs, and which passed, the oldest first.
-
-    Args:
-        connection: A connection to read with.
-        domain: The domain's exact name.
-        gate: `score` or `worth`; only runs that this gate judged.
-        since: Only runs that began at this time or later.
-        limit: At most so many.
-    """
-    select = (
-        sa.select(_c.gated_value, _c.passed, _c.pass_rate)
-        .where(_c.domain == clean_name(domain), _c.gate == gate, _c.gated_value.is_not(None))
-        .order_by(*_newest_first)
-        .limit(limit)
-    )
-    if since is not None:
-        select = select.where(_c.created_at >= since)
-    rows = connection.execute(select).all()
-    return [JudgedRun(row[0], bool(row[1]), row[2]) for row in reversed(rows)]
 
 
 # ------------------------------------------------------------------ traces
@@ -265,37 +154,6 @@ def _text_with_outcome(row: Mapping[Any, Any]) -> str:
     return json.dumps(with_outcome_of(trace, row)) if isinstance(trace, dict) else text
 
 
-def page_of_bodies(
-    connection: sa.Connection,
-    conditions: Conditions,
-    *,
-    after: tuple[datetime, str] | None,
-    newest_first: bool,
-    with_expiring: bool,
-) -> list[tuple[datetime, str, dict[str, Any], str | None]]:
-    """Return the next traces, each with `created_at` and `trace_id` before, `namespace` after it.
-
-    Args:
-        connection: A connection to read with.
-        conditions: Only those of matching runs.
-        after: `created_at` and `trace_id` of the last one before this page; None for the first.
-        newest_first: Whether the runs that began last come first.
-        with_expiring: Whether traces that expire count, and not just those kept for good.
-    """
-    select = (
-        sa.select(_c.created_at, _c.trace_id, bodies.c.trace, _c.namespace, *_outcome_columns)
-        .join(bodies, bodies.c.trace_id == _c.trace_id)
-        .where(is_kept() if with_expiring else is_kept(_LAST_MOMENT), *conditions)
-        .where(*_beyond(after, newest_first=newest_first))
-        .order_by(*order(newest_first=newest_first))
-        .limit(_PAGE_SIZE)
-    )
-    return [
-        (row["created_at"], row["trace_id"], with_outcome_of(row["trace"], row), row["namespace"])
-        for row in connection.execute(select).mappings()
-    ]
-
-
 def drop_expired_bodies(connection: sa.Connection) -> int:
     """Delete the expired traces of up to `MOST_EXPIRED_AT_ONCE` runs; return their number."""
     select = sa.select(_c.trace_id).where(_c.body_expires_at <= datetime.now(UTC))
@@ -306,30 +164,24 @@ def drop_expired_bodies(connection: sa.Connection) -> int:
         statement = sa.update(runs).where(_c.trace_id.in_(trace_ids))
         connection.execute(statement.values(has_body=False, body_expires_at=None))
         delete_bodies(connection, trace_ids)
-        connection.execute(sa.delete(run_entries).where(run_entries.c.trace_id.in_(trace_ids)))
+        of_runs = sa.and_(vectors.c.kind == "run", vectors.c.trace_id.in_(trace_ids))
+        connection.execute(sa.delete(vectors).where(of_runs))
     return len(trace_ids)
 
 
-# ------------------------------------------------------------------ one run by its id
-
-
-def existing(connection: sa.Connection, trace_ids: Collection[str]) -> set[str]:
-    """Return those of the traces that have a row."""
-    if not trace_ids:
-        return set()
-    return set(connection.scalars(sa.select(_c.trace_id).where(_c.trace_id.in_(trace_ids))))
+# ------------------------------------------------------------------ by id
 
 
 def lock_kept(connection: sa.Connection, trace_ids: Collection[str]) -> list[dict[str, Any]]:
     """Return those of the runs that are kept, locked for this transaction.
 
-    Each row has `trace_id`, `keep_days`, and `is_stated` of its entry.
+    Each row has `trace_id`, `keep_days`, and `is_stated`: whether a verdict states its success.
     """
     if not trace_ids:
         return []
     is_stated = (
-        sa.select(run_entries.c.is_stated)
-        .where(run_entries.c.trace_id == _c.trace_id)
+        sa.select(vectors.c.is_stated)
+        .where(vectors.c.kind == "run", vectors.c.trace_id == _c.trace_id)
         .scalar_subquery()
     )
     select = (
@@ -366,13 +218,13 @@ def whole_rows(
 
     Args:
         connection: A connection to read with, or a write transaction.
-        trace_ids: The ids of the traces. A trace that has expired is None.
+        trace_ids: The ids of the traces. A trace that is not kept, or has expired, is None.
         lock: Whether to lock the rows for this transaction.
     """
     select = (
         sa.select(runs, bodies.c.trace, scores.c.breakdown, scores.c.features)
         .select_from(
-            runs.outerjoin(bodies, bodies.c.trace_id == _c.trace_id).outerjoin(
+            runs.outerjoin(bodies, sa.and_(bodies.c.trace_id == _c.trace_id, is_kept())).outerjoin(
                 scores, scores.c.trace_id == _c.trace_id
             )
         )
@@ -381,19 +233,13 @@ def whole_rows(
     )
     if lock:
         select = select.with_for_update(of=runs)
-    return [_with_current_trace(dict(row)) for row in connection.execute(select).mappings()]
-
-
-def _with_current_trace(row: dict[str, Any]) -> dict[str, Any]:
-    expires_at = row["body_expires_at"]
-    if row["trace"] is None or (expires_at is not None and expires_at <= datetime.now(UTC)):
-        return row | {"trace": None, "has_body": False, "body_expires_at": None}
-    return row | {"trace": with_outcome_of(row["trace"], row)}
+    rows = connection.execute(select).mappings()
+    return [{**row, "trace": with_outcome_of(row["trace"], row)} for row in rows]
 
 
 def find(connection: sa.Connection, id_prefix: str) -> list[dict[str, Any]]:
     """Return up to ten runs whose trace id or run id is, or else begins with, `id_prefix`."""
-    return _find(connection, id_prefix, _select_stored_runs())
+    return _find(connection, id_prefix, select_stored_runs())
 
 
 def lock(connection: sa.Connection, trace_ids: Collection[str]) -> list[str]:
@@ -444,10 +290,49 @@ def possible_ids(id_prefix: str) -> list[str]:
 def begins(column: sa.Column[str], prefix: str) -> sa.ColumnElement[bool]:
     """Return the condition that `column` begins with `prefix`."""
     # As a range, because an index can answer that; LIKE would read the whole table.
-    at_least = column >= prefix
-    stem = prefix.rstrip(_LAST_CHARACTER)
-    if not stem:
-        return at_least
-    last = ord(stem[-1]) + 1
-    after = chr(_AFTER_SURROGATES if last == _FIRST_SURROGATE else last)
-    return sa.and_(at_least, column < stem[:-1] + after)
+    return sa.and_(column >= prefix, column <= prefix + _LAST_CHARACTER)
+
+
+# ------------------------------------------------------------------ verdicts
+
+
+def add_verdicts(connection: sa.Connection, by_trace: Iterable[tuple[str, Verdict]]) -> None:
+    """Insert verdicts, each given with the id of its trace."""
+    rows = [
+        {
+            "trace_id": trace_id,
+            "at": verdict.at,
+            "success": verdict.success,
+            "confidence": verdict.confidence,
+            "note": verdict.note and clean_text(verdict.note),
+            "source": clean_text(verdict.source),
+            "by_model": verdict.by_model,
+        }
+        for trace_id, verdict in by_trace
+    ]
+    if rows:
+        connection.execute(sa.insert(verdicts), rows)
+
+
+def counting_verdict(connection: sa.Connection, trace_id: str) -> Verdict | None:
+    """Return the verdict on a trace that counts."""
+    select = sa.select(*_of_verdict).where(verdicts.c.trace_id == trace_id)
+    row = connection.execute(select.order_by(*weightiest_first).limit(1)).mappings().first()
+    return None if row is None else Verdict(**row)
+
+
+def verdicts_on(
+    connection: sa.Connection, trace_ids: Collection[str]
+) -> dict[str, list[dict[str, Any]]]:
+    """Return the verdicts on several traces by trace id, those on each the oldest first."""
+    by_trace: dict[str, list[dict[str, Any]]] = {}
+    for batch in batches(trace_ids):
+        select = (
+            sa.select(verdicts.c.trace_id, *_of_verdict)
+            .where(verdicts.c.trace_id.in_(batch))
+            .order_by(*_oldest_first)
+        )
+        for row in connection.execute(select).mappings():
+            fields = dict(row)
+            by_trace.setdefault(fields.pop("trace_id"), []).append(fields)
+    return by_trace

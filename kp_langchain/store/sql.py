@@ -1,4 +1,4 @@
-"""The modules that load SQLAlchemy, imported together on first use.
+"""The modules that load SQLAlchemy, each imported on first use.
 
 Other modules reach them only through this one: `from kp_langchain.store import sql`, then
 `sql.run_queries`. So neither `import kp_langchain` nor making a store costs the 0.2 s that
@@ -11,63 +11,36 @@ from contextlib import suppress
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-__all__ = [
-    "deletion_queries",
-    "driver_errors",
-    "engine",
-    "entry_queries",
-    "external_queries",
-    "journal_queries",
-    "outbox_queries",
-    "paused_queries",
-    "pulled_queries",
-    "recall_queries",
-    "remembered_queries",
-    "run_conditions",
-    "run_queries",
-    "shown_queries",
-    "sole_sender",
-    "tables",
-    "verdict_queries",
-]
-
 if TYPE_CHECKING:
-    from kp_langchain.store import (
-        deletion_queries,
-        driver_errors,
-        engine,
-        entry_queries,
-        external_queries,
-        journal_queries,
-        outbox_queries,
-        paused_queries,
-        pulled_queries,
-        recall_queries,
-        remembered_queries,
-        run_conditions,
-        run_queries,
-        shown_queries,
-        sole_sender,
-        tables,
-        verdict_queries,
-    )
+    from kp_langchain.store import confidence_models as confidence_models
+    from kp_langchain.store import deletion_queries as deletion_queries
+    from kp_langchain.store import engine as engine
+    from kp_langchain.store import job_queries as job_queries
+    from kp_langchain.store import journal_queries as journal_queries
+    from kp_langchain.store import outbox_queries as outbox_queries
+    from kp_langchain.store import paused_queries as paused_queries
+    from kp_langchain.store import pulled_queries as pulled_queries
+    from kp_langchain.store import run_links as run_links
+    from kp_langchain.store import run_lists as run_lists
+    from kp_langchain.store import run_queries as run_queries
+    from kp_langchain.store import tables as tables
+    from kp_langchain.store import vector_queries as vector_queries
 else:  # hidden from type checkers, for which a misspelt module would otherwise exist
 
     def __getattr__(name: str) -> object:
-        if name not in __all__:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        load()
-        return globals()[name]
+        if name.startswith("_"):
+            raise AttributeError(name)
+        module = globals()[name] = import_module(f"kp_langchain.store.{name}")
+        return module
 
 
 def load(*, with_postgres: bool = False) -> None:
-    """Import the modules. Call it ahead of time to keep the cost out of the first transaction.
+    """Import what a run needs. Call it ahead of time to keep the cost out of the first transaction.
 
     Args:
         with_postgres: Whether to import the PostgreSQL driver as well, if it is installed.
     """
-    for name in __all__:
-        globals()[name] = import_module(f"kp_langchain.store.{name}")
-    if with_postgres:
-        with suppress(ImportError):  # the error for users comes when the database is opened
-            import_module("kp_langchain.store.postgres")
+    driver = "postgres" if with_postgres else "sqlite"
+    with suppress(ImportError):  # the error for users comes when the database is opened
+        for name in ("deletion_queries", "journal_queries", "run_queries", driver):
+            import_module(f"kp_langchain.store.{name}")

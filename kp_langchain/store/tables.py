@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import types
 import typing
-from dataclasses import fields
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
 import sqlalchemy as sa
 
-from kp_langchain.store.stored_run import COMPUTED_FIELDS, StoredRun
+from kp_langchain.store.pulled_units import PulledUnit
+from kp_langchain.store.run_columns import COLUMNS, KEY_COLUMNS, OtherColumns, StoredRun
 
-SCHEMA_VERSION = "11"
+SCHEMA_VERSION = "13"
 """Raised with every change of the tables. A store of another version is refused."""
 
 VERSION_TABLE = "kp_schema"
@@ -60,36 +61,61 @@ _TYPES: dict[Any, Any] = {
     float: sa.Double,
     datetime: UtcTime,
     list: _json,
+    Sequence: _json,
     dict: _json,
 }
 _KEYS = ("trace_id", "run_id", "twin_of", "replaced_by")
-# What a run has from its first write on, before it is judged.
-_RECORDED = (
-    "trace_id", "run_id", "created_at", "domain", "objective", "n_steps", "visibility",
-    "privacy_level",
-)  # fmt: skip
 
 
-def _columns_of_runs() -> list[sa.Column[Any]]:
-    """Return a column for each field of `StoredRun` that is stored: its one declaration."""
-    hints = typing.get_type_hints(StoredRun)
-    columns = []
-    for field in fields(StoredRun):
-        if field.name in COMPUTED_FIELDS:
-            continue
-        kind = hints[field.name]
-        if isinstance(kind, types.UnionType):
-            kind = next(one for one in typing.get_args(kind) if one is not types.NoneType)
-        make = _TYPES[typing.get_origin(kind) or kind]
-        columns.append(
-            sa.Column(
-                field.name,
-                key_text() if field.name in _KEYS else make(),
-                primary_key=field.name == "trace_id",
-                nullable=field.name not in _RECORDED,
-            )
+def _type_of(hint: Any) -> tuple[Any, bool]:
+    """Return the type of a column for one of Python, and whether it may be null."""
+    parts = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
+    kind = next(one for one in parts if one is not types.NoneType)
+    origin = typing.get_origin(kind) or kind
+    if origin is typing.Literal:
+        origin = str
+    return _TYPES[origin](), types.NoneType in parts
+
+
+def _columns_of_runs() -> Iterator[sa.Column[Any]]:
+    """Yield the columns of `runs` as `run_columns` declares them."""
+    hints = typing.get_type_hints(StoredRun) | typing.get_type_hints(OtherColumns)
+    for name, column in COLUMNS.items():
+        kind, is_optional = _type_of(hints[name])
+        yield sa.Column(
+            name,
+            key_text() if name in _KEYS else kind,
+            primary_key=name == "trace_id",
+            nullable=is_optional or column.since != "recorded",
         )
-    return columns
+
+
+def _columns_of(row: type) -> Iterator[sa.Column[Any]]:
+    """Yield a column for each field of a dataclass, of its type; its `trace_id` is the key."""
+    for name, hint in typing.get_type_hints(row).items():
+        kind, is_optional = _type_of(hint)
+        is_key = name == "trace_id"
+        yield sa.Column(
+            name, key_text() if is_key else kind, primary_key=is_key, nullable=is_optional
+        )
+
+
+def _columns_of_keys() -> Iterator[sa.Column[Any]]:
+    """Yield the columns that hold the keys of a run, as `runs` has them."""
+    hints = typing.get_type_hints(StoredRun)
+    for name in KEY_COLUMNS:
+        yield sa.Column(name, _type_of(hints[name])[0])
+
+
+def _judged_has_all() -> str:
+    """Return the condition that a run that is judged has all that it must have then."""
+    hints = typing.get_type_hints(StoredRun)
+    needed = [
+        name
+        for name, column in COLUMNS.items()
+        if column.since != "recorded" and name in hints and not _type_of(hints[name])[1]
+    ]
+    return " AND ".join(f"(state <> 'judged' OR {name} IS NOT NULL)" for name in needed)
 
 
 metadata = sa.MetaData()
@@ -98,52 +124,18 @@ runs = sa.Table(
     "runs",
     metadata,
     *_columns_of_runs(),
-    # `paused`, `recorded` or `judged`.
-    sa.Column("state", sa.String(), nullable=False),
-    # Whether its trace is in `bodies`; when that of a run that is not kept expires, and after how
-    # many days; null for never.
-    sa.Column("has_body", sa.Boolean(), nullable=False),
-    sa.Column("body_expires_at", UtcTime()),
-    sa.Column("keep_days", sa.Double()),
-    sa.Column("task", sa.String()),
-    # Who confirmed its outcome, in order.
-    sa.Column("validated_by", _json()),
-    # What the gate saw of the run and decided when it was judged; a verdict does not change that.
-    sa.Column("gated_value", sa.Double()),
-    sa.Column("passed", sa.Boolean()),
-    sa.Column("pass_rate", sa.Double()),
-    # From which similarity it repeats a kept one; 1 for the rule being off.
-    sa.Column("twin_similarity", sa.Double()),
-    # By the name of each dimension, its value and weight; by that of each rule, what it added.
-    sa.Column("dimensions", _json()),
-    sa.Column("rules", _json()),
-    sa.Column("novelty", sa.Double()),
-    sa.Column("novelty_source", sa.String()),
-    # The beginning of the objective, case folded.
-    sa.Column("search_text", sa.String(), nullable=False),
-    # The number of the last change to what is kept that this run was part of: see `changes`.
-    sa.Column("change", sa.BigInteger()),
-    sa.CheckConstraint(
-        " AND ".join(
-            f"(state <> 'judged' OR {name} IS NOT NULL)"
-            for name in ("success", "confidence", "score", "threshold", "decision", "profile")
-        ),
-        name="ck_runs_judged",
-    ),
+    sa.CheckConstraint(_judged_has_all(), name="ck_runs_judged"),
     sa.Index("ix_runs_run_id", "run_id"),
     sa.Index("ix_runs_created_at", "created_at", "trace_id"),
     sa.Index("ix_runs_domain", "domain", "created_at", "trace_id"),
-    sa.Index(
-        "ix_runs_change",
-        "change",
-        sqlite_where=sa.text("change IS NOT NULL"),
-        postgresql_where=sa.text("change IS NOT NULL"),
-    ),
-    sa.Index(
-        "ix_runs_body_expires_at",
-        "body_expires_at",
-        sqlite_where=sa.text("body_expires_at IS NOT NULL"),
-        postgresql_where=sa.text("body_expires_at IS NOT NULL"),
+)
+# As text, because `sa.Index` imports PostgreSQL's dialect for its condition, for SQLite as well.
+sa.event.listen(
+    runs,
+    "after_create",
+    sa.DDL(  # type: ignore[no-untyped-call]
+        "CREATE INDEX ix_runs_body_expires_at ON runs (body_expires_at) "
+        "WHERE body_expires_at IS NOT NULL"
     ),
 )
 
@@ -178,22 +170,6 @@ external_traces = sa.Table(
     sa.Index("ix_external_traces_external_id", "tool", "external_id"),
 )
 
-# The tasks of kept runs and of admitted units, as recall compares them with a new task.
-recall_entries = sa.Table(
-    "recall_entries",
-    metadata,
-    sa.Column("trace_id", key_text(), primary_key=True),
-    # The embedder that the vector comes from.
-    sa.Column("model", key_text(), primary_key=True),
-    sa.Column("revision", key_text(), primary_key=True),
-    sa.Column("vector", sa.LargeBinary()),  # float32, little-endian; null for an unreadable task
-    # How often the run called each tool, by its name.
-    sa.Column("plan", sa.JSON(none_as_null=True)),
-    # What looks like planted instructions in the trace, and the version of the rules that looked.
-    sa.Column("planted", sa.String()),
-    sa.Column("scan_version", sa.Integer(), nullable=False),
-)
-
 # Which kept traces a run was shown as examples, or would have been if it had not been held out.
 shown_traces = sa.Table(
     "shown_traces",
@@ -210,33 +186,17 @@ shown_traces = sa.Table(
 pulled_units = sa.Table(
     "pulled_units",
     metadata,
-    sa.Column("trace_id", key_text(), primary_key=True),
-    sa.Column("registry", sa.String(), nullable=False),
-    sa.Column("domain", sa.String(), nullable=False),
-    sa.Column("objective", sa.String(), nullable=False),
-    # What its contributor claims.
-    sa.Column("quality_score", sa.Double(), nullable=False),
-    sa.Column("success", sa.Boolean(), nullable=False),
-    sa.Column("confidence", sa.Double(), nullable=False),
-    # `quarantined`, `admitted` or `rejected`. A rejected one has neither text nor findings left.
-    sa.Column("state", sa.String(), nullable=False),
-    sa.Column("findings", sa.JSON(), nullable=False),
+    *_columns_of(PulledUnit),
     sa.Column("is_clean", sa.Boolean(), nullable=False),  # whether there are no findings
     sa.Column("body", sa.JSON(none_as_null=True)),
-    # A hash of what the registry sent: another one means that the unit was changed there.
-    sa.Column("digest", sa.String(), nullable=False),
-    sa.Column("pulled_at", UtcTime(), nullable=False),
-    sa.Column("changed_at", UtcTime()),
-    # The last decision, which may be on what the unit was before it changed.
-    sa.Column("decided_at", UtcTime()),
-    sa.Column("decided_by", sa.String()),
     sa.Index("ix_pulled_units_domain", "domain", "state"),
     sa.Index("ix_pulled_units_digest", "digest"),
     sa.Index("ix_pulled_units_pulled_at", "pulled_at", "trace_id"),
 )
 
 # Counts that all processes on the store share. `deletions` says that runs were deleted, so that
-# what a process remembers of them is read anew; `pulled`, that units of a registry changed.
+# what a process remembers of them is read anew; `pulled`, that units of a registry changed;
+# `changes`, in SQLite, how often `vectors` changed.
 counts = sa.Table(
     "counts",
     metadata,
@@ -244,21 +204,45 @@ counts = sa.Table(
     sa.Column("number", sa.BigInteger(), nullable=False),
 )
 
-# What the gate compares of each run whose body is kept, to keep no repeat of a kept one.
-run_entries = sa.Table(
-    "run_entries",
+# Vectors and text hashes of traces, by which they are compared. A row is of one of three kinds:
+# `run`: of a run whose trace is in `bodies`. What repeats a kept run is found by it.
+# `memory`: of a trace that novelty is measured against, the newest with the highest number.
+# `task`: of the task of a kept run, or of an admitted unit; recall compares it with a new task.
+vectors = sa.Table(
+    "vectors",
     metadata,
-    sa.Column("trace_id", key_text(), primary_key=True),
+    sa.Column("number", sa.Integer(), primary_key=True),
+    sa.Column("kind", sa.String(), nullable=False),
+    sa.Column("trace_id", key_text(), nullable=False),
+    # The domain of a run; what a memory is for, empty for all domains; empty for a task.
+    sa.Column("scope", key_text(), nullable=False),
+    # The embedder that the vector comes from; empty if there was none.
+    sa.Column("model", key_text(), nullable=False),
+    sa.Column("revision", key_text(), nullable=False),
+    sa.Column("baseline", sa.Double(), nullable=False),
+    # The number of its last change: see `vector_queries.Mark`.
+    sa.Column("change", sa.BigInteger(), nullable=False),
+    sa.Column("at", UtcTime()),  # when a memory began
+    # Of a run: how sure the gate is of it, and whether a verdict states its success.
+    sa.Column("confidence", sa.Double()),
+    sa.Column("is_stated", sa.Boolean()),
+    # Of a task: how often the trace called each tool, by its name; what looks like planted
+    # instructions in the trace, and the version of the rules that looked.
+    sa.Column("plan", _json()),
+    sa.Column("planted", sa.String()),
+    sa.Column("scan_version", sa.Integer()),
     sa.Column("fingerprint", sa.LargeBinary()),
     sa.Column("vector", sa.LargeBinary()),  # float32, little-endian
-    # The embedder that the vector comes from; empty if there was none.
-    sa.Column("model", sa.String(), nullable=False),
-    sa.Column("revision", sa.String(), nullable=False),
-    sa.Column("baseline", sa.Double(), nullable=False),
-    # How sure the gate is of the run, and whether a verdict states its success.
-    sa.Column("confidence", sa.Double(), nullable=False),
-    sa.Column("is_stated", sa.Boolean(), nullable=False),
-)
+    sa.Index(
+        "ix_vectors_trace_id",
+        "trace_id", "kind", "scope", "model", "revision", "baseline",
+        unique=True,
+    ),
+    sa.Index("ix_vectors_number", "kind", "scope", "number"),
+    sa.Index("ix_vectors_change", "kind", "scope", "change"),
+    # Otherwise SQLite would give the number of the newest row again once that row is deleted.
+    sqlite_autoincrement=True,
+)  # fmt: skip
 
 verdicts = sa.Table(
     "verdicts",
@@ -284,7 +268,7 @@ models = sa.Table(
     sa.Column("body", sa.JSON(), nullable=False),
 )
 
-# What is still to be done: `judge` a run, by its trace id. A process leases what it does; when it
+# What is still to be done: see `store/jobs.py`. A process leases what it does; when it
 # ends first, its leases expire, and another process does it.
 jobs = sa.Table(
     "jobs",
@@ -304,8 +288,6 @@ paused_runs = sa.Table(
     "paused_runs",
     metadata,
     sa.Column("place", key_text(), primary_key=True),  # a hash of thread, domain and agent
-    sa.Column("half_id", key_text(), nullable=False),
-    sa.Column("checkpoint_id", key_text()),
     sa.Column("paused_at", UtcTime(), nullable=False),
     sa.Column("expires_at", UtcTime(), nullable=False),
     sa.Column("body", sa.JSON(), nullable=False),
@@ -313,41 +295,10 @@ paused_runs = sa.Table(
     sa.Column("run_id", key_text(), nullable=False),
     sa.Column("created_at", UtcTime(), nullable=False),
     sa.Column("domain", sa.String(), nullable=False),  # empty if the run does not name one itself
-    sa.Column("session", sa.String()),
-    sa.Column("thread", sa.String()),
-    sa.Column("user_hash", sa.String()),
-    sa.Column("run_name", sa.String()),
-    sa.Column("namespace", sa.String()),
-    sa.Column("tags", _json()),
+    *_columns_of_keys(),
     sa.Index("ix_paused_runs_expires_at", "expires_at"),
     sa.Index("ix_paused_runs_paused_at", "paused_at"),
 )
-
-# The traces that novelty is measured against, the newest with the highest number.
-remembered = sa.Table(
-    "remembered",
-    metadata,
-    sa.Column("number", sa.Integer(), primary_key=True),
-    sa.Column("trace_id", key_text(), nullable=False),
-    sa.Column("scope", key_text(), nullable=False),  # a domain, or empty for all domains
-    # The embedder that the vector comes from; empty if there was none.
-    sa.Column("model", key_text(), nullable=False),
-    sa.Column("revision", key_text(), nullable=False),
-    sa.Column("baseline", sa.Double(), nullable=False),
-    sa.Column("fingerprint", sa.LargeBinary()),
-    sa.Column("vector", sa.LargeBinary()),  # float32, little-endian
-    sa.Column("at", UtcTime(), nullable=False),
-    sa.Column("domain", sa.String(), nullable=False),
-    sa.Index(
-        "ix_remembered_trace_id",
-        "trace_id", "scope", "model", "revision", "baseline",
-        unique=True,
-    ),
-    sa.Index("ix_remembered_scope", "scope", "number"),
-    sa.Index("ix_remembered_model", "scope", "model", "revision", "baseline", "number"),
-    # Otherwise SQLite would give the number of the newest row again once that row is deleted.
-    sqlite_autoincrement=True,
-)  # fmt: skip
 
 outbox = sa.Table(
     "outbox",
@@ -377,7 +328,6 @@ registries = sa.Table(
     sa.Column("registry", sa.String(), primary_key=True),
     sa.Column("key_id", sa.String(), primary_key=True),
     sa.Column("quiet_until", UtcTime()),
-    sa.Column("quiet_s", sa.Double(), nullable=False),
     sa.Column("quiet_reason", sa.String()),
     sa.Column("stopped", sa.Boolean(), nullable=False),
     sa.Column("failures", sa.Integer(), nullable=False),

@@ -2,41 +2,32 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 from kp_langchain.errors import ConfigError
 from kp_langchain.gate import Rescored
-from kp_langchain.gate.recent_values import WINDOW, JudgedRun
-from kp_langchain.score_log import log_rescored
+from kp_langchain.gate.check import WINDOW, JudgedRun
 from kp_langchain.scoring.repeats import DEFAULT_MAX_ELEMENTS
 from kp_langchain.scoring.scorer_options import check_bounds
-from kp_langchain.store import deletion, pruning, sql
-from kp_langchain.store.confidence_models import ConfidenceModels
-from kp_langchain.store.database import Compaction, Database
-from kp_langchain.store.deletion import Deletion
-from kp_langchain.store.external_traces import ExternalTraces
-from kp_langchain.store.journal import Journal
-from kp_langchain.store.kept_traces import KeptTraces
-from kp_langchain.store.location import locate
-from kp_langchain.store.notes import redact_note, redactor_of
-from kp_langchain.store.outbox import Outbox
-from kp_langchain.store.paused_runs import PausedRuns
-from kp_langchain.store.pruning import Pruning
-from kp_langchain.store.pulled_units import PulledUnits
-from kp_langchain.store.recall_entries import RecallEntries
-from kp_langchain.store.remembered import Remembered
+from kp_langchain.store import deletion, sql
+from kp_langchain.store.deletion import Deletion, Pruning
 from kp_langchain.store.rows import trace_key
-from kp_langchain.store.run_summary import RunSummary
-from kp_langchain.store.shown_traces import ShownTraces
+from kp_langchain.store.run_columns import StoredRun, trace_of
+from kp_langchain.store.run_filters import RunSummary
+from kp_langchain.store.score_log import log_rescored
+from kp_langchain.store.store_parts import StoreParts
 from kp_langchain.store.stored_memory import StoredMemory
-from kp_langchain.store.stored_run import StoredRun, trace_of
-from kp_langchain.store.verdicts import ambiguous_id, judge_stored, stored_as_scored
+from kp_langchain.store.verdicts import (
+    ambiguous_id,
+    judge_stored,
+    redact_note,
+    redactor_of,
+    stored_as_scored,
+)
 from kp_langchain.verdict import Verdict
 
 if TYPE_CHECKING:
@@ -46,7 +37,7 @@ if TYPE_CHECKING:
     from kp_langchain.store.run_filters import RunFilters, Sort
 
 
-class TraceStore:
+class TraceStore(StoreParts):
     """Scored runs in SQLite or PostgreSQL. Safe to use from several threads, and after a fork.
 
     Nothing is opened before the first use. That creates the database.
@@ -68,32 +59,6 @@ class TraceStore:
         MissingExtraError: `url` names a PostgreSQL database and its driver is not installed.
     """
 
-    def __init__(self, url: str | Path | None = None) -> None:
-        self._database = Database(locate(url))
-        self._journal = Journal(self._database)
-
-    @property
-    def location(self) -> str:
-        """Path or URL of the database, without the password."""
-        return str(self._database.location)
-
-    @property
-    def database(self) -> Database:
-        """The database of this store, for the parts of this package that keep tables in it."""
-        return self._database
-
-    def __repr__(self) -> str:
-        return f"TraceStore({self.location!r})"
-
-    def __getstate__(self) -> dict[str, Any]:
-        # For subclasses: see `shared_stores`, which pickles this class itself.
-        database = copy.copy(self._database)
-        return vars(self) | {"_database": database, "_journal": Journal(database)}
-
-    def load_drivers(self) -> None:
-        """Import what the first use needs, which takes 0.2 s once a process; open nothing."""
-        self._database.load_drivers()
-
     def add(self, scored: ScoredTrace, *, registry: str | None = None) -> None:
         """Write one scored run, in place of an earlier one with the same trace id.
 
@@ -114,56 +79,6 @@ class TraceStore:
             registry: As for `add`.
         """
         self.journal.add([replace(one, registry=registry) for one in scored])
-
-    @property
-    def journal(self) -> Journal:
-        """The writes of finished runs, and the runs that wait for being judged."""
-        return self._journal
-
-    @property
-    def outbox(self) -> Outbox:
-        """The contributions of this store."""
-        return Outbox(self._database)
-
-    @property
-    def paused(self) -> PausedRuns:
-        """The runs of this store that wait for a human."""
-        return PausedRuns(self._database)
-
-    @property
-    def kept(self) -> KeptTraces:
-        """The kept runs of this store, as others are compared with them."""
-        return KeptTraces(self._database)
-
-    @property
-    def external_traces(self) -> ExternalTraces:
-        """Where other tracers recorded the runs of this store."""
-        return ExternalTraces(self._database)
-
-    @property
-    def recall_entries(self) -> RecallEntries:
-        """The tasks of this store's kept runs, as recall compares them with a new one."""
-        return RecallEntries(self._database)
-
-    @property
-    def shown(self) -> ShownTraces:
-        """Which kept traces the runs of this store were shown as examples."""
-        return ShownTraces(self._database)
-
-    @property
-    def pulled(self) -> PulledUnits:
-        """The units of registries in this store, and which of them runs may be shown."""
-        return PulledUnits(self._database)
-
-    @property
-    def models(self) -> ConfidenceModels:
-        """The confidence models of this store."""
-        return ConfidenceModels(self._database)
-
-    @property
-    def remembered(self) -> Remembered:
-        """The traces of this store that novelty is measured against."""
-        return Remembered(self._database)
 
     def novelty_memory(
         self,
@@ -189,7 +104,7 @@ class TraceStore:
         """
         check_bounds(max_remembered, ttl_ms)
         size = max_remembered or DEFAULT_MAX_ELEMENTS
-        return StoredMemory(Remembered(self._database, domain or "", size, ttl_ms))
+        return StoredMemory(self._database, domain or "", size, ttl_ms)
 
     def get(self, id: str) -> StoredRun | None:  # noqa: A002  (the word of the command line too)
         """Return the run that `id` identifies, or None.
@@ -273,13 +188,9 @@ class TraceStore:
         Args:
             trace_id: The whole id of its trace.
         """
-        with self._database.reading() as connection:
-            by_id = (
-                sql.verdict_queries.of_trace(connection, trace_key(id_))
-                for id_ in sql.run_queries.possible_ids(trace_id)
-            )
-            rows: list[dict[str, Any]] = next(filter(None, by_id), [])
-        return [Verdict(**row) for row in rows]
+        ids = [trace_key(id_) for id_ in sql.run_queries.possible_ids(trace_id)]
+        by_trace = self.verdicts_by_trace(ids)
+        return next((by_trace[id_] for id_ in ids if id_ in by_trace), [])
 
     def verdicts_by_trace(self, trace_ids: Collection[str]) -> dict[str, list[Verdict]]:
         """Return the verdicts on several runs by trace id, those on each the oldest first.
@@ -288,7 +199,7 @@ class TraceStore:
             trace_ids: The ids as `StoredRun` has them. A run without a verdict is left out.
         """
         with self._database.reading() as connection:
-            by_trace = sql.verdict_queries.of_traces(connection, trace_ids)
+            by_trace = sql.run_queries.verdicts_on(connection, trace_ids)
         return {trace_id: [Verdict(**row) for row in rows] for trace_id, rows in by_trace.items()}
 
     def body_texts(self, trace_ids: Collection[str]) -> dict[str, str]:
@@ -326,9 +237,9 @@ class TraceStore:
         """
         if offset < 0 or (limit is not None and limit < 0):
             raise ConfigError(f"limit={limit} and offset={offset} must not be negative")
-        conditions = sql.run_conditions.conditions_of(filters)
+        conditions = sql.run_lists.conditions_of(filters)
         with self._database.reading() as connection:
-            rows = sql.run_queries.select_runs(
+            rows = sql.run_lists.select_runs(
                 connection,
                 conditions,
                 sort=sort,
@@ -344,9 +255,9 @@ class TraceStore:
         Args:
             filters: As `RunFilters` explains them.
         """
-        conditions = sql.run_conditions.conditions_of(filters)
+        conditions = sql.run_lists.conditions_of(filters)
         with self._database.reading() as connection:
-            return sql.run_queries.count(connection, conditions)
+            return sql.run_lists.count(connection, conditions)
 
     def summaries(self, **filters: Unpack[RunFilters]) -> Iterator[RunSummary]:
         """Yield the figures of runs, for counting over many; the oldest first.
@@ -357,13 +268,13 @@ class TraceStore:
         Args:
             filters: As `RunFilters` explains them.
         """
-        conditions = sql.run_conditions.conditions_of(filters)
+        conditions = sql.run_lists.conditions_of(filters)
         with self._database.reading() as connection:
-            labels = sql.run_queries.labels(connection)
+            labels = sql.run_lists.labels(connection)
         after: tuple[datetime, str] | None = None
         while True:
             with self._database.reading() as connection:
-                page = sql.run_queries.page_of_summaries(connection, conditions, after=after)
+                page = sql.run_lists.page_of_summaries(connection, conditions, after=after)
             if not page:
                 return
             after = page[-1]["created_at"], page[-1]["trace_id"]
@@ -388,7 +299,7 @@ class TraceStore:
             oldest run first.
         """
         with self._database.reading() as connection:
-            return sql.run_queries.recent_values(
+            return sql.run_lists.recent_values(
                 connection, domain, gate=gate, since=since, limit=WINDOW
             )
 
@@ -426,11 +337,11 @@ class TraceStore:
         **filters: Unpack[RunFilters],
     ) -> Iterator[tuple[ReasoningTrace, str | None]]:
         """Yield what `traces` does, each with the namespace of its run as the store has it."""
-        conditions = sql.run_conditions.conditions_of(filters)
+        conditions = sql.run_lists.conditions_of(filters)
         after: tuple[datetime, str] | None = None
         while True:
             with self._database.reading() as connection:
-                page = sql.run_queries.page_of_bodies(
+                page = sql.run_lists.page_of_bodies(
                     connection,
                     conditions,
                     after=after,
@@ -457,7 +368,7 @@ class TraceStore:
         """
         if not ids:
             return deletion.plan(self._database, filters, keep=keep)
-        if keep or sql.run_conditions.selecting(filters):
+        if keep or sql.run_lists.selecting(filters):
             raise ConfigError("a deletion takes ids or conditions, not both")
         return deletion.plan_by_ids(self._database, [str(one) for one in ids])
 
@@ -502,28 +413,7 @@ class TraceStore:
         """
         check_bounds(max_remembered, ttl_ms)
         size = max_remembered or DEFAULT_MAX_ELEMENTS
-        return pruning.prune(self._database, Remembered(self._database, "", size, ttl_ms))
-
-    def compact(self) -> Compaction:
-        """Give back the room of what was deleted, so that no file has its text any more.
-
-        SQLite writes the file anew, which takes as much room again meanwhile; others may read and
-        write before and after. PostgreSQL runs `VACUUM`, which makes the room free for new rows.
-
-        Raises:
-            StoreError: There is no room for it, or another process kept writing for 10 s.
-        """
-        return self._database.compact()
-
-    def close(self) -> None:
-        """Release the connections. The next use opens them again."""
-        self._database.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
+        return deletion.prune(self._database, StoredMemory(self._database, "", size, ttl_ms))
 
     def _stored_run(self, row: dict[str, Any]) -> StoredRun:
         breakdown = row.pop("breakdown")

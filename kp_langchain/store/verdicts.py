@@ -1,53 +1,67 @@
 """Writes a verdict on a stored run, and the decision of the gate that follows from it.
 
-The run is loaded, judged again by the gate, and saved; the outbox follows its decision.
+The run is loaded, judged again by the gate, and saved; the outbox follows its decision. The notes
+of verdicts that reach the store directly are redacted here, too; handlers redact their own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import weakref
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, cast
 from uuid import UUID
 
+from kp_langchain._forksafe import ForkSafeLock
+from kp_langchain._logging import warn_once
 from kp_langchain.calibration.features import complete_features
-from kp_langchain.errors import UnknownRunError
-from kp_langchain.gate import ScoredTrace, rejudge
-from kp_langchain.gate.decision import may_leave
-from kp_langchain.gate.twins import OFF
-from kp_langchain.run_keys import RunKeys
+from kp_langchain.config import Settings
+from kp_langchain.errors import StoreError, UnknownRunError
+from kp_langchain.gate import Rescored, ScoredTrace, rejudge
+from kp_langchain.gate.scored_trace import may_leave
 from kp_langchain.schema import Metadata, Outcome, ReasoningTrace, Task
 from kp_langchain.store import sql
-from kp_langchain.store.kept_traces import (
-    candidate_of,
-    entry_row,
-    hold_stored_against_twins,
-    replace_kept,
-)
 from kp_langchain.store.rows import (
-    columns_of_outcome,
+    clean_text,
     contribution_of,
     expiry_after,
     json_text,
     trace_key,
 )
-from kp_langchain.store.stored_run import breakdown_of, trace_of
+from kp_langchain.store.run_columns import breakdown_of, keys_of, outcome_columns, trace_of
+from kp_langchain.store.vectors import (
+    candidate_of,
+    hold_stored_against_twins,
+    replace_kept,
+    run_row,
+)
+from kp_langchain.verdict import LONGEST_NOTE_CHARS, Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     import sqlalchemy as sa
 
+    from kp_langchain.gate.run import ExternalTrace
     from kp_langchain.store.database import Database
-    from kp_langchain.verdict import Verdict
+
+Redactor: TypeAlias = Callable[[str], str]
+"""A user's function that takes a text and returns the redacted text."""
 
 _LONGEST_ID_CHARS = 100
 _MATCHES_SHOWN = 10
+_owners: dict[str, weakref.WeakSet[RedactsNotes]] = {}
+_lock = ForkSafeLock()
 
 
 def judge_stored(
-    database: Database, id_: str, verdict: Verdict, *, registry: str | None = None
+    database: Database,
+    id_: str,
+    verdict: Verdict,
+    *,
+    registry: str | None = None,
+    jobs_of: Callable[[list[ScoredTrace]], list[dict[str, Any]]] | None = None,
 ) -> list[ScoredTrace]:
     """Write a verdict, and what the gate decides on its runs. Redact and log nothing.
 
@@ -56,6 +70,7 @@ def judge_stored(
         id_: A trace id, a run id, or the first characters of either.
         verdict: The verdict; its note is redacted already.
         registry: URL of the registry to contribute to, if any.
+        jobs_of: Returns the rows of the jobs that send the scores of runs to other tools.
 
     Returns:
         For each trace that the id means, the run as it is now; `previous` is the run as it was, or
@@ -78,12 +93,17 @@ def judge_stored(
         if not trace_ids:
             raise unknown_run(id_, str(database.location))
         rows = sql.run_queries.whole_rows(connection, trace_ids, lock=True)
-        counting = {id_: sql.verdict_queries.counting(connection, id_) for id_ in trace_ids}
-        sql.verdict_queries.add(connection, [(trace_id, verdict) for trace_id in trace_ids])
-        return [
+        counting = {id_: sql.run_queries.counting_verdict(connection, id_) for id_ in trace_ids}
+        sql.run_queries.add_verdicts(connection, [(trace_id, verdict) for trace_id in trace_ids])
+        runs = [
             rejudge_stored(connection, row, verdict, registry, counting[row["trace_id"]])
             for row in rows
         ]
+        judged = [run for run in runs if run is not None]
+        changed = [run for run in judged if Rescored.of(run).changed]
+        if jobs_of is not None and (jobs := jobs_of(changed)):
+            sql.job_queries.replace(connection, jobs)
+    return judged
 
 
 def rejudge_stored(
@@ -92,7 +112,7 @@ def rejudge_stored(
     verdict: Verdict,
     registry: str | None,
     counting: Verdict | None = None,
-) -> ScoredTrace:
+) -> ScoredTrace | None:
     """Judge a run again by a verdict that is written, and save what changed.
 
     Args:
@@ -104,15 +124,15 @@ def rejudge_stored(
             it is.
 
     Returns:
-        The run as it is now; `previous` is the run as it was, or None if it stays so.
-
-    Raises:
-        StoreError: The stored trace cannot be read.
+        The run as it is now; `previous` is the run as it was, or None if it stays so. None, with a
+        warning, for a run that another program has damaged: it stays as it is.
     """
-    run = replace(
-        load_run(row),
-        external_traces=sql.external_queries.of_trace(connection, row["trace_id"]),
-    )
+    external = sql.run_links.external_of(connection, row["trace_id"])
+    try:
+        run = load_run(row, external)
+    except StoreError as error:
+        warn_once("damaged run", "a verdict is stored, and its run is not judged again: %s", error)
+        return None
     if counting is not None and verdict.weight < counting.weight:
         return run
     run = _decide(connection, row, rejudge(run, verdict))
@@ -123,8 +143,6 @@ def rejudge_stored(
     )
     if not run.keep_body:
         sql.run_queries.delete_bodies(connection, [trace_id])
-    if "kept" in (run.decision, row["decision"]):
-        sql.entry_queries.note_change(connection, [trace_id])
     if run.decision != row["decision"] or run.keep_body:
         _update_outbox(connection, row, run, registry)
     return run
@@ -137,10 +155,10 @@ def _decide(connection: sa.Connection, row: dict[str, Any], run: ScoredTrace) ->
     """
     trace_id = row["trace_id"]
     if not run.keep_body:
-        sql.entry_queries.remove(connection, [trace_id])
+        sql.vector_queries.forget(connection, [trace_id])
         return run
     candidate = candidate_of(connection, trace_id, run)
-    sql.entry_queries.write(connection, [entry_row(candidate)])
+    sql.vector_queries.write(connection, [run_row(run, candidate)])
     if row["decision"] == "kept":  # what is kept stays kept, whatever it repeats
         return run
     run = hold_stored_against_twins(connection, run, candidate)
@@ -158,15 +176,16 @@ def stored_as_scored(database: Database, trace_id: str) -> ScoredTrace | None:
         row = sql.run_queries.whole_row(connection, trace_key(trace_id))
         if row is None:
             return None
-        external_traces = sql.external_queries.of_trace(connection, row["trace_id"])
-    return replace(load_run(row), external_traces=external_traces)
+        external = sql.run_links.external_of(connection, row["trace_id"])
+    return load_run(row, external)
 
 
-def load_run(row: dict[str, Any]) -> ScoredTrace:
+def load_run(row: dict[str, Any], external_traces: Mapping[str, ExternalTrace]) -> ScoredTrace:
     """Return the scored run that a row of the table `runs` holds.
 
     Args:
         row: The whole row. Without a trace, that has what the columns hold, and no steps.
+        external_traces: Where other tracers recorded it.
 
     Raises:
         StoreError: The body is not a trace, or the breakdown none.
@@ -185,24 +204,13 @@ def load_run(row: dict[str, Any]) -> ScoredTrace:
         withheld=row["withheld"],
         keys=keys_of(row),
         stored_id=row["trace_id"],
-        gate=row["gate"] or "score",
-        twin_similarity=OFF if row["twin_similarity"] is None else row["twin_similarity"],
+        gate=row["gate"],
+        twin_similarity=row["twin_similarity"],
         twin_of=row["twin_of"],
         similarity_to_twin=row["similarity_to_twin"],
         dropped=row["dropped"] or {},
+        external_traces=external_traces,
         is_taken_over=bool(row["is_taken_over"]),
-    )
-
-
-def keys_of(row: Mapping[str, Any]) -> RunKeys:
-    """Return the keys that a row of the table `runs` holds."""
-    return RunKeys(
-        session=row["session"],
-        thread=row["thread"],
-        user=row["user_hash"],
-        namespace=row["namespace"],
-        name=row["run_name"],
-        tags=tuple(row["tags"] or ()),
     )
 
 
@@ -235,9 +243,9 @@ def _run_id(text: str) -> UUID:
 
 def _changes(row: dict[str, Any], run: ScoredTrace) -> dict[str, Any]:
     """Return the columns of `runs` that a verdict changes, with their new values."""
-    changes = columns_of_outcome(run) | {"has_body": run.keep_body}
+    changes = outcome_columns(run) | {"has_body": run.keep_body}
     if run.decision == "kept":
-        return changes | {"body_expires_at": None, "replaced_by": None}
+        return changes | {"body_expires_at": None}
     if row["decision"] == "kept":
         changes["body_expires_at"] = expiry_after(run.keep_days) if run.keep_body else None
     return changes
@@ -285,3 +293,75 @@ def ambiguous_id(id_: str, matches: Sequence[dict[str, Any]]) -> UnknownRunError
     if len({run["run_id"] for run in matches}) == 1:
         return UnknownRunError(f"{id_!r} is a run with several traces; give a trace id:{lines}")
     return UnknownRunError(f"{id_!r} may mean several runs; give more characters of the id:{lines}")
+
+
+# ------------------------------------------------------------------ notes
+
+
+def redact_note(
+    verdict: Verdict, *, level: str = "aggregated", redactor: Redactor | None = None
+) -> Verdict:
+    """Return the verdict with a note that may be written, of at most 4,000 characters.
+
+    Args:
+        verdict: The verdict.
+        level: The privacy level; by default the strictest one, whatever run it is for.
+        redactor: What the note goes through after the rules of the settings.
+
+    Raises:
+        ConfigError: The settings cannot be read.
+    """
+    if verdict.note is None:
+        return verdict
+    # Here, because it takes 60 ms to import, and most stores are written without notes.
+    from kp_langchain.redaction import redact
+
+    rules = Settings.current().redaction
+    note = redact(clean_text(verdict.note), level=level, rules=rules, redactor=redactor).value
+    return replace(verdict, note=str(note)[:LONGEST_NOTE_CHARS])
+
+
+class RedactsNotes(Protocol):
+    """What records into a store, and may have a redactor of the user's."""
+
+    @property
+    def redactor(self) -> Redactor | None:
+        """The user's redactor, if there is one."""
+
+
+def use_redactor(location: str, owner: RedactsNotes) -> None:
+    """Redact the notes of verdicts on a store's runs with its owner's redactor.
+
+    Args:
+        location: Where the store is.
+        owner: What has the redactor. It is held weakly, so its redactor is used until it is freed.
+    """
+    # Not the redactor itself: it may refer to its owner, which would then never be freed.
+    with _lock:
+        for other in [known for known, owners in _owners.items() if not owners]:
+            del _owners[other]
+        _owners.setdefault(location, weakref.WeakSet()).add(owner)
+
+
+def redactor_of(location: str) -> Redactor | None:
+    """Return the redactor for notes in a store; None if there is none.
+
+    It applies the one that the settings name, then those of the handlers in this process that
+    record into the store, each once.
+
+    Raises:
+        ConfigError: The settings cannot be read, or the redactor that they name cannot be imported.
+    """
+    with _lock:
+        owners = list(_owners.get(location, ()))
+    redactors = [Settings.current().redaction.load_redactor(), *(one.redactor for one in owners)]
+    distinct = list({id(one): one for one in redactors if one is not None}.values())
+    if not distinct:
+        return None
+
+    def redact_further(text: str) -> str:
+        for redactor in distinct:
+            text = redactor(text)
+        return text
+
+    return redact_further

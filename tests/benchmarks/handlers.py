@@ -94,8 +94,6 @@ def base_tracer(_folder: Path, _server: str) -> Attached:
 class _NoReceiver:
     """Lets finished runs go."""
 
-    keeps_paused = False
-
     def prepare(self) -> None:
         pass
 

@@ -274,7 +274,7 @@ def test_a_registry_that_does_not_answer_as_one(
         key_id = Registry(server.url, api_key=KEY).key_id
         store.outbox.save(
             Standing(
-                server.url, key_id, now + timedelta(hours=1), 3600.0, "429",
+                server.url, key_id, now + timedelta(hours=1), "429",
                 throttled_at=(now.isoformat(), now.isoformat()),
             )
         )  # fmt: skip

@@ -20,7 +20,6 @@ _SHORT_S = {
     "kp_langchain.registry.pace._THROTTLE_WAIT_S": 0.05,
     "kp_langchain.registry.sender._RETRY_TURN_S": 0.01,
     "kp_langchain.registry.sender._OTHERS_TURN_S": 0.001,
-    "kp_langchain.registry.sender._STORE_TROUBLE_S": 0.05,
     "kp_langchain.store.backoff._FIRST_PAUSE_S": 0.01,
     "kp_langchain.store.backoff._LONGEST_PAUSE_S": 0.05,
     "kp_langchain.store.sqlite._BUSY_TIMEOUT_S": 0.05,

@@ -28,8 +28,7 @@ from kp_langchain import (
 )
 from kp_langchain.embedding.identity import NO_IDENTITY, EmbedderIdentity
 from kp_langchain.gate import default_threshold, rejudge
-from kp_langchain.gate.check import check
-from kp_langchain.gate.recent_values import WINDOW, JudgedRun, RecentValues
+from kp_langchain.gate.check import WINDOW, JudgedRun, RecentValues, check
 from kp_langchain.gate.twins import SURER_BY, KeptTrace, find_twins, hold_against_twins
 from kp_langchain.scoring import MemoryEntry, Worth
 
@@ -353,30 +352,3 @@ def test_a_verdict_has_what_a_run_repeats_looked_up_again():
     assert KeptTrace.of(passed(), entry).confidence == breakdown().outcome_confidence.value
     by_worth = replace(passed(), breakdown=with_worth(0.37))
     assert KeptTrace.of(by_worth, entry).confidence == 0.37
-
-
-def test_a_run_whose_trace_is_gone_is_judged_by_the_rules_that_applied():
-    search = {"name": "search", "args": {"q": "6"}}
-    failing = [
-        message
-        for number in range(3)
-        for message in (
-            AIMessage("", tool_calls=[{**search, "id": str(number), "name": f"t{number % 2}"}]),
-            ToolMessage("no", tool_call_id=str(number), status="error"),
-        )
-    ]
-    for messages, rule in (
-        ([("ai", "42")], "single_thought"),
-        ([AIMessage("", tool_calls=[{**search, "id": "1"}]), ToolMessage("42", tool_call_id="1"),
-          ("ai", "42")], "single_tool"),
-        ([*failing, ("ai", "42")], "recovered_errors"),
-    ):  # fmt: skip
-        trace = trace_from_messages([("user", "What is 6 x 7?"), *messages], domain="default")
-        trace.metadata.success = True
-        run = replace(passed(), trace=trace, breakdown=Scorer(embedder=None).score(trace))
-        gone = replace(run, trace=trace.model_copy(update={"steps": []}))
-        assert rule in {one.name for one in run.breakdown.rules}
-        for verdict in (Verdict(success=True), Verdict(success=False)):
-            rules = [rejudge(one, verdict).breakdown.rules for one in (run, gone)]
-            assert rules[0] == rules[1]
-            assert rejudge(gone, verdict).breakdown.total == rejudge(run, verdict).breakdown.total

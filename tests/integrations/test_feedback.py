@@ -20,7 +20,7 @@ import pytest
 
 from kp_langchain import ConfigError, ScoredTrace, TraceStore
 from kp_langchain.errors import KPError
-from kp_langchain.gate.external_trace import ExternalTrace
+from kp_langchain.gate.run import ExternalTrace
 from kp_langchain.integrations.langsmith import LangSmithScores, feedback
 from kp_langchain.integrations.openevals import verifier_of
 from kp_langchain.integrations.tool_feedback import FeedbackTool, verdicts_from

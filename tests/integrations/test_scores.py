@@ -6,6 +6,8 @@ import asyncio
 import json
 import os
 import re
+import threading
+import time
 import uuid
 from collections.abc import Callable, Iterator
 from datetime import datetime
@@ -18,9 +20,10 @@ from langchain_core.prompts import ChatPromptTemplate
 from langchain_core.runnables import RunnableLambda, RunnableParallel
 
 from kp_langchain import ConfigError, DomainPolicy, KPCallbackHandler, ScoredTrace, TraceStore
-from kp_langchain.gate.external_trace import ExternalTrace
+from kp_langchain.gate.run import ExternalTrace
 from kp_langchain.integrations.langsmith import LangSmithScores
 from kp_langchain.integrations.opentelemetry import OpenTelemetryScores
+from kp_langchain.recording import score_jobs
 from kp_langchain.recording.score_receivers import new_receiver
 from tests import agents, programs
 from tests.agents import ScriptedChatModel, say
@@ -28,6 +31,7 @@ from tests.commands import ROOT, cli_apart
 from tests.integrations import tools
 from tests.integrations.tools import SCORES, SERVERS, TOOLS, Received, Tool, ToolServer, question_in
 from tests.loopback_tools import LoopbackTool, Request
+from tests.store.conftest import execute
 
 # The tools' packages use what is deprecated, and close their connections when they are collected.
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -357,7 +361,7 @@ def test_an_mlflow_trace_that_is_not_there_yet_is_tried_again(
     attach: Callable[..., Tool], server: LoopbackTool
 ) -> None:
     tool = attach("mlflow")
-    backend, absences = server.answer, iter(range(5))
+    backend, absences = server.answer, iter(range(7))
 
     def without_trace(request: Request) -> tuple[int, Any]:
         is_read = request.method == "GET" and "/traces/" in request.path
@@ -452,29 +456,98 @@ def test_where_a_run_is_recorded_and_what_its_verdict_states_is_stored_clean() -
 
 
 @pytest.mark.parametrize(
-    ("errors", "runs", "failed", "attempts"),
+    ("errors", "runs", "failed"),
     [
-        # No answer; an answer, if not the right one; taken in the second time.
-        ([*[OSError("no answer")] * 4, not_found(), not_found()], [1, 1, 1], 2, None),
+        # No answer; an answer, if not the right one; taken in the third time.
+        ([*[OSError("no answer")] * 4, not_found(), not_found()], [1, 1, 1], 1),
         # A trace that the tool does not have yet costs no other run its attempts.
-        ([not_found()] * 5, [2], 1, None),
-        ([SystemExit()] * 4, [1], 1, None),
-        # A tool that does not answer is tried less, by all handlers.
-        ([OSError("no answer")] * 99, [1, 1, 1, 1], 4, 4 + 3),
+        ([not_found()] * 7, [2], 1),
+        ([SystemExit()] * 4, [1], 1),
+        ([OSError("no answer")] * 99, [1, 2], 3),
     ],
 )
-def test_a_receiver_is_tried_again_as_long_as_it_answers(
-    errors: list[BaseException], runs: list[int], failed: int, attempts: int | None
+def test_a_receiver_is_asked_four_times_for_each_run(
+    errors: list[BaseException], runs: list[int], failed: int
 ) -> None:
     elsewhere = Elsewhere(*errors)
     counts = [send(elsewhere, runs=number, store="runs.db") for number in runs]
     assert sum(one["scores_failed"] for one in counts) == failed
     assert sum(one["scores_sent"] for one in counts) == sum(runs) - failed
     assert counts[-1]["scores_queued"] == 0
-    if attempts is not None:
-        assert len(errors) - len(elsewhere.errors) == attempts
     with TraceStore("runs.db") as store:
         assert store.count() == sum(runs)
+        assert jobs_left(store) == []
+
+
+def jobs_left(store: TraceStore) -> list[str]:
+    return [row[0] for row in execute(store, "SELECT kind FROM jobs")]
+
+
+class Hanging(Elsewhere):
+    """Does not answer until the test ends."""
+
+    def __init__(self, name: str, end: threading.Event) -> None:
+        super().__init__()
+        self.name, self.end = name, end  # type: ignore[misc]
+
+    def send(self, scored: ScoredTrace, external: ExternalTrace) -> None:
+        self.end.wait(600)
+
+
+def test_receivers_that_hang_hold_up_no_other_and_are_abandoned(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    end, elsewhere = threading.Event(), Elsewhere()
+    hanging = [Hanging(name, end) for name in ("one", "two")]
+    watching = agents.handler(send_scores_to=[*hanging, elsewhere], store="runs.db")
+    ask_at_once([watching], runs=3)
+    assert watching.flush(300)
+    until = time.monotonic() + 300
+    while len(elsewhere.sent) < 3 and time.monotonic() < until:
+        time.sleep(0.01)
+    assert len(elsewhere.sent) == 3
+    assert watching.stats()["scores_queued"] >= 6
+    with TraceStore("runs.db") as store:
+        assert {"score one", "score two"} <= {*jobs_left(store)}
+    end.set()
+    assert watching.send(300)
+    monkeypatch.setattr(score_jobs, "SEND_LIMIT_S", 0.05)
+    end.clear()
+    assert send(*hanging, store="runs.db")["scores_failed"] == 2
+    end.set()
+
+
+def test_scores_that_a_process_did_not_send_are_sent_by_the_next_one() -> None:
+    end = threading.Event()
+    first = agents.handler(send_scores_to=[Hanging("elsewhere", end)], store="runs.db")
+    ask_at_once([first], runs=3)
+    assert first.flush(300)
+    with TraceStore("runs.db") as store:
+        assert jobs_left(store) == ["score elsewhere"] * 3
+        gone, *_ = (run.trace_id for run in store.runs())
+        store.delete(gone)
+        execute(store, "UPDATE jobs SET lease_until = 1, owner = 'dead'")
+        elsewhere = Elsewhere()
+        second = agents.handler(send_scores_to=[elsewhere], store=store)
+        assert second.send(300)
+        assert second.stats()["scores_sent"] == 2
+        assert {one.stored_id for one, _ in elsewhere.sent} == {
+            run.trace_id for run in store.runs()
+        }
+        assert jobs_left(store) == []
+    end.set()
+
+
+def test_without_a_store_what_does_not_fit_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KP_MAX_QUEUE", "2")
+    end = threading.Event()
+    watching = agents.handler(send_scores_to=[Hanging("one", end)], store=None)
+    for _ in range(5):
+        ask_at_once([watching], runs=1)
+        assert watching.flush(300)
+    assert watching.stats()["scores_dropped"] > 0
+    end.set()
+    assert watching.send(300)
 
 
 @pytest.mark.parametrize("answer", [LookupError(), "a trace"])

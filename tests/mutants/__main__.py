@@ -47,11 +47,11 @@ ROOMS = {
         "!redaction/limits.py", "!redaction/stems.py",
     ),
     "store": (
-        "store/backoff.py", "store/contribution.py", "store/entry_queries.py", "store/inserts.py",
-        "store/journal.py", "store/journal_queries.py", "store/kept_traces.py", "store/outbox.py",
-        "store/outbox_queries.py", "store/rows.py", "store/run_queries.py", "store/sole_sender.py",
-        "store/stored_run.py", "store/trace_store.py", "store/verdict_queries.py",
-        "store/verdicts.py",
+        "store/backoff.py", "store/job_queries.py", "store/jobs.py", "store/journal.py",
+        "store/journal_queries.py", "store/outbox.py",
+        "store/outbox_queries.py", "store/rows.py", "store/run_queries.py",
+        "store/statements.py", "store/run_columns.py", "store/trace_store.py",
+        "store/vector_queries.py", "store/vectors.py", "store/verdicts.py",
     ),
 }  # fmt: skip
 TESTS = (

@@ -507,10 +507,10 @@ def test_what_new_rules_find_is_quarantined_again(
     pull_all(store, server, scan=lambda _: [])
     store.pulled.admit(unit(1)["id"], by="ada")
     with store.database.reading() as connection:
-        before = sql.pulled_queries.newest_change(connection)
+        before = sql.vector_queries.mark(connection).pulled
     assert pull_all(store, server, scan=lambda _: []).fates == {"unchanged": 2}
     with store.database.reading() as connection:
-        assert sql.pulled_queries.newest_change(connection) == before
+        assert sql.vector_queries.mark(connection).pulled == before
     again = pull_all(store, server, admit_clean=True)
     assert again.fates == {"changed": 1, "unchanged": 1}
     assert recalled(store) == [unit(2)["id"]]

@@ -271,7 +271,7 @@ class TestAsTheStoreChanges:
     ) -> None:
         damaged, whole = keep_all(store, POUND, YEN)
         assert {*found(retriever(store))} == {damaged, whole}
-        table = "runs" if column == "worth" else "recall_entries"
+        table = "runs" if column == "worth" else "vectors"
         change = f"UPDATE {table} SET {column} = ? WHERE trace_id = ?"  # noqa: S608
         with closing(sqlite3.connect(tmp_path / "kp.db")) as connection, connection:
             connection.execute(change, (value, damaged))
@@ -285,7 +285,7 @@ class TestAsTheStoreChanges:
         kept = keep(store)
         with closing(sqlite3.connect(tmp_path / "kp.db")) as connection, connection:
             connection.execute(
-                "CREATE TRIGGER no_more BEFORE INSERT ON recall_entries "
+                "CREATE TRIGGER no_more BEFORE INSERT ON vectors WHEN NEW.kind = 'task' "
                 "BEGIN SELECT RAISE(FAIL, 'no room'); END"
             )
         assert found(retriever(store)) == [kept]

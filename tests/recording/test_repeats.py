@@ -31,7 +31,7 @@ from kp_langchain import (
     evaluate_value,
 )
 from kp_langchain.gate import ShownTrace
-from kp_langchain.gate.recent_values import RecentValues
+from kp_langchain.gate.check import RecentValues
 from kp_langchain.recall.few_shot import HEADER
 from kp_langchain.recording.langchain_context import ambient_run_id
 from kp_langchain.scoring import process_scorer
@@ -488,7 +488,12 @@ def test_a_memory_that_cannot_be_written_holds_up_no_run(
     watching = KPCallbackHandler(store=store)
     novelty("abba", watching)
     with store.database.writing() as connection:
-        connection.execute(sa.text("ALTER TABLE remembered RENAME TO gone"))
+        connection.execute(
+            sa.text(
+                "CREATE TRIGGER no_more BEFORE INSERT ON vectors WHEN NEW.kind = 'memory' "
+                "BEGIN SELECT RAISE(ABORT, 'no room'); END"
+            )
+        )
     assert novelty("abba", watching) == 0
     assert novelty("banana", watching) > 0
     stats = watching.stats()

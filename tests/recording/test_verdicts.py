@@ -415,13 +415,31 @@ def test_a_verdict_waits_for_a_store_that_cannot_be_written_and_holds_up_no_othe
         assert watching.stats()["waiting_to_store"] == 1
         other.execute("ALTER TABLE gone RENAME TO verdicts")
         assert watching.flush(300)
-        other.execute("UPDATE bodies SET trace = '{}' WHERE trace_id = ?", (ids[0],))
-        other.commit()
+        other.execute(
+            "CREATE TRIGGER refuse BEFORE INSERT ON verdicts "
+            f"WHEN NEW.trace_id = '{ids[0]}' BEGIN SELECT RAISE(ABORT, 'refused'); END"
+        )
         for trace_id in ids:
             watching.report_outcome(trace_id, success=False)
         assert not watching.flush(300)
-    assert [len(store.verdicts(one)) for one in ids] == [1, 1]
-    assert watching.stats()["waiting_to_store"] == 1
+        assert [len(store.verdicts(one)) for one in ids] == [1, 1]
+        assert watching.stats()["waiting_to_store"] == 1
+        other.execute("DROP TRIGGER refuse")
+        assert watching.flush(300)
+
+
+def test_a_verdict_on_a_run_whose_trace_was_damaged_is_kept_and_waits_for_nothing(
+    store: TraceStore,
+) -> None:
+    watching = handler(store=store)
+    trace_id = last(watching).trace.id
+    with closing(sqlite3.connect(store.location)) as other:
+        other.execute("UPDATE bodies SET trace = '{}' WHERE trace_id = ?", (trace_id,))
+        other.commit()
+    watching.report_outcome(trace_id, success=False)
+    assert watching.flush(300)
+    assert len(store.verdicts(trace_id)) == 1
+    assert watching.stats()["waiting_to_store"] == 0
 
 
 def test_notes_go_through_the_callers_redactor_once_also_past_the_handler(

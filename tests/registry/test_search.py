@@ -320,7 +320,7 @@ def test_a_search_neither_stops_contributions_nor_lets_them_go_on(
         assert not store.outbox.standing(server.url, key_id).stopped
         stopped = search_module.replace(
             store.outbox.standing(server.url, key_id),
-            stopped=True, quiet_until=clock() + timedelta(hours=1), quiet_s=3600.0,
+            stopped=True, quiet_until=clock() + timedelta(hours=1),
         )  # fmt: skip
         store.outbox.save(stopped)
         found = pages(server, clock, outbox=store.outbox)

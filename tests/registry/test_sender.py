@@ -24,14 +24,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kp_langchain import Registry, ScoredTrace, TraceStore
+from kp_langchain.errors import StoreError
 from kp_langchain.registry import pace
 from kp_langchain.registry import sender as sender_module
 from kp_langchain.registry.answers import Allowance, Answer
 from kp_langchain.registry.sender import Sender
-from kp_langchain.store import Contribution, Standing
+from kp_langchain.store import Standing
+from kp_langchain.store.jobs import SEND
 from tests.agents import handler
 from tests.loopback_registry import LoopbackRegistry
-from tests.store.conftest import _scored, execute, fork
+from tests.store.conftest import Conversation, _scored, execute, fork
 
 KEY = "kp_0123456789abcdef0123456789abcdef"
 
@@ -87,6 +89,11 @@ class Sending:
         wait_s = self.sender._send_due()
         self.clock.skip(wait_s or 0.0)
         return wait_s
+
+    def attempt(self) -> float | None:
+        """Make one attempt; return the wait until the next."""
+        with self.store.outbox.sending() as lease:
+            return self.sender._send_one(lease)
 
     def drive(self, turns: int = 60) -> None:
         """Go through the outbox until nothing is left."""
@@ -157,20 +164,6 @@ def test_what_is_pending_is_sent_once_in_the_wire_form(store):
         assert headers["authorization"] == f"Bearer {KEY}"
 
 
-@pytest.mark.parametrize("field", ["privacy_level", "visibility"])
-def test_what_is_private_is_not_sent_even_if_it_is_in_the_outbox(store, field, caplog):
-    with sending(store) as here:
-        ids = {*here.fill(2)}
-        one = store.outbox.next_pending(here.registry.url)
-        unit = json.loads(one.body)
-        unit["metadata"][field] = "private"
-        store.outbox.save(replace(one, body=json.dumps(unit)))
-        here.drive()
-        assert {*here.server.units} == ids - {one.trace_id}
-        left = store.outbox.get(one.trace_id)
-        assert (left.state, left.attempts, left.reason in caplog.text) == ("dead", 0, True)
-
-
 FAULTS = [
     "500", "503_retry_after", "reset_before", "no_id", "429", "429_retry_after", "429_date",
     "401", "403", "garbage", "redirect_away", "404", "half", "reset_after", "stored_no_id",
@@ -197,7 +190,7 @@ def test_each_thing_comes_through_whatever_happens_to_its_first_attempts(url, fa
         if left[0] < 0:
             return None
         if fault.startswith("429"):
-            throttled.append(here.clock.passed_s)
+            throttled.append(here.clock())
         return fault
 
     # As short as it may be where the fault is that no answer comes, and else without effect.
@@ -232,7 +225,7 @@ def test_each_thing_comes_through_whatever_happens_to_its_first_attempts(url, fa
         assert [one.trace_id for one in store.outbox.entries()] == [stays]
         assert here.server.doubled == []
         hours = [third - first for first, third in zip(throttled, throttled[2:], strict=False)]
-        assert all(seconds > 3600 for seconds in hours)
+        assert all(passed > timedelta(hours=1) for passed in hours)
 
 
 def test_what_is_refused_is_dead_with_the_reason(store):
@@ -301,26 +294,77 @@ def test_processes_share_the_work_on_both_engines(url):
         assert store.outbox.counts()["sent"] == 30
 
 
+FLEET = """
+import sys
+from kp_langchain import Registry, TraceStore
+from kp_langchain.registry.sender import Sender
+from tests.registry.test_sender import KEY, passed
+url, to = sys.argv[1:]
+registry = Registry(to, api_key=KEY)
+with TraceStore(url) as store:
+    sender = Sender(store, registry)
+    print("ready", flush=True)
+    sys.stdin.readline()
+    for number in range(10):
+        store.add(passed(number), registry=registry.url)
+        sender.wake()
+    print(sender.drain(600.0), flush=True)
+    sys.stdin.readline()
+"""
+
+
+def test_a_fleet_on_one_server_sends_each_kept_run_once(new_postgres_url):
+    url = new_postgres_url()
+    with TraceStore(url) as store, sending(store) as here:
+        fleet = [Conversation(FLEET, url, here.registry.url) for _ in range(4)]
+        for each in fleet:
+            assert each.line() == "ready"
+        for each in fleet:
+            each.say()
+        assert [each.line() for each in fleet] == ["True"] * 4
+        for each in fleet:
+            each.end()
+        assert store.outbox.counts()["sent"] == store.count() == 40
+        assert (len(here.server.units), len(here.server.requests)) == (40, 40)
+        assert here.server.doubled == []
+        assert {one.attempts for one in store.outbox.entries(limit=None)} == {1}
+
+
 def test_a_turn_ends_and_lets_another_process_take_its_own(store, monkeypatch):
     with sending(store) as here:
         here.fill(3)
         with monkeypatch.context() as patch:
             patch.setattr(sender_module, "_TURN_S", 0.0)
             assert here.turn() == sender_module._OTHERS_TURN_S
-        with store.outbox.sending() as has_turn:
-            assert has_turn
+        with store.outbox.sending() as lease:
+            assert lease is not None
+            assert here.turn() == sender_module._RETRY_TURN_S
         assert store.outbox.counts()["pending"] == 3
-
-        class Late(Sender):
-            """Finds another process at work, which ends as the time does."""
-
-            def _send_due_alone(self, until: float) -> float | None:
-                with TraceStore(store.location) as other:
-                    assert Sender(other, here.registry)._send_due() is None
-                return 3600.0
-
-        assert Late(store, here.registry).drain(600.0)  # as another one sent the last
+        with TraceStore(store.location) as other:
+            assert Sender(other, here.registry).drain(600.0)
+        assert here.sender.drain(600.0)  # as another one sent the last
         assert store.outbox.counts()["sent"] == 3
+
+
+def test_the_lease_of_a_process_that_died_expires_and_what_it_was_at_is_asked_for(store):
+    """Its answer, if it comes after all, changes nothing any more."""
+    with sending(store) as here:
+        (one,) = here.fill()
+        jobs, outbox = store.journal.jobs, store.outbox
+        lease = jobs.lease_lasting(SEND, 60.0)
+        read = outbox.next_pending(here.registry.url)
+        now = datetime.now(UTC)
+        tried = replace(read, attempts=1, first_attempt_at=now)
+        standing = outbox.standing(here.registry.url, here.registry.key_id)
+        assert outbox.begin(tried, standing, read=read, lease=lease)
+        here.registry.contribute(read.body.encode(), read.idempotency_key)
+        assert here.turn() == sender_module._RETRY_TURN_S
+        execute(store, "UPDATE jobs SET lease_until = 1")
+        here.drive()
+        assert (here.status(one), here.methods()) == ("sent", ["POST", "GET"])
+        with store.outbox.sending(), pytest.raises(StoreError, match="another process has the job"):
+            outbox.settle(replace(tried, reason="no answer"), read=read, lease=lease)
+        assert here.status(one) == "sent"
 
 
 def test_a_broken_store_is_told_and_tried_again(tmp_path, caplog):
@@ -422,7 +466,7 @@ def test_what_stopped_it_does_not_run_into_the_old_refusal_once_it_is_mended(sto
         here.server.reputation_suffices = True
         here.server.keys.add("kp_new")
         fresh = Sending(store, Registry(here.server.url, api_key="kp_new"))
-        fresh.sender._send_one()  # nor does a fresh key
+        fresh.attempt()  # nor does a fresh key
         here.clock.skip(1.0)
         here.drive()
         assert {*here.server.units} == {*ids}
@@ -531,7 +575,7 @@ def test_one_that_may_have_been_deleted_is_sent_again(store, fault, meanwhile):
         here.judge(one, success=False)
         act = (lambda: here.judge(one, success=True)) if meanwhile else bool
         here.server.misbehave = first(fault, of="DELETE", act=act)
-        assert here.sender._send_one() == 0.0
+        assert here.attempt() == 0.0
         if not meanwhile:
             here.judge(one, success=True)
         here.clock.skip(3600.0)
@@ -757,14 +801,13 @@ def test_how_long_nothing_is_sent(asked, waits_s):
         assert pace.wait_s(standing, START) == waits_s
 
 
-@pytest.mark.parametrize("back_s", [600.0, 3600.0, 3e7])
-def test_a_clock_set_back_delays_by_an_hour_at_most(back_s):
+def test_a_clock_set_back_delays_by_a_day_at_most():
     quiet = ask(FRESH, Answer("later", "503", 503, retry_after_s=120.0), START)
-    waits = Contribution("t", "r", "pending", START, START, due_at=START + timedelta(minutes=10))
-    then = START - timedelta(seconds=back_s)
-    assert (pace.wait_s(quiet, START), pace.due_in_s(waits, START)) == (120.0, 600.0)
-    assert pace.wait_s(quiet, then) == (120.0 + back_s if back_s <= 3600 else 0.0)
-    assert pace.due_in_s(waits, then) == (600.0 + back_s if back_s <= 3600 else 0.0)
+    assert pace.wait_s(quiet, START) == 120.0
+    assert pace.wait_s(quiet, START - timedelta(hours=1)) == 3720.0
+    assert pace.wait_s(quiet, START - timedelta(days=30)) == 0.0
+    assert pace.seconds_until(START + timedelta(minutes=10), START) == 600.0
+    assert pace.seconds_until(START, START + timedelta(minutes=10)) == 0.0
 
 
 def test_rests_grow_and_end():

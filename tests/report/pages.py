@@ -18,7 +18,7 @@ from typing import Any
 from kp_langchain import ReasoningTrace, Scorer, TraceStore
 from kp_langchain.embedding.identity import EmbedderIdentity
 from kp_langchain.gate import ScoredTrace, decide
-from kp_langchain.gate.shown_trace import ShownTrace
+from kp_langchain.gate.run import ShownTrace
 from kp_langchain.store import Verdict
 from kp_langchain.store.recall_entries import TaskEntry
 from tests import programs

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from kp_langchain.gate.shown_trace import ShownTrace
+from kp_langchain.gate.run import ShownTrace
 from kp_langchain.store import Verdict
 from tests.commands import cli
 from tests.report.pages import (

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from kp_langchain.gate.shown_trace import ShownTrace
+from kp_langchain.gate.run import ShownTrace
 from kp_langchain.store import Verdict
 from tests.commands import Done, cli
 from tests.report.pages import HOSTILE, Served, Store, Watched, json_lines, searches, shown, step
@@ -308,7 +308,7 @@ def test_damaged_rows_of_what_was_shown_cost_only_these_facts(store: Store) -> N
     store.note_planted(first, "override")
     store.run_sql(
         ("UPDATE shown_traces SET similarity = 'much', rank = X'FF'",),
-        ("UPDATE recall_entries SET planted = X'FF'",),
+        ("UPDATE vectors SET planted = X'FF'",),
     )
     runs = store.records()
     assert runs[later]["shown"] == [[first, "similarity 0.00"]]

@@ -21,7 +21,7 @@ import sqlalchemy as sa
 from kp_langchain import ReasoningTrace, ScoredTrace, Scorer, TraceStore, Verdict
 from kp_langchain.embedding.identity import EmbedderIdentity
 from kp_langchain.gate import ShownTrace
-from kp_langchain.gate.external_trace import ExternalTrace
+from kp_langchain.gate.run import ExternalTrace
 from kp_langchain.run_keys import RunKeys
 from kp_langchain.schema import Metadata, Outcome, Task, Tool, TraceStep
 from kp_langchain.scoring import Dimension, MemoryEntry, ScoreBreakdown

@@ -32,7 +32,6 @@ from kp_langchain.gate import ShownTrace
 from kp_langchain.gate.run import Run
 from kp_langchain.run_keys import RunKeys
 from kp_langchain.store import deletion, sqlite, stored_memory
-from kp_langchain.store.paused_runs import FirstHalf
 from kp_langchain.store.recall_entries import TaskEntry
 from tests.agents import ASK, handler, searching
 from tests.store.conftest import (
@@ -95,9 +94,11 @@ def test_a_run_is_deleted_from_every_table_with_its_place_among_what_others_were
     store.recall_entries.write(tasks, MODEL, 1)
     both = {gone.trace.id, stays.trace.id}
     assert {name for name, ids in ids_by_table(store).items() if ids >= both} >= {
-        "runs", "bodies", "scores", "verdicts", "outbox", "remembered", "run_entries",
-        "recall_entries", "shown_traces", "external_traces",
+        "runs", "bodies", "scores", "verdicts", "outbox", "vectors", "shown_traces",
+        "external_traces",
     }  # fmt: skip
+    kinds = {(row["kind"], row["trace_id"]) for row in rows_by_table(store)["vectors"]}
+    assert kinds == {(kind, id_) for kind in ("run", "memory", "task") for id_ in both}
     deleted = store.delete(gone.trace.id)
     assert (deleted.by_domain, deleted.at_registry, len(deleted)) == ({"finance": 1}, 0, 1)
     assert gone.trace.id not in str(rows_by_table(store))
@@ -418,10 +419,10 @@ def recorded(run_id: str, **keys: Any) -> Run:
     return Run(one.trace, run_id, DomainPolicy(), looked_successful=True, keys=one.keys)
 
 
-def half(place: str, run_id: str, **keys: Any) -> FirstHalf:
+def pause(store: TraceStore, place: str, run_id: str, **keys: Any) -> None:
     body = {"run_id": run_id, "started_at": START.isoformat(), "domain": "finance"}
-    keys = RunKeys(**keys).to_dict()
-    return FirstHalf(place, "half", None, datetime.now(UTC), {**body, "keys": keys})
+    body["keys"] = RunKeys(**keys).to_dict()
+    store.paused.put(place, body, paused_at=datetime.now(UTC), days=1, most=10)
 
 
 def test_what_is_no_judged_run_yet_is_deleted_by_its_keys_time_and_domain(store):
@@ -429,8 +430,8 @@ def test_what_is_no_judged_run_yet_is_deleted_by_its_keys_time_and_domain(store)
     store.add(one)
     waiting = [recorded("run 1", session="s", tags=("a", "b")), recorded(str(one.run_id))]
     store.journal.record(waiting)
-    halves = [half("place 4", "run 4", session="s"), half("place 5", "run 5", session="t")]
-    store.paused.put(halves, days=1, most=10)
+    pause(store, "place 4", "run 4", session="s")
+    pause(store, "place 5", "run 5", session="t")
     for conditions, number in (
         ({"session": "s"}, 2), ({"session": "s", "tag": "b"}, 1), ({"domain": "code"}, 0),
         ({"session": "s", "min_score": 0.5}, 0), ({"domain": "finance"}, 5), ({"until": START}, 0),

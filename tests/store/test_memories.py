@@ -27,11 +27,10 @@ from kp_langchain.gate import ShownTrace
 from kp_langchain.gate.run import Run
 from kp_langchain.schema import Metadata, Outcome, ReasoningTrace, Task, TraceStep
 from kp_langchain.scoring import MemoryEntry, NoveltyMemory
-from kp_langchain.store import pending_entries, sqlite, stored_memory
-from kp_langchain.store import remembered as stored_remembered
+from kp_langchain.store import sqlite, stored_memory, vector_queries
 from kp_langchain.store.pulled_units import ExaminedUnit
 from kp_langchain.store.recall_entries import TaskEntry
-from kp_langchain.store.shown_queries import OutcomeCount
+from kp_langchain.store.run_links import OutcomeCount
 from tests.store.conftest import (
     LONG_S,
     REGISTRY,
@@ -58,7 +57,7 @@ def matched(scorer, trace):
 
 
 def remembered(store):
-    rows = rows_by_table(store)["remembered"]
+    rows = [row for row in rows_by_table(store)["vectors"] if row["kind"] == "memory"]
     return sorted(rows, key=lambda row: row["number"])
 
 
@@ -97,9 +96,10 @@ def test_a_trace_of_an_earlier_process_is_not_new(url):
     assert np.frombuffer(row.pop("vector"), "<f4").tolist() == [2, 1, 0]
     assert len(row.pop("fingerprint")) == 32
     assert row.pop("at") is not None
-    assert row == {
-        "number": 1, "trace_id": first.id, "scope": "", "model": "letters", "revision": "1",
-        "baseline": 0.0, "domain": "finance",
+    assert row.pop("change") > 0
+    assert {name: value for name, value in row.items() if value is not None} == {
+        "number": 1, "kind": "memory", "trace_id": first.id, "scope": "", "model": "letters",
+        "revision": "1", "baseline": 0.0,
     }  # fmt: skip
 
 
@@ -141,7 +141,7 @@ def test_what_is_older_than_its_time_does_not_count_and_is_deleted(store):
     def age(seconds):
         at = datetime.now(UTC) - timedelta(seconds=seconds)
         at = at if store.database.location.url else at.replace(tzinfo=None).isoformat(" ")
-        execute(store, "UPDATE remembered SET at = :at", at=at)
+        execute(store, "UPDATE vectors SET at = :at", at=at)
 
     def source():
         return scorer_on(store, ttl_ms=60_000).score(trace_of("x")).novelty_source
@@ -212,9 +212,9 @@ def test_two_memories_that_look_each_time_are_one(always, store, url, turns):
 
 
 def test_a_memory_is_read_in_pages(store, monkeypatch):
-    monkeypatch.setattr(stored_remembered, "_PAGE_SIZE", 2)
-    monkeypatch.setattr(stored_memory, "MAX_BATCH", 4)  # a batch is written whole
-    monkeypatch.setattr(pending_entries, "_MAX_WAITING", 4)
+    monkeypatch.setattr(vector_queries, "PAGE_SIZE", 2)
+    monkeypatch.setattr(stored_memory, "_MAX_BATCH", 4)  # a batch is written whole
+    monkeypatch.setattr(stored_memory, "_MAX_UNWRITTEN", 4)
     traces = [trace_of(f"{'x' * number}{'y' * (9 - number)}") for number in range(10)]
     list(scorer_on(store).evaluate_many(traces))
     assert [row["trace_id"] for row in remembered(store)] == [trace.id for trace in traces]
@@ -266,11 +266,8 @@ def test_a_store_that_was_made_anew_is_read_from_its_beginning(store, always):
     mine = scorer_on(store)
     for text in ("x", "xy", "xyz"):
         mine.evaluate(trace_of(text))
-    execute(store, "DELETE FROM remembered")
-    if store.database.location.url:
-        execute(store, "ALTER SEQUENCE remembered_number_seq RESTART")
-    else:
-        execute(store, "DELETE FROM sqlite_sequence")
+    for table in ("vectors", "counts"):
+        execute(store, f"DELETE FROM {table}")  # noqa: S608
     scorer_on(store).evaluate(trace_of("z"))
     assert [mine.score(trace_of(text)).novelty.value for text in "zx"] == [0.0, 0.0]
 
@@ -283,19 +280,19 @@ def test_a_row_that_cannot_be_used_does_not_count(store, caplog):
     scorer.evaluate(trace_of("x"))
     scorer.evaluate(trace_of("y"))
     for vector in (b"\0" * 8, b"", NAN, INFINITE):
-        execute(store, "UPDATE remembered SET vector = :v WHERE number = 1", v=vector)
+        execute(store, "UPDATE vectors SET vector = :v WHERE number = 1", v=vector)
         fresh = scorer_on(store)
         # Its fingerprint is sound.
         assert [fresh.score(trace_of(text)).novelty.value for text in ("xx", "x", "y")] == [1, 0, 0]
     (record,) = [one for one in caplog.records if "damaged" in one.getMessage()]
     assert record.levelno == logging.WARNING
-    execute(store, "UPDATE remembered SET vector = NULL, fingerprint = NULL")
+    execute(store, "UPDATE vectors SET vector = NULL, fingerprint = NULL")
     assert scorer_on(store).score(trace_of("x")).novelty_source == "empty cache"
     if store.database.location.url is None:
-        execute(store, "UPDATE remembered SET vector = 'text', fingerprint = 7.5")
+        execute(store, "UPDATE vectors SET vector = 'text', fingerprint = 7.5")
         assert scorer_on(store).score(trace_of("x")).novelty.value in (0.5, 1.0)
     scorer_on(store).evaluate(trace_of("z"))
-    execute(store, "DROP TABLE remembered")
+    execute(store, "DROP TABLE vectors")
     scorer = scorer_on(store)
     scorer.evaluate(trace_of("x"))
     assert scorer.evaluate(trace_of("x")).novelty.value == 0
@@ -324,7 +321,7 @@ def test_ids_and_names_that_no_database_takes_are_remembered(store, always, capl
 
 
 def test_while_the_store_is_away_novelty_is_measured_in_this_process(tmp_path, caplog, monkeypatch):
-    monkeypatch.setattr(pending_entries, "_MAX_WAITING", 3)
+    monkeypatch.setattr(stored_memory, "_MAX_UNWRITTEN", 3)
     (tmp_path / "folder").write_text("")  # in its place
     away = TraceStore(tmp_path / "folder" / "runs.db")
     scorer, plain = scorer_on(away), Scorer(embedder=Letters())
@@ -336,7 +333,7 @@ def test_while_the_store_is_away_novelty_is_measured_in_this_process(tmp_path, c
     Path(away.location).parent.unlink()
     memory = scorer._memory
     monkeypatch.setattr(memory, "_resting_until", 0.0)  # it is asked again after a minute
-    memory._pending.end_pause()
+    memory._backoff.end_pause()
     scorer.evaluate(trace_of("y"))
     assert len(remembered(away)) == 3  # what could wait is written, in its order
     with closing(sqlite3.connect(away.location)) as other:
@@ -345,7 +342,7 @@ def test_while_the_store_is_away_novelty_is_measured_in_this_process(tmp_path, c
         scorer = scorer_on(away)
         assert scorer.evaluate(trace_of("y")).novelty.value == 0  # it can be read
         other.rollback()
-    scorer._memory._pending.end_pause()
+    scorer._memory._backoff.end_pause()
     scorer.evaluate(trace_of("z"))
     assert len(remembered(away)) == 5
     away.close()
@@ -476,7 +473,7 @@ def test_a_damaged_row_costs_no_other_and_no_verdict(store):
         ("fingerprint", "text"), ("model", b"\0"), ("confidence", b"\0"), ("is_stated", "text"),
     ]  # fmt: skip
     for column, value in damage:
-        update = f"UPDATE run_entries SET {column} = :value WHERE trace_id = :id"  # noqa: S608
+        update = f"UPDATE vectors SET {column} = :value WHERE trace_id = :id"  # noqa: S608
         execute(store, update, value=value, id=one.trace.id)
         for run in (one, twin, other):
             for success in (False, True):
@@ -630,7 +627,7 @@ def test_a_unit_that_changed_or_comes_from_elsewhere_is_not_shown(store):
     assert (kept.state, kept.decided_by, kept.findings) == ("quarantined", "ada", [FINDING])
     assert kept.changed_at >= kept.decided_at
     assert store.pulled.trace(id_of(one)).steps[0].content == "poisoned"
-    assert rows_by_table(store)["recall_entries"] == []  # what recall knew of its text
+    assert rows_by_table(store)["vectors"] == []  # what recall knew of its text
     # Own runs are neither replaced nor shadowed, in any letters, sent and deleted ones included.
     store.add(_scored(trace_id=id_of(unit(1))))
     store.add(_scored(trace_id="kp:trace:abcdef", visibility="network"), registry=REGISTRY)

@@ -195,6 +195,24 @@ def test_a_forked_child_has_connections_of_its_own(store):
     assert store.count() == 21
 
 
+def test_a_fork_in_the_middle_of_anothers_write_leaves_the_child_free(store):
+    store.add(_scored())
+    holding, release = threading.Event(), threading.Event()
+
+    def hold():
+        with store.database._lock:
+            holding.set()
+            release.wait(LONG_S)
+
+    holder = threading.Thread(target=hold)
+    holder.start()
+    assert holding.wait(LONG_S)
+    assert fork(lambda: store.add(_scored()) or store.count() == 2) == 0
+    release.set()
+    holder.join(LONG_S)
+    assert store.count() == 2
+
+
 class Labelled(TraceStore):
     """A user's own kind of store, with another way to make one and more in it."""
 

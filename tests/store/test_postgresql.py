@@ -150,7 +150,7 @@ def test_what_is_locked_or_takes_too_long_ends_with_an_answer(url, monkeypatch):
     locked = "another process has held a lock on it"
     with TraceStore(url) as store:
         with psycopg.connect(url) as other:  # while another process makes the tables
-            other.execute(f"SELECT pg_advisory_xact_lock({connections._MIGRATION_LOCK})")
+            other.execute(f"SELECT pg_advisory_xact_lock({connections._CREATION_LOCK})")
             assert locked in refusal(store.count)
         store.count()
         with psycopg.connect(url) as other:
@@ -250,8 +250,8 @@ def test_a_frozen_server_ends_every_wait_and_holds_up_no_fork(url, postgres):
         store.add(_scored())
 
         def send() -> None:
-            with store.outbox.sending() as is_alone:
-                assert is_alone
+            with store.outbox.sending() as lease:
+                assert lease is not None
 
         with frozen(postmaster_of(postgres), session_of(store)):
             asked = [pool.submit(work) for work in (

@@ -27,7 +27,7 @@ from kp_langchain import (
 from kp_langchain.calibration.features import features_of
 from kp_langchain.calibration.model import Term
 from kp_langchain.gate import decide
-from kp_langchain.gate.external_trace import ExternalTrace
+from kp_langchain.gate.run import ExternalTrace
 from kp_langchain.store import Standing
 from tests.calibration.conftest import MODEL
 from tests.store.conftest import (
@@ -517,17 +517,20 @@ def test_what_a_verdict_took_back_is_not_begun(store):
     one = added(store, confidence=0.8)
     read = store.outbox.next_pending(REGISTRY)
     standing = Standing(
-        REGISTRY, "key", START, 60.0, "asked to wait", False, 3, 7, 30, START, (START.isoformat(),)
+        REGISTRY, "key", START, "asked to wait", False, 3, 7, 30, START, (START.isoformat(),)
     )
     assert store.outbox.standing(REGISTRY, "key") == Standing(REGISTRY, "key")
     store.report_outcome(one.trace.id, success=False)
     tried = replace(read, attempts=1, changed_at=datetime.now(UTC))
-    assert store.outbox.begin(tried, standing, read=read) is False
+    with store.outbox.sending() as lease:
+        assert store.outbox.begin(tried, standing, read=read, lease=lease) is False
     assert states(store) == {"withdrawn": 1}
     assert store.outbox.standing(REGISTRY, "key").failures == 0
     store.report_outcome(one.trace.id, success=True)
     read = store.outbox.next_pending(REGISTRY)
-    assert store.outbox.begin(replace(read, attempts=1), standing, read=read) is True
+    with store.outbox.sending() as lease:
+        begun = replace(read, attempts=1)
+        assert store.outbox.begin(begun, standing, read=read, lease=lease) is True
     assert store.outbox.get(one.trace.id).attempts == 1
     store.outbox.save(replace(standing, failures=4))
     assert store.outbox.standing(REGISTRY, "key") == replace(standing, failures=4)
@@ -537,16 +540,16 @@ def test_what_a_verdict_took_back_is_not_begun(store):
 HOLD = """
 import sys
 from kp_langchain import TraceStore
-with TraceStore(sys.argv[1]) as store, store.outbox.sending() as is_alone:
-    print(is_alone, flush=True)
+with TraceStore(sys.argv[1]) as store, store.outbox.sending(lasts_s=3600.0) as lease:
+    print(lease is not None, flush=True)
     sys.stdin.readline()
 """
 
 
-def test_there_is_one_sender_at_a_time_and_a_killed_one_leaves_the_way_free(store, url):
+def test_there_is_one_sender_at_a_time_and_the_lease_of_a_killed_one_expires(store, url):
     with TraceStore(url) as other:
-        with store.outbox.sending() as first, other.outbox.sending() as second:
-            assert (first, second) == (True, False)
+        with store.outbox.sending(lasts_s=LONG_S) as first, other.outbox.sending() as second:
+            assert (first is not None, second) == (True, None)
             other.add(_scored(visibility="org"), registry=REGISTRY)  # writing goes on
             asking = Conversation(HOLD, url)
             assert asking.line() == "False"
@@ -557,12 +560,12 @@ def test_there_is_one_sender_at_a_time_and_a_killed_one_leaves_the_way_free(stor
         assert takes_turn(url)
     holding = Conversation(HOLD, url)
     assert holding.line() == "True"
-    assert not takes_turn(url)
     holding.kill()
-    with store.outbox.sending(LONG_S) as is_alone:
-        assert is_alone
+    assert not takes_turn(url)
+    execute(store, "UPDATE jobs SET lease_until = 1")
+    assert takes_turn(url)
 
 
 def takes_turn(url):
-    with TraceStore(url) as store, store.outbox.sending() as is_alone:
-        return is_alone
+    with TraceStore(url) as store, store.outbox.sending() as lease:
+        return lease is not None

@@ -13,7 +13,7 @@ from kp_langchain.cli.output import say_json
 from kp_langchain.cli.store_option import Database, open_store
 
 if TYPE_CHECKING:
-    from kp_langchain.store.pruning import Pruning
+    from kp_langchain.store.deletion import Pruning
 
 _INCOMPLETE = 1
 _WORDS = {

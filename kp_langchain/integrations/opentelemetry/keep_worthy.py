@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import threading
 import time
 import weakref
@@ -18,10 +17,10 @@ from opentelemetry.context import Context
 from opentelemetry.sdk.trace import ReadableSpan, Span, SpanProcessor
 from opentelemetry.trace import StatusCode
 
-from kp_langchain._forksafe import ForkSafeLock
+from kp_langchain._forksafe import ForkSafeLock, leave_in_child
 from kp_langchain._logging import describe_error, warn_once
 from kp_langchain.errors import ConfigError
-from kp_langchain.gate.external_trace import ExternalTrace
+from kp_langchain.gate.run import ExternalTrace
 from kp_langchain.integrations.opentelemetry.root_span import root_span
 from kp_langchain.integrations.opentelemetry.span_size import span_bytes_of
 from kp_langchain.integrations.opentelemetry.trace_share import EVERY_TRACE, spread
@@ -155,8 +154,8 @@ class KeepWorthy(SpanProcessor):
         self._clock: Callable[[], float] = time.monotonic
         self._lock = ForkSafeLock()
         self._is_shut_down = False
-        self._forget_everything()
-        _PROCESSORS.add(self)
+        self.leave_to_parent()
+        leave_in_child(self)
 
     def on_start(self, span: Span, parent_context: Context | None = None) -> None:
         """Pass the start of a span on, and note that it is open."""
@@ -626,7 +625,8 @@ class KeepWorthy(SpanProcessor):
             self._burst = 0
             self._hand_over()
 
-    def _forget_everything(self) -> None:
+    def leave_to_parent(self) -> None:
+        """Forget everything, in a forked child."""
         self._events: deque[tuple[Callable[[Any], None], Any]] = deque()
         self._traces: dict[int, _Trace] = {}
         self._holding: dict[int, _Trace] = {}  # those with spans, the oldest first
@@ -688,15 +688,3 @@ def _check_number(name: str, value: object, least: float, most: float = math.inf
     if not (is_number and least <= value <= most):  # type: ignore[operator]
         limits = f"from {least} to {most}" if most < math.inf else f"of at least {least}"
         raise ConfigError(f"{name} is {value!r}; give a number {limits}")
-
-
-_PROCESSORS: weakref.WeakSet[KeepWorthy] = weakref.WeakSet()
-
-
-def _after_fork_in_child() -> None:
-    for processor in list(_PROCESSORS):
-        processor._forget_everything()  # noqa: SLF001 - same module
-
-
-if hasattr(os, "register_at_fork"):  # missing on Windows, which has no fork
-    os.register_at_fork(after_in_child=_after_fork_in_child)

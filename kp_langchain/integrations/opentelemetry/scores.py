@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 from uuid import UUID
 
 from kp_langchain import __version__
-from kp_langchain.gate.external_trace import ExternalTrace
+from kp_langchain.gate.run import ExternalTrace
 from kp_langchain.integrations.opentelemetry.root_span import root_span
 from kp_langchain.integrations.packages import import_package
 from kp_langchain.integrations.run_scores import run_scores

@@ -1,7 +1,4 @@
-"""A mechanism that the design gives up: sections that a fork waits for.
-
-In scripts, because a test process has threads of its own.
-"""
+"""What a fork waits for, and what its child finds. In scripts: a test process has other threads."""
 
 from __future__ import annotations
 
@@ -9,15 +6,14 @@ import os
 
 import pytest
 
-needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
+pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
 
-
-# `forking` is set when a fork begins, before it waits for any section: hooks before a fork run in
-# the order opposite to that in which they were registered. `fork` returns what `child` returned.
+# `forking` is set when a fork begins, before it waits for the gate: hooks before a fork run in the
+# order opposite to that in which they were registered. `fork` returns what `child` returned.
 HEAD = """
-import os, threading, time
+import os, threading
 from kp_langchain import _forksafe
-from kp_langchain._forksafe import ForkSafeLock, NoForkSection, allow_forks
+from kp_langchain._forksafe import ForkSafeLock, GatedLock, fork_gate
 _forksafe._FORK_PATIENCE_S = 3600  # a fork that waits in vain never ends
 forking, inside, go = threading.Event(), threading.Event(), threading.Event()
 os.register_at_fork(before=forking.set)
@@ -35,46 +31,43 @@ def begin(work):
 """
 
 
-@needs_fork
-def test_a_fork_waits_for_sections_but_not_for_those_that_wait_for_it_or_only_wait(run_python):
+def test_a_fork_waits_for_who_is_inside_but_not_for_ever_or_for_who_only_waits(run_python):
     script = """
-section, done = NoForkSection(), []
+gated, done = GatedLock(), []
 def work():
-    with section:
+    with gated:
         inside.set(); forking.wait()
-        for other in [NoForkSection() for _ in range(50)]:
-            with other: pass  # the fork waits for this thread, so it must not wait for the fork
+        with fork_gate, gated: pass  # the fork waits for this thread, so it must not wait for it
         done.append(1)
 def child():
-    with section: return len(done)
+    with gated: return len(done)
 thread = begin(work); print(fork(child)); thread.join()
 
-short = NoForkSection(patience_s=0.01)
-def hang():
-    with short: inside.set(); go.wait()
-thread = begin(hang)
-def child():
-    with short: return 2  # what was not waited for is free in the child
-print(fork(child)); go.set(); thread.join()
-
 def idle():
-    with section, short:
-        with allow_forks(): inside.set(); go.wait()
-        done.append(1)
-thread = begin(idle); print(fork(lambda: 3)); go.set(); thread.join(); print(len(done))
+    with gated, fork_gate, fork_gate.opened():
+        inside.set(); go.wait()
+    done.append(1)
+thread = begin(idle); print(fork(lambda: 2)); go.set(); thread.join(); print(len(done))
+
+def hang():
+    with gated: inside.set(); go.wait()
+_forksafe._FORK_PATIENCE_S = 0.01
+def child():
+    with gated: return 3  # what was not waited for is free in the child
+thread = begin(hang); print(fork(child)); go.set(); thread.join()
+_forksafe._FORK_PATIENCE_S = 3600
 
 def child():
     taken = []
-    thread = threading.Thread(target=lambda: section.__enter__() or taken.append(1), daemon=True)
+    thread = threading.Thread(target=lambda: gated.__enter__() or taken.append(1), daemon=True)
     thread.start(); thread.join(0.2)
     return 40 + len(taken)
-with section: code = fork(child)  # the child is still inside, alone
-with section: print(code)
+with gated: code = fork(child)  # the child is still inside, alone
+with gated: print(code)
 """
-    assert run_python(HEAD + script).stdout.split() == ["1", "2", "3", "2", "40"]
+    assert run_python(HEAD + script).stdout.split() == ["1", "2", "2", "3", "40"]
 
 
-@needs_fork
 def test_a_lock_is_free_in_the_child_unless_the_forking_thread_holds_it(run_python):
     script = """
 lock, taken = ForkSafeLock(), []
@@ -96,16 +89,15 @@ print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), len(taken))
     assert run_python(HEAD + script).stdout.split() == ["7", "41", "1"]
 
 
-@needs_fork
 def test_many_threads_fork_and_work(run_python):
     script = """
-sections, lock, codes = [NoForkSection() for _ in range(3)], ForkSafeLock(), []
+locks, lock, codes = [GatedLock() for _ in range(3)], ForkSafeLock(), []
 def work(number):
     for _ in range(100):
-        with sections[number % 3], sections[(number + 1) % 3] if number % 3 < 2 else lock: pass
+        with locks[number % 3], locks[(number + 1) % 3] if number % 3 < 2 else lock: pass
 def child():
-    for section in [*sections, lock]:
-        with section: pass
+    for each in [*locks, lock]:
+        with each: pass
     return 0
 def forks(): codes.extend(fork(child) for _ in range(5))
 threads = [threading.Thread(target=work, args=(number,)) for number in range(6)]

@@ -10,6 +10,7 @@ from kp_langchain._logging import log_event
 from kp_langchain.config import Settings
 from kp_langchain.printable import printable
 from kp_langchain.redaction import redact
+from kp_langchain.store.run_columns import log_fields
 
 if TYPE_CHECKING:
     from kp_langchain.gate import Rescored, ScoredTrace
@@ -51,40 +52,19 @@ def _objective(scored: ScoredTrace) -> str:
 
 
 def _fields(scored: ScoredTrace) -> dict[str, Any]:
-    trace, breakdown = scored.trace, scored.breakdown
-    fields: dict[str, Any] = {
+    breakdown = scored.breakdown
+    nearest = breakdown.nearest
+    fields = log_fields(scored) | {
         "event": "kp.trace_scored",
-        "trace_id": trace.id,
-        "run_id": str(scored.run_id),
-        "domain": trace.metadata.task_domain,
-        "framework": trace.metadata.framework,
-        "agent_id": trace.metadata.agent_id,
-        "decision": scored.decision,
-        "score": breakdown.total,
-        "threshold": scored.threshold,
-        "gate": scored.gate,
-        "worth": scored.worth,
-        "twin_of": scored.twin_of,
-        "similarity_to_twin": scored.similarity_to_twin,
         "replaces": list(scored.replaces),
         "weighted_sum": breakdown.weighted_sum,
-        "success": trace.metadata.success,
-        "confidence": trace.outcome.confidence,
-        "confidence_source": breakdown.confidence_source,
-        "profile": breakdown.profile,
         "rules": [rule.name for rule in breakdown.rules],
-        "novelty_source": breakdown.novelty_source,
         "unreadable_share": breakdown.unreadable_share,
-        "nearest_id": breakdown.nearest.trace_id if breakdown.nearest else None,
-        "nearest_similarity": breakdown.nearest.similarity if breakdown.nearest else None,
-        "steps": len(trace.steps),
+        "nearest_id": nearest.trace_id if nearest else None,
+        "nearest_similarity": nearest.similarity if nearest else None,
         "elapsed_ms": breakdown.elapsed_ms,
         "over_budget": breakdown.over_budget,
     }
-    if (keys := scored.keys) is not None:
-        # `thread` and `name` are the log record's own.
-        fields |= {"session": keys.session, "thread_id": keys.thread, "user": keys.user}
-        fields |= {"namespace": keys.namespace, "run_name": keys.name, "tags": list(keys.tags)}
     for name, dimension in breakdown.dimensions.items():
         fields[name] = dimension.value
         fields[f"{name}_weight"] = dimension.weight

@@ -1,0 +1,286 @@
+"""`Jobs`: what is still to be done, and who does it; `JobLoop`: the thread that does it.
+
+A job is a row of the table `jobs`. Who does it has it by a lease. When a process dies, its leases
+expire, and another process does its jobs. The kinds are
+
+- `judge`: judge a run. Its key is the id of the trace.
+- `score NAME`: send the score of a run to the tool of that name. Its key is the id of the trace.
+- `send`: send what the outbox has. There is one for each store, so one process at a time sends:
+  a registry limits the requests of a key, not of a process.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+import weakref
+from collections.abc import Callable, Collection, Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+from kp_langchain._forksafe import fork_gate, leave_in_child
+from kp_langchain._logging import describe_error, warn_once
+from kp_langchain.errors import StoreError
+from kp_langchain.store import sql
+from kp_langchain.store.backoff import Backoff
+from kp_langchain.store.rows import trace_key
+
+if TYPE_CHECKING:
+    import sqlalchemy as sa
+
+    from kp_langchain.gate import ScoredTrace
+    from kp_langchain.store.database import Database
+
+JUDGE = "judge"
+SEND = "send"
+SCORE = "score {}"
+
+LEASE_S = 30.0
+"""For how long a process has a job, unless it renews the lease."""
+
+_MOST_TAKEN = 200  # at once
+_LONGEST_IDLE_S = 10.0
+_SHORTEST_REST_S = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """The right to do a job, until it expires.
+
+    Attributes:
+        kind: The kind of the job.
+        owner: Who has it.
+        lasts_s: How long it lasts from each renewal on, in seconds.
+    """
+
+    kind: str
+    owner: str
+    lasts_s: float
+
+    def renew(self, connection: sa.Connection) -> None:
+        """Keep the job; within a write transaction, so that nothing is written without it.
+
+        Raises:
+            StoreError: It has expired, and another process has the job.
+        """
+        until = time.time() + self.lasts_s
+        if not sql.job_queries.extend(connection, self.owner, until):
+            raise StoreError(
+                f"the lease of the job {self.kind!r} expired, and another process has the job now"
+            )
+
+
+class Jobs:
+    """The jobs of one store, as one process does them.
+
+    Every method raises `StoreError` when the database cannot be opened, read or written.
+
+    Args:
+        database: The database of the store.
+    """
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._id = uuid4().hex
+
+    @property
+    def owner(self) -> str:
+        """Who has the jobs of this process; a forked child is another process."""
+        return f"{self._id}-{os.getpid()}"
+
+    def leased_row(self, kind: str, key: str, body: Any = None) -> dict[str, Any]:
+        """Return the row of a job that this process is to do."""
+        return {
+            "kind": kind,
+            "key": key,
+            "due_at": 0.0,
+            "attempts": 0,
+            "lease_until": time.time() + LEASE_S,
+            "owner": self.owner,
+            "body": body,
+        }
+
+    def score_rows(
+        self, runs: Iterable[ScoredTrace], tools: Collection[str]
+    ) -> list[dict[str, Any]]:
+        """Return the rows of the jobs that send scores to the tools that have traces of the runs.
+
+        Args:
+            runs: The runs.
+            tools: The names of the tools.
+        """
+        return [
+            self.leased_row(SCORE.format(tool), run.stored_id or trace_key(run.trace.id))
+            for run in runs
+            for tool in tools
+            if tool in run.external_traces
+        ]
+
+    def take(self, kind: str) -> list[dict[str, Any]]:
+        """Lease the jobs of processes that have ended; return their rows."""
+        now = time.time()
+        with self._database.reading() as connection:
+            if not sql.job_queries.has_free(connection, kind, now):
+                return []
+        with self._database.writing() as connection:
+            return sql.job_queries.take(
+                connection, kind, self.owner, now=now, until=now + LEASE_S, limit=_MOST_TAKEN
+            )
+
+    def end(self, kind: str, keys: Collection[str]) -> None:
+        """Delete jobs that are done, unless another process has them."""
+        with self._database.writing() as connection:
+            sql.job_queries.end(connection, kind, keys, self.owner)
+
+    def renew(self) -> None:
+        """Have this process keep its jobs for another `LEASE_S`."""
+        with self._database.writing() as connection:
+            sql.job_queries.extend(connection, self.owner, time.time() + LEASE_S)
+
+    def release(self) -> None:
+        """Let other processes have the jobs of this one, which is about to end."""
+        with self._database.writing() as connection:
+            sql.job_queries.extend(connection, self.owner, 0.0)
+
+    def lease_lasting(self, kind: str, lasts_s: float) -> Lease | None:
+        """Return the lease of the only job of a kind, which is never done; None if it is taken.
+
+        Args:
+            kind: The kind.
+            lasts_s: How long the lease lasts, in seconds.
+        """
+        now = time.time()
+        lease = Lease(kind, f"{self.owner}-{uuid4().hex}", lasts_s)
+        with self._database.writing() as connection:
+            row = self.leased_row(kind, "") | {"lease_until": 0.0}
+            sql.job_queries.add_lasting(connection, row)
+            taken = sql.job_queries.take(
+                connection, kind, lease.owner, now=now, until=now + lasts_s, limit=1
+            )
+        return lease if taken else None
+
+    def give_back(self, lease: Lease) -> None:
+        """Let others have the job of a lease."""
+        with self._database.writing() as connection:
+            sql.job_queries.extend(connection, lease.owner, 0.0)
+
+
+class JobLoop:
+    """The thread that does the jobs of one kind; it ends when there are none.
+
+    Args:
+        name: The name of the thread.
+        do_due: Does what is due, until a time of the monotonic clock. It returns the seconds until
+            more is due, and None if nothing is left. What it raises is warned of once; it is called
+            again after a pause.
+        failure: What cannot be done if it raises, for the warning.
+    """
+
+    def __init__(self, name: str, do_due: Callable[[float], float | None], failure: str) -> None:
+        self._name = name
+        self._do_due = do_due
+        self._failure = failure
+        self.leave_to_parent()
+        leave_in_child(self)
+        _loops.add(self)
+
+    def leave_to_parent(self) -> None:
+        """Start anew in a forked child: the thread and what it does are the parent's."""
+        self._condition = threading.Condition()
+        self._thread: threading.Thread | None = None
+        self._requested_pass = self._completed_pass = 0
+        self._wait_s: float | None = None
+        self._backoff = Backoff()
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing was left to be done when it was last looked."""
+        return self._completed_pass == self._requested_pass and self._wait_s is None
+
+    def wake(self) -> None:
+        """Have what is due done soon; never blocks for long."""
+        with self._condition:
+            self._requested_pass += 1
+            self._condition.notify_all()
+            if self._thread is None:
+                with suppress(RuntimeError):  # the interpreter is shutting down: see `drain`
+                    thread = threading.Thread(target=self._work, name=self._name, daemon=True)
+                    thread.start()
+                    self._thread = thread
+
+    def drain(self, timeout_s: float) -> bool:
+        """Wait until nothing is left to be done.
+
+        Args:
+            timeout_s: Seconds to wait at most. It returns at once if what is left is due later.
+
+        Returns:
+            Whether nothing is left.
+        """
+        until = time.monotonic() + timeout_s
+        while (wait_s := self._run_pass(until)) is not None:
+            if wait_s >= until - time.monotonic():
+                return False
+            time.sleep(max(wait_s, _SHORTEST_REST_S))
+        return True
+
+    def do_due(self, until: float = float("inf")) -> float | None:
+        """Do what is due; return the seconds until more is due, None if nothing is left."""
+        try:
+            with fork_gate:
+                wait_s = self._do_due(until)
+        except BaseException as error:  # noqa: BLE001 - the next attempt may succeed
+            self._backoff.note_failure()
+            warn_once(
+                f"{self._failure}:{type(error).__name__}",
+                "%s (%s); it is tried again",
+                self._failure,
+                describe_error(error),
+            )
+            return self._backoff.pause_left_s
+        self._backoff.note_success()
+        return wait_s
+
+    def _run_pass(self, until: float) -> float | None:
+        """Wait until the thread has looked for jobs once; return its wait until the next time."""
+        self.wake()
+        if self._thread is None:
+            return self.do_due(until)
+        with self._condition:
+            number = self._requested_pass
+            is_complete = self._condition.wait_for(
+                lambda: self._completed_pass >= number, max(0.0, until - time.monotonic())
+            )
+            return self._wait_s if is_complete else float("inf")
+
+    def _work(self) -> None:
+        while True:
+            with self._condition:
+                number = self._requested_pass
+            wait_s = self.do_due()
+            with self._condition:
+                self._completed_pass, self._wait_s = number, wait_s
+                self._condition.notify_all()
+                is_awake = self._condition.wait_for(
+                    lambda: self._requested_pass > self._completed_pass,
+                    _LONGEST_IDLE_S if wait_s is None else wait_s,
+                )
+                if wait_s is None and not is_awake:
+                    self._thread = None
+                    return
+
+
+def drain_all(timeout_s: float) -> None:
+    """Do what is left of the jobs of this process, for so many seconds at most."""
+    until = time.monotonic() + timeout_s
+    loops = [loop for loop in list(_loops) if not loop.is_idle]
+    for loop in loops:
+        loop.wake()  # first, because one may have to wait for what hangs
+    for loop in loops:
+        loop.drain(max(0.0, until - time.monotonic()))
+
+
+_loops: weakref.WeakSet[JobLoop] = weakref.WeakSet()

@@ -1,0 +1,470 @@
+"""The columns of a run, each declared once: its name, its type, and where its value comes from.
+
+`StoredRun` and `_OtherColumns` declare them. From these come the table (`tables.runs`), the rows
+that are written (`recorded_row`, `judged_columns`), what a store returns of a run with its JSON
+form, and the fields of the log record (`log_fields`).
+"""
+
+# ruff: noqa: RUF009 - each of these calls returns a `field`
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import InitVar, dataclass, field, fields
+from datetime import datetime
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Literal
+
+from pydantic import ValidationError
+
+from kp_langchain.errors import StoreError
+from kp_langchain.gate.scored_trace import gated_value
+from kp_langchain.redaction.spans import PLACEHOLDER
+from kp_langchain.run_keys import RunKeys
+from kp_langchain.schema import ReasoningTrace
+from kp_langchain.scoring.breakdown import ScoreBreakdown
+from kp_langchain.store.rows import (
+    body_of,
+    clean_name,
+    clean_value,
+    expiry_after,
+    folded,
+    json_text,
+    trace_key,
+)
+
+if TYPE_CHECKING:
+    from kp_langchain.gate.run import Run
+    from kp_langchain.gate.scored_trace import ScoredTrace
+    from kp_langchain.store.rows import JsonText
+
+ReadBody = Callable[[str], dict[str, Any] | None]
+"""Returns the trace of a trace id from the store as JSON-like values; None if it is not kept."""
+
+State = Literal["recorded", "judged"]
+"""How far a run has come."""
+
+SEARCHED_CHARS = 1000
+"""So many characters at the beginning of an objective are searched."""
+
+_MOST_TOOLS = 100
+_NO_KEYS = RunKeys()
+
+
+# ------------------------------------------------------------------ the declaration
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """Where the value of a column comes from.
+
+    Attributes:
+        since: From when on a run has it: from its first write, or once it is judged. A verdict may
+            change that of an `outcome`.
+        of: Returns the value of a `Run` or a `ScoredTrace`; None if whoever writes the row sets it.
+        clean: Returns that value as the database takes it; not called for None.
+        log: Its name in the log record, True for the same name; False if it is not logged.
+        key: What `RunKeys` calls it; empty if it is no key of the run.
+    """
+
+    since: Literal["recorded", "judged", "outcome"]
+    of: Callable[[Any], Any] | None
+    clean: Callable[[Any], Any] = clean_value
+    log: bool | str = False
+    key: str = ""
+
+    def written(self, run: Run | ScoredTrace) -> Any:
+        """Return what the database gets of a run."""
+        value = None if self.of is None else self.of(run)
+        return None if value is None else self.clean(value)
+
+
+def _column(
+    since: Literal["recorded", "judged", "outcome"],
+    of: Callable[[Any], Any] | None = None,
+    clean: Callable[[Any], Any] = clean_value,
+    *,
+    log: bool | str = False,
+) -> Any:
+    return field(metadata={"column": Column(since, of, clean, log)})
+
+
+def _key(key: str, clean: Callable[[Any], Any] = clean_value, *, log: bool | str = True) -> Any:
+    def of(run: Run | ScoredTrace) -> Any:
+        return getattr(run.keys or _NO_KEYS, key)
+
+    return field(metadata={"column": Column("recorded", of, clean, log, key)})
+
+
+def _computed() -> Any:
+    return field()  # no column has it
+
+
+def _tool_names(run: Run | ScoredTrace) -> list[str]:
+    names = dict.fromkeys(clean_name(step.tool.name) for step in run.trace.steps if step.tool)
+    return list(names)[:_MOST_TOOLS]
+
+
+def _count_recoveries(run: Run | ScoredTrace) -> int:
+    return sum(step.type == "error_recovery" for step in run.trace.steps)
+
+
+def _dimensions(scored: ScoredTrace) -> dict[str, list[float]]:
+    dimensions = scored.breakdown.dimensions
+    return {name: [one.value, one.weight] for name, one in dimensions.items()}
+
+
+def _changes_by_rules(scored: ScoredTrace) -> dict[str, float]:
+    return {rule.name: rule.after - rule.before for rule in scored.breakdown.rules}
+
+
+def _expiry(scored: ScoredTrace) -> datetime | None:
+    """Return when the body of a run that is not kept expires; None for never."""
+    expires = scored.keep_body and scored.decision != "kept"
+    return expiry_after(scored.keep_days) if expires else None
+
+
+def _clean_tags(tags: Sequence[str]) -> JsonText:
+    return json_text([clean_name(tag) for tag in tags])
+
+
+class _Unread:
+    # Not declared in the dataclass, because `asdict` and `==` would include a field.
+    _breakdown_json: Any
+    _read_body: ReadBody
+
+
+@dataclass(frozen=True)
+class StoredRun(_Unread):
+    """One scored run as the store has it.
+
+    Attributes:
+        trace_id: The trace's id, `kp:trace:<uuid>` if it was made here. An id from elsewhere that
+            is longer than 150 characters, or that no database takes, is cut and cleaned and ends in
+            its hash.
+        run_id: LangChain's id of the root run.
+        created_at: When the run began, in UTC.
+        domain: The run's domain.
+        framework: `langchain`, `langgraph`, ..., if known.
+        agent_id: `kp:agent:<id>`, if known.
+        objective: The task in words.
+        success: Whether the run reached its goal.
+        confidence: The confidence of the outcome, 0 to 1.
+        confidence_source: Where success and confidence came from, if known.
+        n_steps: The number of steps.
+        score: The score, 0 to 1.
+        threshold: What its score or worth was held against, 0 to 1.
+        decision: `kept`, `below_threshold` or `twin`.
+        profile: The name of the weight profile.
+        visibility: `private`, `org` or `network`.
+        privacy_level: `aggregated`, `federated` or `private`.
+        kept: Whether the store has the trace itself.
+        kept_until: When the trace itself expires, in UTC; None if it never does or is not kept.
+        withheld: Why the trace must never be contributed; None if it may be.
+        session: The session it belongs to, in plain text or hashed; see `RunKeys`.
+        thread: The LangGraph thread it ran in, in plain text or hashed.
+        user_hash: The user it ran for, hashed.
+        run_name: Its name, in plain text or hashed.
+        namespace: Its namespace, in plain text or hashed.
+        tags: Its tags, each in plain text or hashed.
+        gate: Whether its score or its worth was held against the threshold.
+        worth: How much it is worth keeping, 0 to 1; None where its domain had no confidence model.
+        twin_of: Id of the kept trace that it repeats, if it would have passed but for that.
+        similarity_to_twin: The similarity of the two, 0 to 1; 1 for the same text.
+        replaced_by: Id of the kept trace that took its place.
+        recovered_errors: After how many errors it went on.
+        tools: Names of the tools that it used, in the order of their first use; at most 100.
+        redactions: How often each kind of sensitive text was replaced in its trace, by kind.
+        dropped: How many `steps` and `texts` of it the recorder had no room for; empty if none.
+        is_taken_over: Whether the process that recorded it ended before it was judged, so that
+            another one judged it, by its policy and with the bundled scorer alone.
+    """
+
+    trace_id: str = _column("recorded", lambda run: run.trace.id, trace_key, log=True)
+    run_id: str = _column(
+        "recorded", lambda run: str(run.run_id), lambda text: clean_name(text.lower()), log=True
+    )
+    created_at: datetime = _column("recorded", lambda run: run.trace.metadata.created_at)
+    domain: str = _column(
+        "recorded", lambda run: run.trace.metadata.task_domain, clean_name, log=True
+    )
+    framework: str | None = _column("recorded", lambda run: run.trace.metadata.framework, log=True)
+    agent_id: str | None = _column("recorded", lambda run: run.trace.metadata.agent_id, log=True)
+    objective: str = _column("recorded", lambda run: run.trace.task.objective)
+    success: bool = _column("outcome", lambda run: run.trace.metadata.success, log=True)
+    confidence: float = _column("outcome", lambda run: run.trace.outcome.confidence, log=True)
+    confidence_source: str | None = _column(
+        "outcome", lambda run: run.breakdown.confidence_source, log=True
+    )
+    n_steps: int = _column("recorded", lambda run: len(run.trace.steps), log="steps")
+    score: float = _column("outcome", lambda run: run.breakdown.total, log=True)
+    threshold: float = _column("judged", lambda run: run.threshold, log=True)
+    decision: str = _column("outcome", lambda run: run.decision, log=True)
+    profile: str = _column("judged", lambda run: run.breakdown.profile, log=True)
+    visibility: str = _column("recorded", lambda run: run.trace.metadata.visibility)
+    privacy_level: str = _column("recorded", lambda run: run.trace.metadata.privacy_level)
+    kept: bool = _computed()
+    kept_until: datetime | None = _computed()
+    withheld: str | None = _column("recorded", lambda run: run.withheld)
+    session: str | None = _key("session")
+    thread: str | None = _key("thread", log="thread_id")  # the log record has a `thread` of its own
+    user_hash: str | None = _key("user", log="user")
+    run_name: str | None = _key("name")
+    namespace: str | None = _key("namespace")
+    tags: list[str] = _key("tags", _clean_tags)
+    gate: str = _column("judged", lambda run: run.gate, log=True)
+    worth: float | None = _column("outcome", lambda run: run.worth, log=True)
+    twin_of: str | None = _column("outcome", lambda run: run.twin_of, trace_key, log=True)
+    similarity_to_twin: float | None = _column(
+        "outcome", lambda run: run.similarity_to_twin, log=True
+    )
+    replaced_by: str | None = _column("outcome")
+    recovered_errors: int | None = _column("recorded", _count_recoveries)
+    tools: list[str] | None = _column("recorded", _tool_names, json_text)
+    redactions: dict[str, int] | None = _column("recorded")
+    dropped: dict[str, int] | None = _column("recorded", lambda run: dict(run.dropped), json_text)
+    is_taken_over: bool = _column("judged", lambda run: run.is_taken_over)
+    breakdown_json: InitVar[Any] = _computed()
+    read_body: InitVar[ReadBody] = _computed()
+
+    def __post_init__(self, breakdown_json: Any, read_body: ReadBody) -> None:
+        object.__setattr__(self, "_breakdown_json", breakdown_json)  # the dataclass is frozen
+        object.__setattr__(self, "_read_body", read_body)
+
+    @property
+    def breakdown(self) -> ScoreBreakdown:
+        """How its score came about.
+
+        Raises:
+            StoreError: What the store has is no breakdown.
+        """
+        return breakdown_of(self._breakdown_json, self.trace_id)
+
+    @property
+    def gated_value(self) -> float:
+        """What was held against the threshold: its score or its worth, 0 to 1."""
+        return gated_value(self.gate, self.score, self.worth)
+
+    @property
+    def trace(self) -> ReasoningTrace | None:
+        """The trace itself, read from the store on each access; None if it is not kept.
+
+        Raises:
+            StoreError: The store cannot be read, or the body holds no trace.
+        """
+        body = self._read_body(self.trace_id) if self.kept else None
+        return None if body is None else trace_of(body, self.trace_id)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything but the trace as plain values, ready for JSON; times as ISO 8601.
+
+        Raises:
+            StoreError: The breakdown cannot be read back.
+        """
+        values = {one.name: getattr(self, one.name) for one in fields(self)}
+        texts = {
+            name: value.isoformat() for name, value in values.items() if isinstance(value, datetime)
+        }
+        return values | texts | {"breakdown": self.breakdown.to_dict()}
+
+    def to_row(self) -> dict[str, Any]:
+        """Return it as one flat row, such as of a DataFrame; without its trace.
+
+        The columns are its fields, those of `ScoreBreakdown.to_row`, and for each kind of sensitive
+        text `redacted_<kind>`; `redactions` is their sum. `tags` and `tools` are joined by commas.
+        """
+        values = {one.name: getattr(self, one.name) for one in fields(self)}
+        redactions = values.pop("redactions") or {}
+        dropped = values.pop("dropped") or {}
+        lists = {name: ",".join(values[name] or ()) for name in ("tags", "tools")}
+        return (
+            values
+            | self.breakdown.to_row()
+            | lists
+            | {"redactions": sum(redactions.values())}
+            | {f"redacted_{kind}": count for kind, count in redactions.items()}
+            | {f"dropped_{kind}": count for kind, count in dropped.items()}
+        )
+
+
+@dataclass(frozen=True)
+class OtherColumns:
+    """The columns of `runs` that `StoredRun` does not have.
+
+    Attributes:
+        state: How far the run has come.
+        has_body: Whether its trace is in `bodies`.
+        body_expires_at: When the trace of a run that is not kept expires; None for never.
+        keep_days: After how many days it does; None for never.
+        task: Hash of the run's `kp_task`.
+        search_text: The beginning of the objective, as it is searched.
+        validated_by: Who confirmed its outcome, in order.
+        gated_value: What the gate saw of the run when it was judged; None if it was withheld. A
+            verdict does not change this and the two below.
+        passed: Whether one more run was kept because of it.
+        pass_rate: The share of runs that was to pass then.
+        twin_similarity: From which similarity it repeats a kept one; 1 for the rule being off.
+        dimensions: The value and weight of each dimension, by its name.
+        rules: What each rule added, by its name.
+        novelty: Its novelty, 0 to 1.
+        novelty_source: Where that came from.
+    """
+
+    state: str = _column("recorded")
+    has_body: bool = _column("recorded")
+    body_expires_at: datetime | None = _column("judged", _expiry)
+    keep_days: float | None = _column("judged", lambda run: run.keep_days)
+    task: str | None = _column("recorded", lambda run: run.task)
+    search_text: str = _column(
+        "recorded", lambda run: folded(run.trace.task.objective)[:SEARCHED_CHARS]
+    )
+    validated_by: list[str] | None = _column(
+        "outcome", lambda run: run.trace.metadata.validated_by, json_text
+    )
+    gated_value: float | None = _column(
+        "judged", lambda run: None if run.withheld else run.gated_value
+    )
+    passed: bool | None = _column("judged", lambda run: run.is_one_more_kept)
+    pass_rate: float | None = _column("judged", lambda run: run.pass_rate)
+    twin_similarity: float = _column("judged", lambda run: run.twin_similarity)
+    dimensions: dict[str, Any] | None = _column(
+        "outcome",
+        lambda run: {
+            name: [one.value, one.weight] for name, one in run.breakdown.dimensions.items()
+        },
+        json_text,
+    )
+    rules: dict[str, float] | None = _column(
+        "outcome",
+        lambda run: {rule.name: rule.after - rule.before for rule in run.breakdown.rules},
+        json_text,
+    )
+    novelty: float | None = _column("outcome", lambda run: run.breakdown.novelty.value)
+    novelty_source: str | None = _column(
+        "outcome", lambda run: run.breakdown.novelty_source, log=True
+    )
+
+
+COLUMNS: Mapping[str, Column] = MappingProxyType(
+    {
+        one.name: one.metadata["column"]
+        for one in (*fields(StoredRun), *fields(OtherColumns))
+        if one.metadata
+    }
+)
+"""Each column of the table `runs` by its name."""
+
+KEY_COLUMNS: Mapping[str, str] = MappingProxyType(
+    {name: column.key for name, column in COLUMNS.items() if column.key}
+)
+"""What `RunKeys` calls each column that holds a key of a run."""
+
+
+# ------------------------------------------------------------------ rows, and the log record
+
+
+def recorded_row(run: Run | ScoredTrace, body: JsonText | None, state: State) -> dict[str, Any]:
+    """Return the columns of `runs` that a run has from its first write on.
+
+    Args:
+        run: The run.
+        body: Its trace, as `body_of` returns it; None if that is not stored.
+        state: `recorded` or `judged`.
+    """
+    return _row(run, "recorded") | {
+        "state": state,
+        "has_body": body is not None,
+        "redactions": json_text(Counter(PLACEHOLDER.findall(body or body_of(run.trace) or ""))),
+    }
+
+
+def judged_columns(scored: ScoredTrace) -> dict[str, Any]:
+    """Return the columns of `runs` that a run has once it is judged."""
+    return _row(scored, "judged") | outcome_columns(scored)
+
+
+def outcome_columns(scored: ScoredTrace) -> dict[str, Any]:
+    """Return the columns of `runs` that a later verdict may change."""
+    return _row(scored, "outcome")
+
+
+def _row(run: Run | ScoredTrace, since: str) -> dict[str, Any]:
+    return {name: column.written(run) for name, column in _BY_TIME[since]}
+
+
+_BY_TIME = {
+    since: [(name, one) for name, one in COLUMNS.items() if one.since == since]
+    for since in ("recorded", "judged", "outcome")
+}
+
+
+def key_columns(keys: RunKeys) -> dict[str, Any]:
+    """Return the columns that hold the keys of a run."""
+    values = {name: (getattr(keys, key), COLUMNS[name]) for name, key in KEY_COLUMNS.items()}
+    return {
+        name: None if value is None else column.clean(value)
+        for name, (value, column) in values.items()
+    }
+
+
+def keys_of(row: Mapping[str, Any]) -> RunKeys:
+    """Return the keys that a row of the table `runs` holds."""
+    keys = {key: row[name] for name, key in KEY_COLUMNS.items()}
+    return RunKeys(**keys | {"tags": tuple(row["tags"] or ())})
+
+
+def log_fields(scored: ScoredTrace) -> dict[str, Any]:
+    """Return the columns that are logged, by their names in the log record."""
+    return {
+        name: list(value) if isinstance(value := of(scored), tuple) else value
+        for name, of in _LOGGED
+        if of is not None
+    }
+
+
+_LOGGED = [
+    (name if column.log is True else column.log, column.of)
+    for name, column in COLUMNS.items()
+    if column.log
+]
+
+
+def trace_of(body: dict[str, Any], trace_id: str) -> ReasoningTrace:
+    """Return the trace that a stored body holds.
+
+    Args:
+        body: The body as JSON-like values.
+        trace_id: The trace's id, for messages.
+
+    Raises:
+        StoreError: The body holds no trace.
+    """
+    try:
+        return ReasoningTrace.model_validate(body)
+    except ValidationError as error:
+        raise _damaged("body", trace_id, f" ({error.error_count()} faults)") from error
+
+
+def breakdown_of(value: Any, trace_id: str) -> ScoreBreakdown:
+    """Return the breakdown that the store has of a run.
+
+    Args:
+        value: The breakdown as JSON-like values.
+        trace_id: The trace's id, for messages.
+
+    Raises:
+        StoreError: It is no breakdown.
+    """
+    try:
+        return ScoreBreakdown.from_dict(value)
+    except (ValidationError, TypeError, ValueError, AttributeError) as error:
+        raise _damaged("breakdown", trace_id) from error
+
+
+def _damaged(what: str, trace_id: str, faults: str = "") -> StoreError:
+    return StoreError(
+        f"the {what} of {trace_id} cannot be read back{faults}; it was changed outside "
+        "kp-langchain: restore it from a backup, or delete the run: "
+        f"kp-langchain delete {trace_id}"
+    )
