@@ -107,3 +107,24 @@ for thread in threads: thread.join()
 print(set(codes), len(codes))
 """
     assert run_python(HEAD + script).stdout.split() == ["{0}", "10"]
+
+
+def test_a_fork_does_not_wait_for_a_tool_that_takes_its_time_with_a_score(run_python):
+    script = """
+from langchain_core.language_models import FakeListChatModel
+from langchain_core.prompts import ChatPromptTemplate
+from kp_langchain import KPCallbackHandler, Scorer
+from kp_langchain.gate.run import ExternalTrace
+from kp_langchain.recording import score_jobs
+score_jobs.SEND_LIMIT_S = 3600
+class Slow:
+    name = "slow"
+    def find_trace(self, root_id, parent_id): return ExternalTrace(str(root_id))
+    def send(self, scored, external): inside.set(); go.wait()
+handler = KPCallbackHandler(store=None, scorer=Scorer(embedder=None), send_scores_to=[Slow()])
+chain = ChatPromptTemplate.from_template("{it}") | FakeListChatModel(responses=["An answer."])
+chain.invoke({"it": "a question"}, {"callbacks": [handler]})
+handler.flush(); inside.wait()
+print(fork(lambda: 5)); go.set(); print(handler.send(300))
+"""
+    assert run_python(HEAD + script).stdout.split() == ["5", "True"]

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from kp_langchain._forksafe import ForkSafeLock, leave_in_child
+from kp_langchain._forksafe import ForkSafeLock, fork_gate, leave_in_child
 from kp_langchain._logging import describe_error, warn_once
 from kp_langchain.errors import BusyError, KPError
 from kp_langchain.recording import exit_hooks
@@ -189,7 +189,8 @@ class ScoreQueue:
         receiver, scored = self._receiver, score.scored
         send = partial(receiver.send, scored, scored.external_traces[self.tool])
         try:
-            self._calls.call(send, SEND_LIMIT_S)
+            with fork_gate.opened():  # here this thread only waits
+                self._calls.call(send, SEND_LIMIT_S)
         except BusyError:  # too many earlier calls hang, or the interpreter is ending
             self._put_off(key, score, _LONGEST_PAUSE_S)
             return
