@@ -27,6 +27,7 @@ from kp_langchain.errors import ConfigError, StoreError
 from kp_langchain.store import sql
 from kp_langchain.store.contribution import STATES, Contribution, Standing, State
 from kp_langchain.store.jobs import SEND, Jobs, Lease
+from kp_langchain.store.rows import check_page
 
 if TYPE_CHECKING:
     from kp_langchain.store.database import Database
@@ -69,8 +70,7 @@ class Outbox:
         Raises:
             ConfigError: `limit` or `offset` is negative, or there is no such state.
         """
-        if offset < 0 or (limit is not None and limit < 0):
-            raise ConfigError(f"limit={limit} and offset={offset} must not be negative")
+        check_page(limit, offset)
         if state is not None and state not in STATES:
             raise ConfigError(f"{state!r} is not a state; give one of {', '.join(STATES)}")
         with self._database.reading() as connection:

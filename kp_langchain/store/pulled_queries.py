@@ -28,7 +28,7 @@ from kp_langchain.store.pulled_units import (
     row_of,
     unit_of,
 )
-from kp_langchain.store.rows import clean_name, clean_text, json_text, trace_key
+from kp_langchain.store.rows import check_page, clean_name, clean_text, json_text, trace_key
 from kp_langchain.store.run_columns import trace_of
 from kp_langchain.store.run_queries import begins, possible_ids
 from kp_langchain.store.statements import (
@@ -97,8 +97,7 @@ class PulledUnits:
         Raises:
             ConfigError: `limit` or `offset` is negative, or there is no such state.
         """
-        if offset < 0 or (limit is not None and limit < 0):
-            raise ConfigError(f"limit={limit} and offset={offset} must not be negative")
+        check_page(limit, offset)
         if state is not None and state not in STATES:
             raise ConfigError(f"{state!r} is not a state; give one of {', '.join(STATES)}")
         select = sa.select(*_columns).order_by(*_newest_first)

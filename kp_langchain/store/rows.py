@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import BaseModel
 
 from kp_langchain._logging import warn_once
+from kp_langchain.errors import ConfigError
 
 if TYPE_CHECKING:
     from kp_langchain.schema import ReasoningTrace
@@ -149,6 +150,12 @@ def json_text(value: Any) -> JsonText:
     except (ValueError, TypeError, RecursionError):
         pass
     return JsonText(_encode(clean_json(value)))
+
+
+def check_page(limit: int | None, offset: int) -> None:
+    """Raise `ConfigError` if the bounds of a list are negative."""
+    if offset < 0 or (limit is not None and limit < 0):
+        raise ConfigError(f"limit={limit} and offset={offset} must not be negative")
 
 
 def folded(text: str) -> str:

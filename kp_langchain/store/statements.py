@@ -64,7 +64,7 @@ def insert_or_ignore(table: sa.Table, dialect: str) -> Any:
 def insert_into(table: sa.Table, dialect: str) -> Any:
     """Return the dialect's insert statement for a table, with no rule for conflicts yet."""
     if dialect == "postgresql":
-        from sqlalchemy.dialects import postgresql  # 60 ms, of which SQLite needs nothing
+        from sqlalchemy.dialects import postgresql  # long to load, and SQLite needs nothing of it
 
         return postgresql.insert(table)
     return sqlite.insert(table)

@@ -15,7 +15,7 @@ from kp_langchain.scoring.repeats import DEFAULT_MAX_ELEMENTS
 from kp_langchain.scoring.scorer_options import check_bounds
 from kp_langchain.store import deletion, sql
 from kp_langchain.store.deletion import Deletion, Pruning
-from kp_langchain.store.rows import trace_key
+from kp_langchain.store.rows import check_page, trace_key
 from kp_langchain.store.run_columns import StoredRun, trace_of
 from kp_langchain.store.run_filters import RunSummary
 from kp_langchain.store.score_log import log_rescored
@@ -235,8 +235,7 @@ class TraceStore(StoreParts):
         Raises:
             ConfigError: `limit` or `offset` is negative.
         """
-        if offset < 0 or (limit is not None and limit < 0):
-            raise ConfigError(f"limit={limit} and offset={offset} must not be negative")
+        check_page(limit, offset)
         conditions = sql.run_lists.conditions_of(filters)
         with self._database.reading() as connection:
             rows = sql.run_lists.select_runs(
