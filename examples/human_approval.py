@@ -2,8 +2,8 @@
 
     python examples/human_approval.py
 
-While it waits, the run counts as `paused`. The store keeps what it recorded so far, redacted, so
-that another process may resume it as well.
+The store keeps what it recorded before the pause, redacted, so that another process may resume it
+as well. Both halves count in `runs`, and the first one in `paused`.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def main() -> None:
 
 
 def print_counts(handler: KPCallbackHandler) -> None:
-    """Print how many runs were seen, how many of them wait for a human, and how many are scored."""
+    """Print how many runs began, how many of them paused for a human, and how many are scored."""
     handler.flush()
     print({name: handler.stats()[name] for name in ("runs", "paused", "scored")})
 

@@ -325,6 +325,17 @@ def stored_form(
     return None if key is None else _hash(kind, text, key)
 
 
+def paused_run_key(thread: str, domain: str, agent_id: str | None) -> str:
+    """Return the key under which a paused run waits: a hash, which reveals nothing of the thread.
+
+    Args:
+        thread: The thread as `stored_form` returns it.
+        domain: The handler's domain.
+        agent_id: The handler's agent id, if it has one.
+    """
+    return sha256(json.dumps([thread, domain, agent_id]).encode()).hexdigest()
+
+
 def forms_of(kind: Kind, value: str, rules: Rules | None) -> list[str]:
     """Return the forms in which a store may have a value, to search for it."""
     text = id_text(value)

@@ -136,8 +136,8 @@ def why_nothing_is_sent(store: TraceStore) -> list[str]:
     Raises:
         KPError: The settings cannot be used, or the store cannot be read.
     """
+    from kp_langchain.registry.answers import wait_s
     from kp_langchain.registry.client import ANONYMOUS
-    from kp_langchain.registry.pace import wait_s
 
     registry = current_registry()
     if registry is None:

@@ -18,7 +18,7 @@ from kp_langchain.printable import one_line
 if TYPE_CHECKING:
     from kp_langchain.registry.client import Registry
     from kp_langchain.store import TraceStore
-    from kp_langchain.store.deletion import Deletion
+    from kp_langchain.store.run_columns import Deletion
 
 _DOMAINS_SHOWN = 6
 _DOMAIN_CHARS = 60
@@ -37,14 +37,12 @@ class Result:
     Attributes:
         deleted: How many runs it deleted.
         to_withdraw: How many of them a registry still has, or may have.
-        freed_bytes: By how much the database is smaller.
         is_compacted: Whether no file of the store has text of deleted runs any more; None if the
             command did not try.
     """
 
     deleted: int = 0
     to_withdraw: int = 0
-    freed_bytes: int = 0
     is_compacted: bool | None = None
 
     @property
@@ -127,17 +125,14 @@ class Deleting:
     def compact(self) -> None:
         """Give back the room of what was deleted; what keeps that from being done is reported."""
         try:
-            compaction = self._store.compact()
+            self.result.is_compacted = self._store.compact()
         except StoreError as error:
             self.result.is_compacted = False
             self.say(f"Files of the store may still have text of deleted runs: {error}.")
         else:
-            self.result.is_compacted = compaction.is_complete
-            self.result.freed_bytes = max(0, compaction.bytes_before - compaction.bytes_after)
-            self.say(
-                f"Gave back {_size(self.result.freed_bytes)} of {_size(compaction.bytes_before)}."
-            )
-            if not compaction.is_complete:
+            if self.result.is_compacted:
+                self.say("Gave back the room.")
+            else:
                 self.say(
                     "Its write-ahead log may still have text of deleted runs, because another "
                     "process kept reading it."
@@ -164,12 +159,3 @@ def describe(plan: Deletion) -> str:
 
 def _runs(number: int) -> str:
     return "1 run" if number == 1 else f"{number} runs"
-
-
-def _size(size_bytes: int) -> str:
-    size = float(size_bytes)
-    for unit in ("bytes", "kB", "MB"):
-        if size < 1000:
-            return f"{size:.0f} {unit}" if unit == "bytes" else f"{size:.1f} {unit}"
-        size /= 1000
-    return f"{size:.1f} GB"

@@ -12,7 +12,7 @@ from kp_langchain.cli.where_option import parse_keys
 from kp_langchain.errors import KPError
 
 if TYPE_CHECKING:
-    from kp_langchain.store.run_filters import RunFilters
+    from kp_langchain.store.run_columns import RunFilters
 
 Domain = Annotated[str | None, typer.Option(help="Only this domain.")]
 Decision = Annotated[

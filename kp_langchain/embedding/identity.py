@@ -43,7 +43,8 @@ def identity_of(embedder: object) -> EmbedderIdentity:
     """
     identity = _attribute(embedder, "identity")
     if isinstance(identity, EmbedderIdentity):
-        return identity
+        baseline = check_baseline(identity.baseline, type(embedder).__name__)
+        return EmbedderIdentity(str(identity.model), str(identity.revision), baseline)
     names = (_attribute(embedder, name) for name in _NAMES)
     kind = f"{type(embedder).__module__}.{type(embedder).__qualname__}"
     model = next((name for name in names if isinstance(name, str) and name), kind)

@@ -10,8 +10,7 @@ from kp_langchain.gate.check import (
     threshold_of,
 )
 from kp_langchain.gate.judge import rejudge
-from kp_langchain.gate.run import ShownTrace
-from kp_langchain.gate.scored_trace import Decision, Rescored, ScoredTrace, decide
+from kp_langchain.gate.run import Decision, Rescored, ScoredTrace, ShownTrace, decide
 
 __all__ = [
     "DEFAULT_THRESHOLDS",

@@ -14,7 +14,7 @@ from kp_langchain.importing.otlp_json import Span
 from kp_langchain.importing.recorded_run import ModelAnswer, RecordedCall, RecordedKind
 from kp_langchain.importing.span_calls import Convention, error_of_span, unflatten
 from kp_langchain.json_text import json_or_text
-from kp_langchain.recording.provider_messages import tool_call_fields
+from kp_langchain.recording.from_messages import tool_call_fields
 
 _OPERATION = "gen_ai.operation.name"
 _KINDS: Final[Mapping[str, RecordedKind]] = {

@@ -19,7 +19,7 @@ from langchain_core.messages import (
     ToolMessage,
 )
 
-from kp_langchain.recording.provider_messages import content_of, tool_call_fields
+from kp_langchain.recording.from_messages import content_of, tool_call_fields
 
 _CLASSES: Final[Mapping[str, type[BaseMessage]]] = {
     kind.__name__: kind

@@ -24,7 +24,6 @@ from kp_langchain.importing.call_values import (
 from kp_langchain.importing.errors import error_in_text
 from kp_langchain.importing.recorded_run import (
     RecordedCall,
-    RecordedError,
     RecordedKind,
     RecordedRun,
     Unusable,
@@ -130,7 +129,6 @@ def _call(fields: Any, parent_id: UUID | None) -> RecordedCall | str:
         metadata=metadata,
         tags=[tag for tag in tags if isinstance(tag, str)] if isinstance(tags, list) else [],
         tool_call_id=tool_call_id if isinstance(tool_call_id, str) else None,
-        retries=_retries(fields.get("events")),
     )
     set_values(call, json_or_text(fields.get("inputs")), json_or_text(fields.get("outputs")))
     return call
@@ -150,27 +148,6 @@ def set_values(call: RecordedCall, inputs: Any, outputs: Any) -> None:
         case "chain":
             call.inputs = chain_value(inputs, "input")
             call.output = chain_value(outputs, "output")
-
-
-def _retries(events: Any) -> list[tuple[int, RecordedError]]:
-    retries = []
-    for event in events if isinstance(events, list) else ():
-        if not isinstance(event, dict) or event.get("name") != "retry":
-            continue
-        values = _mapping(event.get("kwargs"))
-        attempt, name = values.get("attempt"), values.get("exception_type")
-        if isinstance(attempt, int) and values.get("outcome") == "failed":
-            message = values.get("exception")
-            retries.append(
-                (
-                    attempt,
-                    RecordedError(
-                        name if isinstance(name, str) and name else "Error",
-                        message if isinstance(message, str) else "",
-                    ),
-                )
-            )
-    return retries
 
 
 def _mapping(value: Any) -> Mapping[str, Any]:

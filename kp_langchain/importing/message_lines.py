@@ -14,7 +14,7 @@ from kp_langchain.importing.ids import NAMESPACE
 from kp_langchain.importing.langchain_values import restore
 from kp_langchain.importing.recorded_run import RecordedRun
 from kp_langchain.json_text import json_or_text
-from kp_langchain.recording.provider_messages import read_messages
+from kp_langchain.recording.from_messages import read_messages
 from kp_langchain.recording.verdict_reader import read_verdict
 from kp_langchain.run_keys import RunKeySources, id_text, namespace_text
 

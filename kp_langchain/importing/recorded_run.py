@@ -60,7 +60,6 @@ class RecordedCall:
         metadata: LangChain's metadata.
         tags: LangChain's tags.
         tool_call_id: The id by which a model requested it.
-        retries: The number of each failed attempt that it made again inside, and why it failed.
     """
 
     kind: RecordedKind
@@ -75,7 +74,6 @@ class RecordedCall:
     metadata: Mapping[str, Any] = field(default_factory=dict)
     tags: Sequence[Any] = ()
     tool_call_id: str | None = None
-    retries: Sequence[tuple[int, RecordedError]] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,16 +10,15 @@ from uuid import UUID
 from kp_langchain.gate.run import ExternalTrace
 from kp_langchain.importing.errors import Exceptions
 from kp_langchain.importing.recorded_run import ModelAnswer, RecordedCall, RecordedRun
+from kp_langchain.recording.bounds import clip
 from kp_langchain.recording.calls import Call, CallKind
 from kp_langchain.recording.from_messages import replay_messages
 from kp_langchain.recording.langchain_context import Start
+from kp_langchain.recording.open_runs import OpenRun
 from kp_langchain.recording.recorder import Recorder
 from kp_langchain.recording.run_record import Ending, RunRecord
-from kp_langchain.recording.run_tree import OpenRun, RunTree
-from kp_langchain.recording.safe_reads import clip
 
 _NS_PER_S = 1_000_000_000
-_EXECUTOR = "AgentExecutor"
 
 
 class ReplayRecorder(Recorder):
@@ -61,20 +60,16 @@ class ReplayRecorder(Recorder):
             )
         return ended_call
 
-    def _pause(self, root: RunRecord) -> None:
-        super()._pause(root)
-        root.paused_at = self._now() or root.paused_at
-
     def _hand_over(self, root: RunRecord, ending: Ending) -> None:
         super()._hand_over(root, ending)
         if ending in ("paused", "cancelled"):
             self.fate = ending
         else:
-            self.fate = "delivered" if root.timeline or root.resumption is not None else "empty"
+            self.fate = "delivered" if root.timeline or root.resumed_thread else "empty"
 
     def abandon_open(self) -> None:
         """Abandon the run that has not ended."""
-        RunTree.close(self)
+        self.close()
 
     def note_external_traces(self, run_id: UUID, traces: Mapping[str, ExternalTrace]) -> None:
         """Note where other tools recorded a run that is under way."""
@@ -106,7 +101,7 @@ def replay(run: RecordedRun, recorder: ReplayRecorder) -> None:
         _replay_messages(run, recorder)
         return
     exceptions = Exceptions()
-    root, executors = run.calls[0], _executors(run.calls)
+    root = run.calls[0]
     for call, is_start in _events(run.calls):
         recorder.now_ns = call.started_ns if is_start else call.ended_ns
         if is_start:
@@ -114,23 +109,10 @@ def replay(run: RecordedRun, recorder: ReplayRecorder) -> None:
             if call is root:
                 recorder.note_external_traces(call.id, run.external_traces)
             continue
-        for attempt, error in call.retries:
-            recorder.call_retried(call.id, attempt, exceptions.of(error))
         if call.error is None:
-            _end(call, recorder, executors.get(call.id))
+            _end(call, recorder)
         else:
             _fail(call, exceptions.of(call.error), recorder)
-
-
-def _executors(calls: Sequence[RecordedCall]) -> dict[UUID, UUID]:
-    """Return, for each chain inside a classic agent's executor, the id of the executor."""
-    executors: dict[UUID, UUID] = {}
-    for call in calls:
-        if call.name == _EXECUTOR:
-            executors[call.id] = call.id
-        elif call.parent_id in executors:
-            executors[call.id] = executors[call.parent_id]
-    return executors
 
 
 def _replay_messages(run: RecordedRun, recorder: ReplayRecorder) -> None:
@@ -188,20 +170,8 @@ def _start(call: RecordedCall, recorder: ReplayRecorder, run: RecordedRun) -> No
             recorder.retriever_started(start, call.inputs)
 
 
-def _act(call: RecordedCall, recorder: ReplayRecorder, executor: UUID | None) -> None:
-    """Send what the parser of a classic agent chose as the events of its executor."""
-    choice = call.output if isinstance(call.output, dict) else {}
-    if executor is None:
-        return
-    if choice.get("type") == "AgentAction":
-        recorder.agent_acted(executor, choice.get("tool"), choice.get("tool_input"))
-    elif choice.get("type") == "AgentFinish":
-        recorder.agent_finished(executor, choice.get("return_values"))
-
-
-def _end(call: RecordedCall, recorder: ReplayRecorder, executor: UUID | None) -> None:
+def _end(call: RecordedCall, recorder: ReplayRecorder) -> None:
     if call.kind == "chain":
-        _act(call, recorder, executor)
         recorder.chain_ended(call.id, call.output, call.inputs)
     elif call.kind == "model":
         _end_model(call, recorder)

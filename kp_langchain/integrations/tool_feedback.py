@@ -188,7 +188,7 @@ def traces_in(store: TraceStore, tool: FeedbackTool) -> Iterator[tuple[str, Exte
         StoreError: The store cannot be read.
     """
     if not tool.has_run_ids:
-        return store.external_traces.of_tool(tool.name)
+        return iter(store.external_traces.of_tool(tool.name))
     run_ids = store.external_traces.run_ids()
     return ((trace_id, ExternalTrace(run_id, run_id)) for trace_id, run_id in run_ids)
 

@@ -13,7 +13,7 @@ from kp_langchain.recall.recall_log import ambient_metadata, namespace_in, note_
 from kp_langchain.recording.answers import objective_in
 from kp_langchain.run_keys import check_namespace
 from kp_langchain.store import TraceStore
-from kp_langchain.store.shared_stores import default_store
+from kp_langchain.store.trace_store import default_store
 
 if TYPE_CHECKING:
     from uuid import UUID

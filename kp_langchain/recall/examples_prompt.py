@@ -8,7 +8,7 @@ from itertools import takewhile
 
 from langchain_core.messages import AnyMessage, HumanMessage, SystemMessage
 
-from kp_langchain.recording.messages import role_and_content
+from kp_langchain.recording.values import role_and_content
 
 
 @dataclass(frozen=True, slots=True)

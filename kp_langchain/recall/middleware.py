@@ -38,7 +38,7 @@ from kp_langchain.recording.handler import KPCallbackHandler
 from kp_langchain.recording.langchain_context import ambient_run_id
 from kp_langchain.run_keys import id_text
 from kp_langchain.store import TraceStore
-from kp_langchain.store.shared_stores import default_store
+from kp_langchain.store.trace_store import default_store
 
 try:
     from langchain.agents.middleware import AgentMiddleware

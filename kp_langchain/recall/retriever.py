@@ -18,7 +18,7 @@ from kp_langchain.recall.recall_log import namespace_in, note_shown
 from kp_langchain.recording.handler import KPCallbackHandler
 from kp_langchain.run_keys import check_namespace
 from kp_langchain.store import TraceStore
-from kp_langchain.store.shared_stores import default_store
+from kp_langchain.store.trace_store import default_store
 
 
 class KPRetriever(BaseRetriever):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pydantic import ValidationError
@@ -15,9 +15,8 @@ from kp_langchain._logging import describe_error, warn_once
 from kp_langchain.embedding.embedding_result import embed_texts
 from kp_langchain.errors import StoreError
 from kp_langchain.recall.credit import NO_CREDIT, Credit, credits_of
-from kp_langchain.recall.floor import DEFAULT_FLOOR
 from kp_langchain.recall.planted_instructions import SCAN_VERSION, find_planted
-from kp_langchain.recall.task_snapshot import EligibleTask, TaskSnapshot
+from kp_langchain.recall.task_snapshot import TaskSnapshot
 from kp_langchain.schema import ReasoningTrace
 from kp_langchain.store.recall_entries import UNREADABLE, StoredTask, TaskEntry
 
@@ -36,44 +35,6 @@ _BATCH_SIZE = 64
 _EXITS = (KeyboardInterrupt, SystemExit, GeneratorExit)
 # Counting the outcomes of all runs that were shown something takes longer than a search.
 _CREDITS_EVERY_S = 10.0
-
-
-@dataclass(slots=True)
-class _Content:
-    """What an index has read.
-
-    Attributes:
-        tasks: Those that have an entry, by trace id.
-        missing: Those that have none yet, by trace id, the newest first.
-        has_changed: Whether that is not in the snapshot yet.
-        credits: The credit of each trace that was shown.
-        credits_due_s: When to count them again, by the monotonic clock.
-        floor: The calibrated floor.
-        calibrated_at: For how many tasks it was calibrated.
-    """
-
-    tasks: dict[str, StoredTask] = field(default_factory=dict)
-    missing: dict[str, StoredTask] = field(default_factory=dict)
-    has_changed: bool = False
-    credits: Mapping[str, Credit] = field(default_factory=dict)
-    credits_due_s: float = float("-inf")
-    floor: float = DEFAULT_FLOOR
-    calibrated_at: int = -1
-
-    def take(self, page: Page[StoredTask]) -> None:
-        """Bring the tasks up to date with what the store has."""
-        self.has_changed = True
-        if page.is_first_of_all:
-            self.tasks, self.missing = {}, {}
-        for task in page.rows:
-            self.tasks.pop(task.trace_id, None)
-            self.missing.pop(task.trace_id, None)
-            if not task.is_open:
-                continue
-            if task.entry is None:
-                self.missing[task.trace_id] = task
-            else:  # the objective is only needed to make the entry
-                self.tasks[task.trace_id] = replace(task, objective="")
 
 
 class TaskIndex:
@@ -95,12 +56,17 @@ class TaskIndex:
         self._embedder = embedder
         self._identity = identity
         self._lock = ForkSafeLock()
-        self._content = _Content()
+        self._tasks: dict[str, StoredTask] = {}  # that have an entry, by trace id
+        self._missing: dict[str, StoredTask] = {}  # that have none yet, the newest first
+        self._credits: Mapping[str, Credit] = {}
+        self._credits_due_s = float("-inf")  # by the monotonic clock
+        self._calibrated_at = -1  # for how many tasks the floor was calibrated
+        self._has_changed = False
         self._snapshot = TaskSnapshot.of([], {}, identity.baseline)
 
     def __len__(self) -> int:
         """Return how many tasks it holds in memory."""
-        return len(self._content.tasks) + len(self._content.missing)
+        return len(self._tasks) + len(self._missing)
 
     @property
     def snapshot(self) -> TaskSnapshot:
@@ -125,14 +91,9 @@ class TaskIndex:
             EmbedderError, MissingExtraError: The embedder fails, and nothing is in the index.
         """
         with self._lock:
-            content = self._content
-            self._follower.read(content.take)
-            if time.monotonic() >= content.credits_due_s:
-                content.credits_due_s = time.monotonic() + _CREDITS_EVERY_S
-                counted = credits_of(self._store.shown.outcome_counts(self._domain))
-                content.has_changed |= counted != content.credits
-                content.credits = counted
-            now = list(content.missing.values())[:most_new]
+            self._follower.read(self._take)
+            self._count_credits()
+            now = list(self._missing.values())[:most_new]
             is_down = False
             for start in range(0, len(now), _BATCH_SIZE):
                 try:
@@ -140,7 +101,7 @@ class TaskIndex:
                 except (StoreError, *_EXITS):
                     raise
                 except BaseException as error:  # a library's panic is no Exception
-                    if not content.tasks:
+                    if not self._tasks:
                         raise
                     warn_once(
                         f"recall embedder:{type(error).__name__}",
@@ -150,12 +111,30 @@ class TaskIndex:
                     )
                     is_down = True
                     break
-                content.has_changed = True
-                if len(content.tasks) >= 2 * len(self._snapshot):  # searches in between find these
+                if len(self._tasks) >= 2 * len(self._snapshot):  # searches in between find these
                     self._publish()
-            if content.has_changed:
+            if self._has_changed:
                 self._publish()
-            return is_down or not content.missing  # asking again at once would not help
+            return is_down or not self._missing  # asking again at once would not help
+
+    def _take(self, page: Page[StoredTask]) -> None:
+        """Bring the tasks up to date with what the store has."""
+        self._has_changed = True
+        if page.is_anew:
+            self._tasks, self._missing = {}, {}
+        for task in page.rows:
+            self._tasks.pop(task.trace_id, None)
+            self._missing.pop(task.trace_id, None)
+            if task.is_open:
+                known = self._missing if task.entry is None else self._tasks
+                known[task.trace_id] = task
+
+    def _count_credits(self) -> None:
+        if time.monotonic() >= self._credits_due_s:
+            self._credits_due_s = time.monotonic() + _CREDITS_EVERY_S
+            counted = credits_of(self._store.shown.outcome_counts(self._domain))
+            self._has_changed |= counted != self._credits
+            self._credits = counted
 
     def _make_entries(self, tasks: Sequence[StoredTask]) -> None:
         """Embed, scan and write tasks of which the store has no entry."""
@@ -166,10 +145,11 @@ class TaskIndex:
             id_ = task.trace_id
             vector = None if embedding is None else embedding.vector
             entry = _entry_of(bodies.get(id_), vector, is_own=task.is_own)
-            self._content.tasks[id_] = replace(task, entry=entry, objective="")
-            del self._content.missing[id_]
+            self._tasks[id_] = replace(task, entry=entry)
+            del self._missing[id_]
             if embedding is not None:  # what was refused may be tried again by another process
                 entries[id_] = entry
+        self._has_changed = True
         try:
             self._store.recall_entries.write(entries, self._identity, SCAN_VERSION)
         except StoreError as error:  # read-only, or full
@@ -210,21 +190,20 @@ class TaskIndex:
 
     def _publish(self) -> None:
         """Make what has been read the state that is searched."""
-        content = self._content
-        content.has_changed = False
+        self._has_changed = False
         eligible = [
-            EligibleTask(task, task.entry.vector, task.entry.plan)
-            for task in content.tasks.values()
+            task
+            for task in self._tasks.values()
             if task.success and task.entry and task.entry.vector is not None
             if task.entry.planted is None
-            if not content.credits.get(task.trace_id, NO_CREDIT).hurts
+            if not self._credits.get(task.trace_id, NO_CREDIT).hurts
         ]
-        snapshot = TaskSnapshot.of(eligible, content.credits, self._identity.baseline)
-        number = len(snapshot)
-        if number > 1.1 * content.calibrated_at or number < 0.9 * content.calibrated_at:
-            content.floor = snapshot.calibrated_floor()
-            content.calibrated_at = number
-        self._snapshot = replace(snapshot, floor=content.floor)
+        snapshot = TaskSnapshot.of(eligible, self._credits, self._identity.baseline)
+        number, floor = len(snapshot), self._snapshot.floor
+        if number > 1.1 * self._calibrated_at or number < 0.9 * self._calibrated_at:
+            floor = snapshot.calibrated_floor()
+            self._calibrated_at = number
+        self._snapshot = replace(snapshot, floor=floor)
 
 
 def _entry_of(body: str | None, vector: NDArray[np.float32] | None, *, is_own: bool) -> TaskEntry:

@@ -28,20 +28,6 @@ _MOST_LOOKED_AT = 800
 _MOST_TOOLSETS = 16
 
 
-class EligibleTask(NamedTuple):
-    """The task of a trace that may be shown.
-
-    Attributes:
-        task: What the store has of it.
-        vector: Its embedding.
-        plan: How often the trace called each tool, by the tool's name.
-    """
-
-    task: StoredTask
-    vector: NDArray[np.float32]
-    plan: Mapping[str, int]
-
-
 class Found(NamedTuple):
     """What a search in a snapshot returns.
 
@@ -89,32 +75,35 @@ class TaskSnapshot:
 
     @classmethod
     def of(
-        cls, eligible: Sequence[EligibleTask], credits_: Mapping[str, Credit], baseline: float
+        cls, eligible: Sequence[StoredTask], credits_: Mapping[str, Credit], baseline: float
     ) -> TaskSnapshot:
         """Return a snapshot of traces, with the default floor.
 
         Args:
-            eligible: The traces. One whose vector has another length than most is damaged, and left
-                out.
+            eligible: The tasks of the traces, which have a vector. One whose vector has another
+                length than most is left out: the embedder has changed, and kept its name.
             credits_: The credit of each trace that was shown, by its id.
             baseline: Cosine similarity of unrelated texts to the embedder, 0 to below 1.
         """
         import numpy as np
 
-        sizes = Counter(len(one.vector) for one in eligible)
+        pairs = [(task, entry) for task in eligible if (entry := task.entry) is not None]
+        sizes = Counter(0 if entry.vector is None else len(entry.vector) for _, entry in pairs)
         size = sizes.most_common(1)[0][0] if sizes else 0
-        eligible = [one for one in eligible if len(one.vector) == size]
-        tasks = [one.task for one in eligible]
+        pairs = [
+            pair for pair in pairs if pair[1].vector is not None and len(pair[1].vector) == size
+        ]
+        tasks = [task for task, _ in pairs]
         numbers: dict[str, int] = {}
         plans: dict[tuple[tuple[str, int], ...], int] = {}
         plan_places = [
-            plans.setdefault(tuple(sorted(one.plan.items())), len(plans)) for one in eligible
+            plans.setdefault(tuple(sorted(entry.plan.items())), len(plans)) for _, entry in pairs
         ]
         for task in tasks:
             if task.namespace is not None:
                 numbers.setdefault(task.namespace, len(numbers) + 1)
         with fork_gate:
-            rows = [one.vector for one in eligible]
+            rows = [entry.vector for _, entry in pairs]
             matrix = np.array(rows, dtype=np.float32).reshape(len(tasks), size)
             lengths = np.linalg.norm(matrix, axis=1, keepdims=True)
             np.divide(matrix, lengths, out=matrix, where=lengths > 0)

@@ -18,9 +18,8 @@ from typing import TYPE_CHECKING, Any
 from pydantic import ValidationError
 
 from kp_langchain._logging import describe_error
-from kp_langchain.recording.bounds import Bounds, Counters
+from kp_langchain.recording.bounds import Bounds, Counters, clip, short_name
 from kp_langchain.recording.redactor import Redactor, clean_json
-from kp_langchain.recording.safe_reads import clip, short_name
 from kp_langchain.recording.user_calls import JUDGING, Lane
 from kp_langchain.schema import (
     CONTEXT,

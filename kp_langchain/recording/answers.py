@@ -1,37 +1,56 @@
-"""What a run was asked and what it answered, by its inputs and outputs, and why a model stopped."""
+"""What answers a run's task, and the tool calls that its models ask for.
+
+A node of the graph, a limit, middleware or a human may answer a requested call with a message, or
+nobody may answer it at all. Each is recorded as if a tool had run, and so is each tool that a
+provider ran inside an answer.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import islice
-from typing import Any
+from collections.abc import Mapping, Sequence
+from itertools import islice, takewhile
+from typing import Any, Literal
 
-from kp_langchain.recording.messages import (
+from kp_langchain.recording.bounds import (
+    MAX_ALL_ITEMS,
+    MAX_ITEMS,
+    clip,
+    default_on_error,
+    join_texts,
+    member,
+    short_name,
+)
+from kp_langchain.recording.calls import (
+    Call,
+    CallKind,
+    RequestedCall,
+    requests_in,
+)
+from kp_langchain.recording.provider_tools import (
+    Part,
+    generated_image_mark,
+    output_gist,
+    parts_of,
+    role_of,
+)
+from kp_langchain.recording.run_record import RunRecord
+from kp_langchain.recording.values import (
     NOT_A_MODEL,
     additional_kwargs,
     additional_text,
+    as_input,
+    as_text,
     block_text,
     content_text,
+    fields_of,
+    gist,
+    is_command,
     is_message,
-    mark_of,
+    message_text,
+    messages_in,
     role_and_content,
-    unwrap,
-    without_reasoning,
+    split_reasoning,
 )
-from kp_langchain.recording.provider_tools import generated_media, role_of
-from kp_langchain.recording.safe_reads import (
-    MAPPING,
-    MAX_ALL_ITEMS,
-    MAX_ITEMS,
-    attribute,
-    clip,
-    default_on_error,
-    field,
-    join_texts,
-    list_items,
-    member,
-)
-from kp_langchain.recording.values import fields_of, gist
 
 _NOT_ANSWERING = ("human", "user", "system", "developer")
 _ROLES: dict[object, str] = {"user": "human", "assistant": "ai"}
@@ -44,6 +63,8 @@ _TASK_KEYS = (
     "objective", "task", "question", "query", "input", "user_input", "request", "goal", "message",
     "prompt", "text",
 )  # fmt: skip
+_UNPARSED = "the arguments of the call cannot be parsed"
+_NO_REASON = "failed"  # if a provider gives none
 
 
 # ------------------------------------------------------------------ the task
@@ -66,12 +87,10 @@ def objective_in(inputs: object, limit: int) -> str:
     inputs = to_messages() if callable(to_messages) else inputs
     if isinstance(inputs, (list, tuple)) or is_message(inputs):
         return _last_human_text(inputs if isinstance(inputs, (list, tuple)) else [inputs], limit)
-    fields = inputs if isinstance(inputs, MAPPING) else fields_of(inputs)
+    fields = inputs if isinstance(inputs, dict) else fields_of(inputs)
     if fields is None:
         return ""
-    if text := _last_human_text(fields.get("messages"), limit):
-        return text
-    for key in _TASK_KEYS:
+    for key in ("messages", *_TASK_KEYS):
         value = fields.get(key)
         text = value.strip() if isinstance(value, str) else _last_human_text(value, limit)
         if text:
@@ -110,15 +129,15 @@ def answer_in(outputs: object, limit: int, inputs: object = None) -> Any:
     if outputs is None:
         return None
     if is_message(outputs):
-        return _last_message(outputs, limit) or (None if attribute(outputs, "tool_calls") else "")
+        return _last_message(outputs, limit) or (None if member(outputs, "tool_calls") else "")
     if isinstance(outputs, (list, tuple)) and any(map(_is_human, outputs[-MAX_ITEMS:])):
         return _last_answer(outputs, inputs, limit)
-    if not isinstance(outputs, MAPPING):
+    if not isinstance(outputs, dict):
         return _value(outputs, limit)
     response = structured_response_in(outputs)
     if response is not None or _is_parsed(outputs):
         return gist(response, limit)
-    given = inputs if isinstance(inputs, MAPPING) and inputs is not outputs else {}
+    given = inputs if isinstance(inputs, dict) and inputs is not outputs else {}
     messages = outputs.get("messages")
     if not isinstance(messages, (list, tuple)):
         messages = ()
@@ -128,13 +147,11 @@ def answer_in(outputs: object, limit: int, inputs: object = None) -> Any:
         if key in outputs and not _is_given(outputs[key], given.get(key)):
             return _value(outputs[key], limit)
     items = islice(outputs.items(), MAX_ITEMS)
-    new = [key for key, value in items if not _is_given(value, given.get(key))]
+    new = [value for key, value in items if not _is_given(value, given.get(key))]
     if not messages:
         return gist(outputs, limit) if new else ""
     # A report, but no route: other values are how a state with messages gets to its answer.
-    texts = {key: outputs[key] for key in new if _is_sentence(outputs[key])}
-    report = next(iter(texts.values())) if len(texts) == 1 else texts
-    return _value(report, limit) if texts else ""
+    return _value(next(filter(_is_sentence, new), ""), limit)
 
 
 def last_items(inputs: object) -> object:
@@ -158,7 +175,7 @@ def _is_parsed(outputs: Mapping[Any, Any]) -> bool:
 @default_on_error(None)
 def structured_response_in(outputs: object) -> Any:
     """Return the structured response that a run's outputs hold; None if they hold none."""
-    if not isinstance(outputs, MAPPING):
+    if not isinstance(outputs, dict):
         return None
     return outputs.get("parsed" if _is_parsed(outputs) else "structured_response")
 
@@ -166,36 +183,30 @@ def structured_response_in(outputs: object) -> Any:
 @default_on_error(None)
 def parsing_error_in(outputs: object) -> BaseException | None:
     """Return why a structured response could not be parsed; None if it could, or there is none."""
-    if not isinstance(outputs, MAPPING) or not _is_parsed(outputs):
-        return None
-    error = outputs["parsing_error"]
+    error = outputs["parsing_error"] if isinstance(outputs, dict) and _is_parsed(outputs) else None
     return error if isinstance(error, BaseException) else None
 
 
 def _last_answer(messages: Sequence[Any], inputs: object, limit: int) -> Any:
-    """Return the last answer among the messages since the run's inputs; "" if there is none."""
-    for message in messages_since(inputs, messages):
-        if not _is_of_user(message):
-            return _last_message(message, limit)
-    return ""
-
-
-def messages_since(inputs: object, messages: Sequence[Any]) -> Iterator[Any]:
-    """Yield the messages that came after those that a run was given, the newest first.
+    """Return the last answer among the messages since the run's inputs; "" if there is none.
 
     Args:
-        inputs: The messages or the text that it was given; the last is the question. If they are
-            something else, the last message of a user is.
         messages: All messages when the run ended.
+        inputs: The messages or the text that the run was given; the last is the question. If they
+            are something else, the last message of a user is.
+        limit: Characters to keep.
     """
     question = inputs
     if isinstance(inputs, (list, tuple)):
         question = inputs[-1] if inputs else None
     is_known = role_and_content(question)[0] is not None
     for message in islice(reversed(messages), MAX_ITEMS):
-        if _is_same_message(message, question) if is_known else _is_of_user(message):
+        is_of_user = _is_of_user(message)
+        if _is_same_message(message, question) if is_known else is_of_user:
             break
-        yield message
+        if not is_of_user:
+            return _last_message(message, limit)
+    return ""
 
 
 def _is_of_user(message: object) -> bool:
@@ -205,10 +216,9 @@ def _is_of_user(message: object) -> bool:
 
 def _is_same_message(one: object, other: object) -> bool:
     (role, content), (other_role, other_content) = map(role_and_content, (one, other))
-    if _ROLES.get(role, role) != _ROLES.get(other_role, other_role):
-        return False
-    ids = member(one, "id"), member(other, "id")
-    return bool(ids[0] == ids[1] if all(ids) else content == other_content)
+    return _ROLES.get(role, role) == _ROLES.get(other_role, other_role) and bool(
+        content == other_content
+    )
 
 
 def _is_human(value: object) -> bool:
@@ -225,7 +235,12 @@ def _is_sentence(value: object) -> bool:
 
 def _value(value: object, limit: int) -> Any:
     # A parser returns a model's text as it is, reasoning included.
-    return gist(without_reasoning(value) if isinstance(value, str) else value, limit)
+    return gist(_spoken(value) if isinstance(value, str) else value, limit)
+
+
+def _spoken(text: str) -> str:
+    """Return a model's text without the reasoning that it begins with."""
+    return split_reasoning(text)[1].strip()
 
 
 def _last_message(message: object, limit: int) -> Any:
@@ -236,27 +251,18 @@ def _last_message(message: object, limit: int) -> Any:
     role, content = role_and_content(message)
     if role is None:
         return gist(message, limit)
-    extra = additional_kwargs(message)
-    answer_of = str if role in NOT_A_MODEL else without_reasoning
-    if isinstance(content, str):
-        text = clip(answer_of(content).strip(), limit)
-        return join_texts((text, additional_text(extra, limit)), limit) if extra else text
-    text = ""
+    answer_of = str.strip if role in NOT_A_MODEL else _spoken
     blocks = content[:MAX_ALL_ITEMS] if isinstance(content, (list, tuple)) else []
     last = max((at for at, one in enumerate(blocks, 1) if role_of(one)), default=0)
-    for part in (blocks[last:], blocks if last else ()):
-        spoken = (block_text(block, with_reasoning=False) for block in part)
-        texts = (clip(answer_of(text), limit) for text in spoken)
-        if text := join_texts(texts, limit, separator="\n").strip():
-            break
-    text = join_texts((text, additional_text(extra, limit)), limit)
-    return text or _generated_media_marks([*blocks, *list_items(extra.get("tool_outputs"))], limit)
-
-
-def _generated_media_marks(blocks: list[Any], limit: int) -> str:
-    """Return marks for the media that a provider's tool generated: an answer may be just that."""
-    families = (generated_media(one) for one in blocks if field(one, "result"))
-    return join_texts((mark_of(family) for family in families if family), limit, separator="\n")
+    text = clip(answer_of(content), limit) if isinstance(content, str) else ""
+    for part in (blocks[last:], blocks):
+        spoken = (block_text(block, with_reasoning=False) for block in part if not text)
+        texts = (clip(answer_of(words), limit) for words in spoken)
+        text = text or join_texts(texts, limit, separator="\n").strip()
+    if extra := additional_kwargs(message):
+        text = join_texts((text, additional_text(extra, limit)), limit)
+    # An answer may be just the images that a provider's tool generated.
+    return text or join_texts(map(generated_image_mark, blocks), limit, separator="\n")
 
 
 # ------------------------------------------------------------------ why a model stopped
@@ -268,18 +274,16 @@ _REASON_FIELDS = ("finish_reason", "stop_reason", "stopReason", "done_reason", "
 # other.
 _EARLY_REASONS = (
     # The answer was cut off.
-    "length", "max_tokens", "max_output_tokens", "error_limit", "token_limit", "time_limit",
-    "timeout", "truncated", "context_window_exceeded", "pause_turn", "abort",
-    "insufficient_system_resource", "cancelled", "user_cancel",
+    "length", "max_tokens", "max_output_tokens", "token_limit", "timeout", "truncated",
+    "context_window_exceeded", "pause_turn", "abort", "cancelled",
     # It was refused or withheld.
     "refusal", "content_filter", "content_filtered", "content-filter", "guardrail_intervened",
     "safety", "recitation", "language", "blocklist", "prohibited_content", "spii",
-    "content_policy_violation", "sensitive", "no_image", "error_toxic",
     # It is malformed.
-    "malformed_function_call", "malformed_tool_use", "malformed_model_output",
-    "malformed_response", "unexpected_tool_call", "too_many_tool_calls", "error", "other",
+    "malformed_function_call", "malformed_tool_use", "malformed_response", "unexpected_tool_call",
+    "error", "other",
 )  # fmt: skip
-_EARLY_STATUS = frozenset({"incomplete", "failed", "cancelled"})  # of OpenAI's Responses
+_EARLY_STATUS = ("incomplete", "failed", "cancelled")  # of OpenAI's Responses
 _MAX_REASON_CHARS = 1000
 
 
@@ -290,13 +294,14 @@ def ended_early(metadata: object) -> bool:
     Args:
         metadata: The answer's `response_metadata`, or LangChain's `generation_info`.
     """
-    if not isinstance(metadata, MAPPING) or not metadata:
+    if not isinstance(metadata, dict) or not metadata:
         return False
+    # Of Google, where it refused the question itself.
+    blocked = member(metadata.get("prompt_feedback"), "block_reason")
     return (
         any(_ends_badly(metadata.get(name)) for name in _REASON_FIELDS)
-        or bool(field(metadata.get("incomplete_details"), "reason"))
         or metadata.get("status") in _EARLY_STATUS
-        or _is_blocked(field(metadata.get("prompt_feedback"), "block_reason"))
+        or bool(blocked and "UNSPECIFIED" not in str(blocked))
     )
 
 
@@ -310,18 +315,259 @@ def _ends_badly(reason: object) -> bool:
     )
 
 
-def _is_blocked(reason: object) -> bool:
-    """Return whether Google refused the question itself."""
-    return reason not in (None, "", 0) and "UNSPECIFIED" not in str(reason)
-
-
 @default_on_error("")
 def refusal_in(message: object) -> str:
     """Return the words in which a model of OpenAI's refused; "" if it did not."""
-    refusal = field(attribute(message, "additional_kwargs"), "refusal")
-    content = attribute(message, "content")
-    if not refusal and isinstance(content, (list, tuple)):
-        blocks = map(unwrap, content[:MAX_ITEMS])
-        refusals = (field(one, "refusal") for one in blocks if field(one, "type") == "refusal")
-        refusal = next(refusals, None)
+    refusal = additional_kwargs(message).get("refusal")
+    content = member(message, "content")
+    if not refusal and isinstance(content, list):
+        refusals = (one for one in content[:MAX_ITEMS] if member(one, "type") == "refusal")
+        refusal = member(next(refusals, None), "refusal")
     return refusal if isinstance(refusal, str) else ""
+
+
+# ------------------------------------------------------------------ what a model answers
+
+
+def record_model_answer(root: RunRecord, call: Call, message: object) -> bool:
+    """Record what a model answered, and the tool calls that it made or asks for.
+
+    Args:
+        root: The run; changed.
+        call: The call of the model; changed.
+        message: The answer.
+
+    Returns:
+        Whether it asks for tool calls.
+    """
+    refusal = clip(refusal_in(message), root.raw_text_chars)
+    content, metadata = member(message, "content"), member(message, "response_metadata")
+    call.is_incomplete = call.is_incomplete or bool(refusal) or ended_early(metadata)
+    last = call
+    if parts := parts_of(message, root.raw_text_chars):
+        last = _record_parts(root, call, parts)
+    elif type(content) is str and not additional_kwargs(message):
+        call.text = root.read(clip, content)  # tags around reasoning go when it is written out
+    else:
+        call.text = root.read(message_text, message)
+    last.refusal = refusal
+    return _record_requests(root, last, message)
+
+
+def _record_parts(root: RunRecord, answer: Call, parts: Sequence[Part]) -> Call:
+    """Record the parts of a model's answer, as if an agent had run the provider's tools.
+
+    Args:
+        root: The run; changed.
+        answer: The model's call, which gets the first text as its own; changed.
+        parts: The parts in order.
+
+    Returns:
+        The last call that began.
+    """
+    last = answer
+    newest: Call | None = None
+    calls: dict[str, Call] = {}  # those without a result yet, by each of their ids
+    for at, part in enumerate(parts):
+        if part.role == "result":
+            # Google's results name no call: they belong to the last one.
+            found = (calls.pop(one, None) for one in part.ids)
+            call = next(filter(None, found), None) if part.ids else newest
+            call = call or _new_call(answer, "tool", part.name)
+            call.has_failed = part.has_failed
+            text = root.read(output_gist, part.value)
+            root.timeline.add(call.set_result(text or _NO_REASON * part.has_failed), call)
+        elif part.role == "call":
+            newest = last = _new_call(answer, "tool", part.name)
+            last.is_incomplete = answer.is_incomplete or part.is_approval_request
+            last.input = root.read(as_input, part.value)
+            last.mcp_server = short_name(part.mcp_server) or None
+            calls |= dict.fromkeys(part.ids, last)
+            root.timeline.add("start", last)
+        else:
+            if at:
+                last = _new_call(answer, "model", answer.name)
+                root.timeline.add("start", last)
+            last.text = root.read(clip, part.value)
+    if root.state.last_call is answer:
+        root.state.last_call = last
+    return last
+
+
+def _new_call(answer: Call, kind: CallKind, name: str) -> Call:
+    call = Call(kind, short_name(name), object())  # a unique key: these calls are never retried
+    call.has_ended, call.is_incomplete = True, answer.is_incomplete
+    return call
+
+
+def _record_requests(root: RunRecord, model: Call, message: object) -> bool:
+    """Note the tool calls that a model's answer asks for; those that cannot be parsed fail at once.
+
+    Args:
+        root: The run; changed.
+        model: The call of the model.
+        message: The answer.
+
+    Returns:
+        Whether there are any that can be parsed.
+    """
+    requests = member(message, "tool_calls")
+    for request in requests_in(requests, model):
+        root.requested_calls.add(request)
+    for request in requests_in(member(message, "invalid_tool_calls"), model):
+        call = begin_requested(root, request)
+        call.has_ended = call.has_failed = True
+        call.error = root.read(as_text, request.error) or _UNPARSED
+        root.timeline.add("error", call)
+        root.requested_calls.add_unparsed(request.call_id, call)
+    return bool(requests)
+
+
+# ------------------------------------------------------------------ calls that no tool answers
+
+
+def begin_requested(root: RunRecord, request: RequestedCall) -> Call:
+    """Record the start of a requested call that no tool begins, and return the call."""
+    call = Call("tool", request.name, ("tool", request.call_id))
+    call.input = root.read(as_input, request.arguments)
+    root.timeline.add("start", call)
+    return call
+
+
+def record_answers(root: RunRecord, outputs: object) -> None:
+    """Record the requested calls that a chain's outputs answer.
+
+    Args:
+        root: The run; changed.
+        outputs: What the chain returned.
+    """
+    messages = messages_in(outputs)
+    answers = [message for message in messages if role_and_content(message)[0] == "tool"]
+    if not answers:
+        return
+    requests = (member(message, "tool_calls") for message in messages)
+    # in the same outputs
+    requested_here = {one.call_id for each in requests for one in requests_in(each, None)}
+    for message in answers:
+        call_id = member(message, "tool_call_id")
+        verdict = _structure_verdict(outputs) if call_id in requested_here else None
+        if verdict == "accepted":
+            root.requested_calls.accept(call_id)
+        else:
+            is_refused = verdict == "refused"
+            record_answer(root, message, is_refused, by_human=_may_be_rejected(root))
+
+
+def record_answers_in_input(root: RunRecord, messages: object) -> None:
+    """Record the requested calls whose answers only a model's input shows.
+
+    A loop within one function keeps such answers to itself; others come from `update_state`.
+
+    Args:
+        root: The run; changed.
+        messages: The model's input.
+    """
+    for message in _last_tool_messages(messages):
+        record_answer(root, message, by_human=root.human.decision != "approved")
+
+
+def record_unanswered(root: RunRecord, outputs: object) -> None:
+    """Record the tool calls that the last message of a run asks for and that nobody made.
+
+    Args:
+        root: The run; changed.
+        outputs: What the run returned.
+    """
+    messages = outputs.get("messages") if isinstance(outputs, dict) else None
+    if not isinstance(messages, list) or not messages:
+        return
+    if structured_response_in(outputs) is not None:
+        return
+    for last_request in requests_in(member(messages[-1], "tool_calls"), None):
+        if (request := root.requested_calls.take(last_request.call_id)) is not None:
+            call = begin_requested(root, request)
+            # One without a name was requested before a pause.
+            call.is_rejected = _may_be_rejected(root) and not request.name
+
+
+def record_answer(
+    root: RunRecord, message: object, is_refused: bool = False, *, by_human: bool
+) -> Call | None:
+    """Record what answers a call that no tool ended, and return the call if there is one.
+
+    Args:
+        root: The run; changed.
+        message: The answer.
+        is_refused: Whether it says that a structured answer is wrong.
+        by_human: Whether a human rejected the call if the answer says that it failed and the run
+            had paused before it.
+    """
+    call_id = member(message, "tool_call_id")
+    requested = root.requested_calls
+    request, call = requested.take(call_id), requested.answer(call_id)
+    has_failed = is_refused or member(message, "status") == "error"
+    if request is not None:
+        call = begin_requested(root, request)
+        # One without a name was requested before a pause.
+        call.is_rejected = has_failed and by_human and not request.name
+    if call is None:
+        return None
+    call.has_ended, call.is_cancelled = True, False
+    call.has_failed = has_failed and not call.is_rejected
+    root.timeline.add(call.set_result(root.read(message_text, message)), call)
+    return call
+
+
+def _may_be_rejected(root: RunRecord) -> bool:
+    """Return whether a human may have rejected a call."""
+    return root.human.decision in ("rejected", "unclear")
+
+
+def answer_to_call(output: object, call_id: str | None) -> Any:
+    """Return what answers a tool's call: the tool's output or, of a command, one of its messages.
+
+    A tool that hands over to another agent returns the whole conversation with its command.
+
+    Args:
+        output: What the tool returned.
+        call_id: The id of the call; None if it is unknown, and the last tool message answers it.
+    """
+    if member(output, "tool_call_id") is not None:  # like most
+        return output
+    outputs = output[:MAX_ITEMS] if type(output) is list else (output,)
+    if not any(map(is_command, outputs)):
+        return output
+    ids = [(member(one, "tool_call_id"), one) for one in messages_in(output)]
+    of_call = [one for own_id, one in ids if own_id == call_id or (call_id is None and own_id)]
+    return of_call[-1] if of_call else None
+
+
+@default_on_error(())
+def _last_tool_messages(messages: object) -> Sequence[Any]:
+    """Return the tool messages at the end of a model's input, in order."""
+    if not isinstance(messages, (list, tuple)):
+        return ()
+    last = reversed(messages[-MAX_ITEMS:])
+    answers = list(takewhile(lambda one: getattr(one, "type", None) == "tool", last))
+    return answers[::-1]
+
+
+@default_on_error(None)
+def _structure_verdict(outputs: object) -> Literal["accepted", "refused"] | None:
+    """Return whether langchain's agent accepted a structured answer, by its model node's output.
+
+    An accepted answer is in the state. For a refused one, older releases leave out the key, so only
+    the text of the message shows it.
+    """
+    for output in outputs if isinstance(outputs, (list, tuple)) else (outputs,):
+        update = member(output, "update") if is_command(output) else output
+        if not isinstance(update, dict):
+            continue
+        if "structured_response" in update:
+            return "refused" if update["structured_response"] is None else "accepted"
+        last = messages_in(update)[-1:]
+        if last and member(last[0], "status") != "error":
+            text = member(last[0], "content")
+            if isinstance(text, str) and text.startswith("Error: "):
+                return "refused"
+    return None

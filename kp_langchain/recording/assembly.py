@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, replace
-from datetime import datetime
 from typing import TYPE_CHECKING
 
 from kp_langchain._logging import warn_once
@@ -14,18 +13,16 @@ from kp_langchain.recording.bounds import Bounds, Counters, RecordOwner
 from kp_langchain.recording.engine import Engine, engine_of
 from kp_langchain.recording.handler_context import HandlerContext
 from kp_langchain.recording.outcome import Verifiers
-from kp_langchain.recording.pauses import PausedRunStore
+from kp_langchain.recording.pauses import HandlerPauses
 from kp_langchain.recording.recorder import Recorder
 from kp_langchain.recording.run_builder import RunBuilder
 from kp_langchain.recording.run_record import RunRecord
-from kp_langchain.recording.score_jobs import score_queue
-from kp_langchain.recording.score_receivers import TraceFinder, receivers_of
-from kp_langchain.recording.store_writes import PauseDeletion, PauseWrite, VerdictWrite
+from kp_langchain.recording.score_receivers import TraceFinder, receivers_of, score_queue
+from kp_langchain.recording.store_writer import PauseWrite, VerdictWrite, Work
 from kp_langchain.recording.user_calls import JUDGING, UserFunctions, lane_for
 from kp_langchain.recording.windows import Windows
-from kp_langchain.recording.work import Work
 from kp_langchain.scoring.scorer import Scorer
-from kp_langchain.store.backoff import Backoff
+from kp_langchain.store.jobs import Backoff
 
 if TYPE_CHECKING:
     from kp_langchain.config import Settings
@@ -79,18 +76,16 @@ class RunIntake:
             verdict: The verdict; its note is not redacted yet.
         """
         self.context.counters.add("queued_verdicts")
-        self._start_lane()
-        number = self.context.announced_number
-        self.engine.submit(VerdictWrite(self.engine, self.context, run, verdict, number))
+        self._start_threads()
+        self.engine.submit(VerdictWrite(self.context, run, verdict))
 
     def add(self, record: RunRecord) -> None:
-        """Take a finished run; drop it (counted) if too many wait."""
-        counters = self.context.counters
-        if self._is_of_verifier():
+        """Take a run that ended or paused; drop it (counted) if too many wait."""
+        counters, verifiers = self.context.counters, self.context.verifiers
+        if verifiers is not None and verifiers.asking:
             # a run started by a verifier; verifying it would recurse
             counters.add("by_verifiers")
-            return
-        if self._is_full():
+        elif self.engine.waiting(self.context) >= self.max_queue:
             counters.add("dropped")
             warn_once(
                 "queue full",
@@ -98,33 +93,15 @@ class RunIntake:
                 "'dropped'; raise max_queue or score less",
                 self.max_queue,
             )
-            return
-        counters.add("queued")
-        self._start_lane()
-        self.engine.submit(Work(self.context, record))
+        else:
+            is_paused = record.ending == "paused"
+            counters.add("paused" if is_paused else "queued")
+            self._start_threads()
+            self.engine.submit(
+                PauseWrite(self.context, record) if is_paused else Work(self.context, record)
+            )
 
-    def add_paused(self, record: RunRecord) -> None:
-        """Have what a paused run recorded kept in the store, too."""
-        paused_runs = self.context.builder.paused_runs
-        if paused_runs is None or self._is_of_verifier() or self._is_full():
-            return
-        self._start_lane()
-        self.engine.submit(PauseWrite(self.engine, self.context, paused_runs, record))
-
-    def forget_paused(self, thread_id: str, until: datetime) -> None:
-        """Have the run paused in a thread by a time, in UTC, deleted from the store."""
-        paused_runs = self.context.builder.paused_runs
-        if paused_runs is not None:
-            self.engine.submit(PauseDeletion(self.context, paused_runs, thread_id, until))
-
-    def _is_full(self) -> bool:
-        return self.engine.waiting(self.context) >= self.max_queue
-
-    def _is_of_verifier(self) -> bool:
-        verifiers = self.context.verifiers
-        return verifiers is not None and verifiers.asking
-
-    def _start_lane(self) -> None:
+    def _start_threads(self) -> None:
         # When a run ends, because an interpreter that is ending starts no threads.
         if self.context.has_user_code:
             self.context.functions.lane.prepare()
@@ -154,7 +131,6 @@ def assemble(
     receivers = receivers_of(settings.send_scores_to if tools is None else tools)
     engine = engine_of(store, settings.max_queue)
     windows = Windows(None, Backoff()) if store is None else engine.windows
-    scope = (options.domain, agent_id)
     functions = _user_functions(options, settings, redactor, store)
     counters = functions.counters
     verifiers = Verifiers(
@@ -173,7 +149,7 @@ def assemble(
             rules=settings.redaction,
             run_keys=settings.run_keys,
             functions=functions,
-            paused_runs=PausedRunStore.of(store, scope, settings),
+            paused_runs=HandlerPauses.of(store, (options.domain, agent_id), settings),
         ),
         scorer=options.scorer or windows.scorer(),
         is_foreign_scorer=_is_foreign(options.scorer),
@@ -188,7 +164,7 @@ def assemble(
     )
     intake = RunIntake(engine, context, settings.max_queue)
     find_traces = TraceFinder(receivers, counters) if receivers else None
-    return recorder_class(_owner(options, settings, scope, context), intake, find_traces), intake
+    return recorder_class(_owner(options, settings, context), intake, find_traces), intake
 
 
 def _store(options: HandlerOptions, settings: Settings) -> TraceStore | None:
@@ -211,15 +187,11 @@ def _user_functions(
     return UserFunctions(lane, settings.function_timeout_s, Counters())
 
 
-def _owner(
-    options: HandlerOptions, settings: Settings, scope: object, context: HandlerContext
-) -> RecordOwner:
+def _owner(options: HandlerOptions, settings: Settings, context: HandlerContext) -> RecordOwner:
     objective = options.objective
     return RecordOwner(
         Bounds.of(settings),
         context.counters,
-        scope=scope,
-        keeps_paused=context.builder.paused_runs is not None,
         namespace_keys=settings.run_keys.namespace,
         is_live=True,
         keeps_output=options.outcome is not None,

@@ -127,27 +127,8 @@ class LangChainCallbacks(BaseCallbackHandler):
         name = fields.get("name") or _name(serialized) or "retriever"
         self._recorder.retriever_started(_start(name, fields), query)
 
-    @guarded
-    def on_retriever_end(self, documents: Any, fields: Fields) -> None:
-        self._recorder.tool_answered(fields["run_id"], documents)
-
-    @guarded
-    def on_retriever_error(self, error: BaseException, fields: Fields) -> None:
-        self._recorder.call_failed(fields["run_id"], error)
-
-    @guarded
-    def on_retry(self, retry_state: Any, fields: Fields) -> None:
-        attempt = getattr(retry_state, "outcome", None)
-        error = attempt.exception() if attempt is not None and attempt.failed else None
-        self._recorder.call_retried(fields["run_id"], retry_state.attempt_number, error)
-
-    @guarded
-    def on_agent_action(self, action: Any, fields: Fields) -> None:
-        self._recorder.agent_acted(fields["run_id"], action.tool, action.tool_input)
-
-    @guarded
-    def on_agent_finish(self, finish: Any, fields: Fields) -> None:
-        self._recorder.agent_finished(fields["run_id"], finish.return_values)
+    on_retriever_end = on_tool_end
+    on_retriever_error = on_tool_error
 
     @guarded
     def on_custom_event(self, name: Any, data: Any, fields: Fields) -> None:

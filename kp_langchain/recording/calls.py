@@ -1,4 +1,4 @@
-"""Calls of models, tools and retrievers, and the timeline of what happened in a run.
+"""Calls of models, tools and retrievers, the timeline of a run, and what exceptions mean for it.
 
 Some tool calls that a model asks for never become a run of a tool: the tool is unknown, a limit is
 reached, a human rejects it, or a node of the graph answers in the tool's place. Others begin and
@@ -7,15 +7,25 @@ are cancelled. Whoever answers such a call does so with a message that has its i
 
 from __future__ import annotations
 
+import asyncio
+import concurrent.futures
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
-from kp_langchain.recording.messages import thought_text
-from kp_langchain.recording.safe_reads import MAPPING, MAX_ITEMS, default_on_error, short_name
-from kp_langchain.recording.values import gist_text
+from kp_langchain.recording.bounds import (
+    MAPPING,
+    MAX_ITEMS,
+    NAME_CHARS,
+    clip,
+    default_on_error,
+    join_texts,
+    member,
+    short_name,
+)
+from kp_langchain.recording.values import as_text, gist_text, thought_text
 
 CallKind = Literal["model", "tool", "retriever", "chain"]
 Mark = Literal["start", "end", "error"]
@@ -39,19 +49,16 @@ class Call:
         mcp_server: The MCP server that has the tool, if its metadata name one.
         tool_call_id: The id of the request for a tool call, by which the model knows it.
         text: What it returned: a text, or a structure until `write_out`.
-        has_tags: Whether tags may enclose reasoning in the text of a model, until `write_out`.
         error: Why it failed: a text, or a structure until `write_out`.
         has_ended: Whether it returned or raised.
         has_failed: Whether it raised an error, or returned a message that says so.
         is_cancelled: Whether it was cancelled.
         is_rejected: Whether a human rejected it.
         is_after_rejection: Whether it ended when a human's last decision was a rejection.
-        retries: Further attempts that the model or tool made inside this call.
         is_incomplete: Whether it belongs to an answer that was refused, withheld or cut off, or
             waits for an approval.
         refusal: The words in which a model refused; "" if it did not.
         offers_choice: Whether a model could choose between several tools, by what it was asked.
-        is_remote: Whether only the state that a remote graph returned shows it.
         is_void: Whether it leaves no step, because it is made again after a pause, is recorded
             elsewhere in the timeline, or is not the agent's own.
         returns_examples: Whether it is, or contains, the search that found the run's examples.
@@ -66,18 +73,15 @@ class Call:
     mcp_server: str | None = None
     tool_call_id: str | None = None
     text: Any = ""
-    has_tags: bool = False
     error: Any = ""
     has_ended: bool = False
     has_failed: bool = False
     is_cancelled: bool = False
     is_rejected: bool = False
     is_after_rejection: bool = False
-    retries: int = 0
     is_incomplete: bool = False
     refusal: str = ""
     offers_choice: bool = False
-    is_remote: bool = False
     is_void: bool = False
     returns_examples: bool = False
 
@@ -96,8 +100,8 @@ class Call:
 
     def write_out(self, limit: int) -> None:
         """Turn what it returned into text of at most `limit` characters, which takes time."""
-        if self.has_tags:
-            self.text, self.has_tags = thought_text(self.text, limit), False
+        if self.kind == "model":
+            self.text = thought_text(self.text, limit)
         self.text, self.error = gist_text(self.text, limit), gist_text(self.error, limit)
 
     def leave_to(self, result: Any, limit: int) -> None:
@@ -185,18 +189,6 @@ class RequestedCall(NamedTuple):
     error: object = ""
 
 
-class UnnamedCallKey(NamedTuple):
-    """The key of a call that is answered here but was requested elsewhere, before a pause.
-
-    Attributes:
-        call_id: The id of the call.
-        by_human: Whether the answer follows from a human's decision.
-    """
-
-    call_id: str
-    by_human: bool
-
-
 def requests_in(requests: object, model: Call | None) -> Iterator[RequestedCall]:
     """Yield the tool calls that a model's message asks for.
 
@@ -222,32 +214,31 @@ class RequestedCalls:
     """The tool calls of one run that nobody has answered yet. It is true if there are any.
 
     Attributes:
-        names_of_paused: The calls in which a tool paused the run, to ask a human: the tools' names
-            by the ids of the calls.
+        is_resumed: Whether others were requested before a pause, and become known once the run
+            has ended.
     """
 
-    __slots__ = (
-        "_accepted", "_by_id", "_earlier", "_earlier_ids", "_open", "_seen_ids", "_unparsed",
-        "_waiting_ids", "names_of_paused",
-    )  # fmt: skip
+    __slots__ = ("_accepted", "_begun_ids", "_by_id", "_open", "_unparsed", "is_resumed")
 
     def __init__(self) -> None:
         self._accepted: list[RequestedCall] = []  # structured answers
         self._by_id: dict[str, RequestedCall] = {}  # no tool has begun them
-        self._earlier: dict[str, RequestedCall] = {}  # the same, from before a pause
-        self._earlier_ids: set[str] = set()  # all that were ever added to them
         self._open: dict[str, Call] = {}  # a tool has begun them
-        self._seen_ids: set[str] = set()  # a tool has ever begun them
-        self._waiting_ids: set[str] = set()  # no tool had begun them when the run paused
-        self.names_of_paused: dict[str, str] = {}
+        self._begun_ids: set[str] = set()  # a tool has ever begun them, or they are answered
         self._unparsed: dict[str, Call] = {}
+        self.is_resumed = False
 
     def __bool__(self) -> bool:
-        return bool(self._by_id or self._earlier or self._open)
+        return bool(self._by_id or self._open)
+
+    @property
+    def may_be_answered(self) -> bool:
+        """Whether a message may answer a call that no tool has answered."""
+        return self.is_resumed or bool(self)
 
     def __iter__(self) -> Iterator[RequestedCall]:
         """Iterate over a copy of the calls that no tool has begun."""
-        return iter({**self._earlier, **self._by_id}.values())
+        return iter(list(self._by_id.values()))
 
     def add(self, request: RequestedCall) -> None:
         """Add a call; beyond the bound it is ignored, and recorded only if a tool begins it."""
@@ -260,14 +251,23 @@ class RequestedCalls:
             self._unparsed[call_id] = failure
 
     def take(self, call_id: object) -> RequestedCall | None:
-        """Remove and return the call of this id that no tool has begun."""
+        """Remove and return the call of this id that no tool has begun.
+
+        One that was requested before a pause is returned without its name.
+        """
         if not isinstance(call_id, str):
             return None
-        return self._by_id.pop(call_id, self._earlier.pop(call_id, None))
+        request = self._by_id.pop(call_id, None)
+        is_earlier = self.is_resumed and call_id not in self._begun_ids
+        if request is None and is_earlier and len(self._begun_ids) < _MAX_REQUESTS:
+            request = RequestedCall(call_id, "", {})
+            self._begun_ids.add(call_id)
+        return request
 
     def accept(self, call_id: object) -> None:
         """Note that the call of this id is an answer in a structure, which was accepted as such."""
-        if (request := self.take(call_id)) is not None and len(self._accepted) < _MAX_REQUESTS:
+        request = self._by_id.pop(call_id, None) if isinstance(call_id, str) else None
+        if request is not None and len(self._accepted) < _MAX_REQUESTS:
             self._accepted.append(request._replace(name=""))
 
     @property
@@ -286,13 +286,12 @@ class RequestedCalls:
             call.tool_call_id = self._id_by_name(call.name, arguments)
         if (call_id := call.tool_call_id) is None:
             return
-        if len(self._seen_ids) < _MAX_REQUESTS:
-            self._seen_ids.add(call_id)
-        self.take(call_id)  # after it was seen; see `add_earlier`
-        if len(self._open) < _MAX_REQUESTS:
-            self._open[call_id] = call
+        self._by_id.pop(call_id, None)
         if (failure := self._unparsed.pop(call_id, None)) is not None:
             failure.is_void = True  # the agent could parse the arguments
+        if len(self._begun_ids) < _MAX_REQUESTS:
+            self._begun_ids.add(call_id)
+            self._open[call_id] = call
 
     def _id_by_name(self, name: str, arguments: object) -> str | None:
         namesakes = [one for one in self if one.name == name]
@@ -304,52 +303,106 @@ class RequestedCalls:
         """Remove and return the call of this id that a tool has begun."""
         return self._open.pop(call_id, None) if isinstance(call_id, str) else None
 
-    def wait(self) -> None:
-        """Note that the run paused before a tool began these calls."""
-        self._waiting_ids = {*self._earlier, *self._by_id}
-
-    def has_waited(self, call_id: str) -> bool:
-        """Return whether the run paused before a tool began this call."""
-        return call_id in self._waiting_ids
-
     def pause(self, call: Call) -> None:
         """Note that a tool paused the run in the middle of this call, to make it again later."""
         if (call_id := call.tool_call_id) is not None:
             self._open.pop(call_id, None)
+            self._begun_ids.discard(call_id)
             self.add(RequestedCall(call_id, call.name, call.input))
-            self.add_paused(call_id, call.name)
-
-    def add_paused(self, call_id: str, name: str) -> None:
-        """Note that the tool of this name paused the run in the middle of this call."""
-        if len(self.names_of_paused) < _MAX_REQUESTS:
-            self.names_of_paused[call_id] = name
-
-    def is_unseen(self, call_id: object) -> bool:
-        """Return whether this is the id of a call that no tool has begun."""
-        return isinstance(call_id, str) and call_id not in self._seen_ids
 
     def of_model(self, model: Call | None) -> list[RequestedCall]:
         """Return the calls that one answer of a model asked for."""
         return [one for one in self if one.model is model]
 
     def add_earlier(self, earlier: RequestedCalls) -> None:
-        """Add the calls that nobody had answered when the run paused, each only once.
-
-        Can be called again after the store has extended `earlier`; calls added the first time are
-        not added again, because they may have been answered since. Tools may begin them meanwhile,
-        in other threads.
-        """
-        self._accepted, earlier._accepted = [*earlier._accepted, *self._accepted], []
-        for call_id, request in {**earlier._earlier, **earlier._by_id}.items():
-            if call_id not in self._earlier_ids:
-                self._earlier_ids.add(call_id)
-                self._earlier[call_id] = request
-                if call_id in self._seen_ids:  # asked last: whoever begins it now takes it away
-                    self._earlier.pop(call_id, None)
-        self._waiting_ids |= earlier._waiting_ids
-        self.names_of_paused = {**earlier.names_of_paused, **self.names_of_paused}
+        """Add the calls that nobody had answered when the run paused, nor since."""
+        self._accepted = [*earlier._accepted, *self._accepted]
+        left = {one.call_id: one for one in earlier if one.call_id not in self._begun_ids}
+        self._by_id = {**left, **self._by_id}
 
 
 @default_on_error(False)
 def _equal(one: object, other: object) -> bool:
     return bool(one == other)
+
+
+# ------------------------------------------------------------------ exceptions
+
+Meaning = Literal["error", "interrupt", "handoff", "cancelled"]
+_BY_WEIGHT: tuple[Meaning, ...] = ("error", "interrupt", "handoff", "cancelled")
+_CANCELLED = (
+    asyncio.CancelledError,
+    concurrent.futures.CancelledError,
+    GeneratorExit,
+    KeyboardInterrupt,
+    SystemExit,
+)
+# By name, so that LangGraph and greenlet need not be imported.
+_BY_NAME: dict[tuple[str, str], Meaning] = {
+    ("langgraph.errors", "GraphInterrupt"): "interrupt",
+    ("langgraph.errors", "GraphBubbleUp"): "handoff",
+    ("greenlet", "GreenletExit"): "cancelled",
+}
+_MAX_REASONS = 8
+_MAX_GROUPS = 8  # within each other
+_MAX_CAUSES = 8
+
+
+def meaning_of(error: object) -> Meaning:
+    """Return whether an exception is an error, LangGraph's pause or hand-off, or a cancellation.
+
+    A group is an error if one of its exceptions is, else a pause if one of them is, and so on.
+    """
+    if not isinstance(error, BaseExceptionGroup):
+        return _own_meaning(error)
+    meanings = set(map(_own_meaning, _leaves_of(error)))
+    return next((one for one in _BY_WEIGHT if one in meanings), "error")
+
+
+def _own_meaning(error: object) -> Meaning:
+    for base in type(error).__mro__:
+        if (meaning := _BY_NAME.get((base.__module__, base.__name__))) is not None:
+            return meaning
+    return "cancelled" if isinstance(error, _CANCELLED) else "error"
+
+
+def _leaves_of(error: object, depth: int = 0) -> list[object]:
+    """Return the first exceptions that a group holds, at any depth; else the error itself."""
+    members = member(error, "exceptions") if isinstance(error, BaseExceptionGroup) else None
+    if not isinstance(members, tuple) or depth > _MAX_GROUPS:
+        return [error]
+    leaves: list[object] = []
+    for one in members[:MAX_ITEMS]:
+        leaves += _leaves_of(one, depth + 1)
+        if len(leaves) >= MAX_ITEMS:
+            break
+    return leaves
+
+
+def error_text(error: object, limit: int) -> str:
+    """Return `TypeName: message` of an exception, cut to `limit`; for a group, with those in it."""
+    text = _own_error_text(error, limit)
+    if not isinstance(error, BaseExceptionGroup):
+        return text
+    leaves = [one for one in _leaves_of(error) if meaning_of(one) != "cancelled"]
+    reasons = dict.fromkeys(_own_error_text(one, limit) for one in leaves[:_MAX_REASONS])
+    return clip(f"{text} ({join_texts(reasons, limit, '; ')})", limit)
+
+
+def _own_error_text(error: object, limit: int) -> str:
+    message = as_text(error, limit)
+    name = clip(type(error).__name__, NAME_CHARS)
+    return clip(f"{name}: {message}" if message else name, limit)
+
+
+@default_on_error(False)
+def stems_from(error: BaseException, error_ids: Sequence[int]) -> bool:
+    """Return whether an exception, a cause of it or one in its group has one of these ids."""
+    cause: BaseException | None = error if error_ids else None
+    for _ in range(_MAX_CAUSES):
+        if cause is None:
+            return False
+        if any(id(one) in error_ids for one in (cause, *_leaves_of(cause))):
+            return True
+        cause = cause.__cause__ or cause.__context__
+    return False

@@ -8,53 +8,66 @@ done on the pool of `user_calls`, and comes back.
 from __future__ import annotations
 
 import logging
+import queue
 import threading
 import time
 import weakref
+from collections import deque
+from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING
+from uuid import UUID
 
-from kp_langchain._forksafe import ForkSafeLock, leave_in_child
+from kp_langchain import redaction
+from kp_langchain._forksafe import ForkSafeLock, fork_gate, leave_in_child
 from kp_langchain._logging import describe_error, warn_once
 from kp_langchain.recording import exit_hooks
 from kp_langchain.recording.bounds import total
-from kp_langchain.recording.judge_queue import JudgeQueue
-from kp_langchain.recording.judging import warn_of_unmeasured
-from kp_langchain.recording.store_writer import Settled, StoreWriter
+from kp_langchain.recording.judging import judge_run
+from kp_langchain.recording.store_writer import (
+    MAX_BATCH,
+    Item,
+    StoreWriter,
+    VerdictWrite,
+    Work,
+    Written,
+)
+from kp_langchain.recording.user_calls import mark_own_thread
 from kp_langchain.recording.windows import Windows
-from kp_langchain.recording.work import Work
-from kp_langchain.recording.worker import Worker
-from kp_langchain.store.backoff import Backoff
-from kp_langchain.store.jobs import LEASE_S
+from kp_langchain.store.jobs import JUDGE, LEASE_S, Backoff, drain_all
 
 if TYPE_CHECKING:
-    from kp_langchain.gate.scored_trace import ScoredTrace
+    from kp_langchain.gate.run import ScoredTrace
     from kp_langchain.recording.handler_context import HandlerContext
-    from kp_langchain.recording.work import Write
-    from kp_langchain.recording.worker import Message
     from kp_langchain.store import TraceStore
 
 log = logging.getLogger("kp_langchain")
 
 _IDLE_S = 10.0
+_SLICE_S = 0.01  # what comes while runs are judged is to be on disk soon
+_LONGEST_WAIT_FOR_MODEL_S = 30.0
+_MOST_SIBLINGS = 256
+
+Message = Callable[[], None]
+"""What is done on the thread of an engine."""
 
 
+@dataclass(slots=True, eq=False)
 class _Barrier:
     """Someone who waits until all that came before is done, of one handler or of all."""
 
-    __slots__ = ("context", "is_over", "is_written", "number")
-
-    def __init__(self, context: HandlerContext | None) -> None:
-        self.context = context
-        self.number = 0
-        self.is_over = threading.Event()
-        self.is_written = False
+    context: HandlerContext | None
+    number: int = 0
+    is_over: threading.Event = field(default_factory=threading.Event)
+    is_written: bool = False
 
 
-class Engine(Worker):
+class Engine:
     """Writes, judges and announces the runs of one store, or those of handlers without one.
+
+    Its thread begins with a message, and ends when nothing is left to be done.
 
     Args:
         store: The store; None to keep nothing.
@@ -63,7 +76,6 @@ class Engine(Worker):
     Attributes:
         windows: What new runs are judged beside; those of handlers without a store each have
             their own.
-        expired_pauses: How many paused runs this process removed from the store.
     """
 
     def __init__(self, store: TraceStore | None, max_waiting: int) -> None:
@@ -71,21 +83,33 @@ class Engine(Worker):
         self._backoff = Backoff()
         self.windows = Windows(store, self._backoff)
         self._writer = None if store is None else StoreWriter(store, max_waiting, self._backoff)
-        self.expired_pauses = 0
-        super().__init__()
         self._reset()
         _engines.add(self)
         leave_in_child(self)
 
     def _reset(self) -> None:
         self._backoff.note_success()
+        self._incoming: queue.SimpleQueue[Message] = queue.SimpleQueue()
+        self._thread_lock = threading.RLock()  # the garbage collector may end a run in `_start`
+        self._thread: threading.Thread | None = None
         self._number = 0
-        self._live: dict[HandlerContext, set[Work | Write]] = {}  # what is not done
+        self._live: dict[HandlerContext, set[Item]] = {}  # what is not done
+        self._verdicts: list[Item] = []  # on runs that may not be written yet
         self._to_record: list[Work] = []
-        self._judging = JudgeQueue()
-        self._to_write: list[Write] = []
+        self._to_judge: deque[Work] = deque()
+        self._judged: list[Item] = []
+        self._to_write: list[Item] = []
         self._barriers: list[_Barrier] = []
         self._for_leftovers: HandlerContext | None = None
+        self._model_awaited_until: float | None = None
+        self._siblings: dict[UUID, frozenset[str]] = {}  # the ids of the traces of a run
+
+    def leave_to_parent(self) -> None:
+        """Start anew in a forked child: the thread is gone, and what waits is the parent's."""
+        if self._writer is not None:
+            self._writer.leave_to_parent()
+        self.windows.reset()
+        self._reset()
 
     # ------------------------------------------------------------------ for handlers
 
@@ -106,12 +130,12 @@ class Engine(Worker):
         """
         if self._for_leftovers is None and self._store is not None:
             self._for_leftovers = context.for_leftovers()
-        self.start()
+        self._start()
 
-    def submit(self, item: Work | Write) -> None:
+    def submit(self, item: Item) -> None:
         """Take a finished run, or something to be written; never blocks for long."""
-        self.send(partial(self._begin, item))
-        self.start()
+        self._incoming.put(partial(self._begin, item))
+        self._start()
 
     def wait(self, timeout_s: float | None = None, context: HandlerContext | None = None) -> bool:
         """Wait until all that was submitted so far is done, and try to write what is held.
@@ -125,9 +149,13 @@ class Engine(Worker):
             Whether all is done and written.
         """
         barrier = _Barrier(context)
-        self.send(partial(self._add_barrier, barrier))
-        self.start()
-        self.run_here(barrier.is_over, timeout_s)
+        self._incoming.put(partial(self._add_barrier, barrier))
+        self._start()
+        until = float("inf") if timeout_s is None else time.monotonic() + timeout_s
+        # An interpreter that is ending starts no thread, so the work is done here.
+        while self._thread is None and not barrier.is_over.is_set() and time.monotonic() < until:
+            if not self._step(None):
+                time.sleep(0.001)
         return barrier.is_over.wait(timeout_s) and barrier.is_written
 
     def finish(self, until: float) -> None:
@@ -143,71 +171,139 @@ class Engine(Worker):
                 lost,
                 self._store.location,
             )
-        if forgotten := self.windows.unwritten_memories():
-            log.warning(
-                "%d traces could not be remembered for novelty in %s before exit; novelty will be "
-                "measured without them",
-                forgotten,
-                self._store.location,
-            )
         if live:
             with suppress(Exception):  # the leases expire
-                self._store.journal.jobs.release()
+                self._store.journal.jobs.release(JUDGE)
 
-    # ------------------------------------------------------------------ on its thread
+    # ------------------------------------------------------------------ its thread
+
+    def _start(self) -> None:
+        """Start the thread unless it runs."""
+        if self._thread is not None:
+            return
+        exit_hooks.watch()
+        with self._thread_lock, suppress(RuntimeError):  # at the end of an interpreter: see `wait`
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="kp_langchain", daemon=True)
+                try:
+                    self._thread.start()
+                except RuntimeError:
+                    self._thread = None
+                    raise
+
+    def _run(self) -> None:
+        mark_own_thread()
+        with fork_gate, suppress(Exception):
+            redaction.load()  # what is wrong with it, the first run tells
+        while True:
+            first, timeout_s = None, self._timeout_s
+            with suppress(queue.Empty):
+                first = self._incoming.get(block=timeout_s > 0, timeout=timeout_s)
+            if not self._step(first) and self._may_end():
+                return
+
+    def _may_end(self) -> bool:
+        """Let the thread end unless something came meanwhile; return whether it does."""
+        with self._thread_lock:
+            me, self._thread = self._thread, None  # first: who submits looks at it afterwards
+            if self._incoming.empty():
+                return True
+            self._thread = me
+            return False
 
     @property
-    def is_busy(self) -> bool:
-        """Whether something is left to be done."""
+    def _is_busy(self) -> bool:
         return bool(self._live or self.has_failed_writes)
 
     @property
-    def timeout_s(self) -> float:
+    def _timeout_s(self) -> float:
         """How long the thread may wait for something to come."""
-        if self._to_record or self._judging.has_work or self._to_write:
+        if self._to_record or self._to_judge or self._judged or self._to_write:
             return 0.0
         if self.has_failed_writes:
             return min(self._backoff.pause_left_s, _IDLE_S)
         return LEASE_S / 3 if self._live else _IDLE_S
 
+    def _step(self, first: Message | None) -> bool:
+        """Do what waits; return False if there was nothing, and nothing is left to be done.
+
+        Args:
+            first: What came first; None if nothing came.
+        """
+        messages = [] if first is None else [first]
+        messages += self._receive()
+        try:
+            with fork_gate:
+                self._do_work(messages)
+        except BaseException as error:  # noqa: BLE001 - the thread must go on
+            warn_once(f"engine:{type(error).__name__}", "a step failed: %s", describe_error(error))
+            return True
+        return bool(messages) or self._is_busy
+
+    def _receive(self) -> Iterator[Message]:
+        with suppress(queue.Empty):
+            for _ in range(MAX_BATCH):
+                yield self._incoming.get_nowait()
+
     def _do_work(self, messages: list[Message]) -> None:
         self._look_for_leftovers()
         for message in messages:
-            message()
+            try:
+                message()
+            except Exception as error:  # noqa: BLE001 - the others must be done all the same
+                warn_once(f"message:{type(error).__name__}", "%s", describe_error(error))
         self._record()
-        self._judging.judge_some(self.send, lambda: not self._incoming.empty())
-        self._settle()
+        self._judge_some()
+        self._begin_verdicts()
         self._write()
-        self._retry()
-        self.windows.write_memories()
         if self._writer is not None:
             self._writer.renew_leases(has_runs=bool(self._live))
         self._release_barriers()
 
-    def _begin(self, item: Work | Write) -> None:
+    def _begin(self, item: Item) -> None:
         self._add_live(item)
+        if isinstance(item, VerdictWrite):
+            self._verdicts.append(item)
+        else:
+            self._start_building(item)
+
+    def _begin_verdicts(self) -> None:
+        """Begin with the verdicts before which no run of their handler is still to be written."""
+        verdicts, self._verdicts = self._verdicts, []
+        for verdict in verdicts:
+            works = self._live.get(verdict.context, ())
+            if any(
+                isinstance(one, Work) and one.number < verdict.number and one.is_unwritten
+                for one in works
+            ):
+                self._verdicts.append(verdict)
+            else:
+                self._start_building(verdict)
+
+    def _start_building(self, item: Item) -> None:
         if (lane := item.lane) is None:
             self._take_built(item, is_something=_build(item))
         else:
             lane.submit(
-                lambda: self.send(partial(self._take_built, item, is_something=_build(item)))
+                lambda: self._incoming.put(
+                    partial(self._take_built, item, is_something=_build(item))
+                )
             )
 
-    def _add_live(self, item: Work | Write) -> None:
+    def _add_live(self, item: Item) -> None:
         self._number += 1
-        item.number = item.number or self._number
+        item.number = self._number
         self._live.setdefault(item.context, set()).add(item)
 
-    def _take_built(self, item: Work | Write, *, is_something: bool) -> None:
+    def _take_built(self, item: Item, *, is_something: bool) -> None:
         if not is_something:
             self._finish(item)
         elif isinstance(item, Work):
-            self._judging.add_sibling(item)
             self._to_record.append(item)
         else:
             self._to_write.append(item)
 
-    def _finish(self, item: Work | Write) -> None:
+    def _finish(self, item: Item) -> None:
         of_handler = self._live.get(item.context)
         if of_handler is not None:
             of_handler.discard(item)
@@ -227,7 +323,7 @@ class Engine(Worker):
                 continue
             if self.has_failed_writes:  # perhaps the database was opened anew only now
                 self._backoff.end_pause()
-                self._retry()
+                self._write()
             self._barriers.remove(barrier)
             if self._writer is None:
                 barrier.is_written = True
@@ -245,14 +341,14 @@ class Engine(Worker):
         ]
         return min(numbers, default=float("inf"))
 
-    # ------------------------------------------------------------------ journal
+    # ------------------------------------------------------------------ record, judge
 
     def _record(self) -> None:
         """Write the runs that are new, and have them judged, also if that fails."""
         works, self._to_record = self._to_record, []
         if self._writer is not None:
             self._writer.record(works)
-        self._judging.add(works)
+        self._to_judge.extend(works)
 
     def _look_for_leftovers(self) -> None:
         """Judge the runs of processes that ended before they did."""
@@ -260,102 +356,133 @@ class Engine(Worker):
         if self._writer is None or context is None:
             return
         runs, expired_pauses = self._writer.take_over()
-        self.expired_pauses += expired_pauses
+        context.counters.add("paused_expired", expired_pauses)
         for run in runs:
             context.counters.add("adopted")
             work = Work(context, run=run, is_recorded=True)
             self._add_live(work)
-            self._judging.add_sibling(work)  # it may have been remembered by that process
-            self._judging.add([work])
+            self._to_judge.append(work)
 
-    # ------------------------------------------------------------------ settle, announce
+    def _judge_some(self) -> None:
+        """Judge runs for a moment, or until others come that are to be written first."""
+        until = time.monotonic() + _SLICE_S
+        while self._to_judge:
+            work = self._to_judge.popleft()
+            if _judges_in_lane(work.context):
+                work.context.functions.lane.submit(partial(self._judge_in_lane, work))
+            else:
+                self._judge(work)
+                self._take_judged(work)
+            if time.monotonic() >= until or not self._incoming.empty():
+                return
 
-    def _settle(self) -> None:
-        """Write what was decided, and announce it, also if that fails."""
-        judged = self._judging.take_judged()
-        for work in judged:
-            if work.scored is None:
-                self._finish(work)
-        works = [work for work in judged if work.scored is not None]
-        if not works:
+    def _judge_in_lane(self, work: Work) -> None:
+        context = work.context
+        if not context.is_scorer_ready:
+            # The 30 s begin with the first run, and once only: a download may hang.
+            now = time.monotonic()
+            until = self._model_awaited_until or now + _LONGEST_WAIT_FOR_MODEL_S
+            self._model_awaited_until = until
+            context.wait_for_scorer(max(0.0, until - now))
+        self._judge(work)
+        self._incoming.put(partial(self._take_judged, work))
+
+    def _judge(self, work: Work) -> None:
+        run = work.run
+        if run is None:
             return
-        settled = Settled(left=works) if self._writer is None else self._writer.settle(works)
-        for work, rescored in settled.written:
-            work.context.wake_sender()
-            self._announce(work, is_stored=True)
-            if rescored is not None:
-                self.announce_rescored(work.context, rescored, work.number)
-        for work in settled.gone:
-            self._finish(work)
-        for work in settled.left:
-            self._announce(work, is_stored=False)
+        siblings = self._siblings.get(run.run_id, frozenset())
+        if len(self._siblings) >= _MOST_SIBLINGS:
+            self._siblings.clear()
+        self._siblings[run.run_id] = siblings | {run.trace.id}
+        try:
+            work.scored = judge_run(work.context, run, work.ask_outcome, siblings)
+        except BaseException as error:  # noqa: BLE001 - whatever it is, the next run must go on
+            what = "a finished run cannot be scored"
+            work.context.functions.report_failure("failed", what, error)
 
-    def _write(self) -> None:
-        """Write verdicts, pauses and the like."""
-        writes, self._to_write = self._to_write, []
-        if self._writer is not None:
-            self._writer.write(writes)
-        for write in writes:
-            self._finish(write)
-
-    def _retry(self) -> None:
-        """Write what the store could not take before; it was announced then."""
-        if self._writer is None:
+    def _take_judged(self, work: Item) -> None:
+        if not isinstance(work, Work):
             return
-        for work, rescored in self._writer.retry().written:
-            work.context.wake_sender()
-            if rescored is not None:
-                self.announce_rescored(work.context, rescored, work.number)
-
-    def _announce(self, work: Work, *, is_stored: bool) -> None:
-        scored, context = work.scored, work.context
-        if scored is None:
-            return
-        if not is_stored:
-            scored = work.scored = replace(scored, stored=False)
-        context.last = scored
-        context.announce(scored)
-        if context.on_scored is None:
+        if not (work.run is not None and work.run.is_taken_over):
+            work.context.counters.add("queued", -1)
+        if work.scored is None:
             self._finish(work)
         else:
+            work.context.count(work.scored)
+            self._judged.append(work)
+
+    # ------------------------------------------------------------------ write, announce
+
+    def _write(self) -> None:
+        """Write what was decided, verdicts and pauses; announce runs, also if that fails."""
+        items = [*self._judged, *self._to_write]  # a verdict may be on one of the runs
+        self._judged, self._to_write = [], []
+        if self._writer is None:
+            written = Written()
+        elif items or self._writer.held:
+            written = self._writer.write(items)
+        else:
+            return
+        for item, changed in written.items:
+            item.context.wake_sender()
+            self._end(item, is_stored=True)
+            for scored in changed:
+                self._announce_rescored(item, scored)
+        for item in written.gone:
+            self._finish(item)
+        done = {id(item) for item, _ in written.items} | {id(item) for item in written.gone}
+        for item in items:
+            if id(item) not in done:
+                self._end(item, is_stored=False)
+
+    def _end(self, item: Item, *, is_stored: bool) -> None:
+        """Announce a run, once; nothing else needs that."""
+        if not isinstance(item, Work) or item.scored is None or item.is_announced:
+            self._finish(item)
+            return
+        item.is_announced = True
+        if not is_stored:
+            item.scored = replace(item.scored, stored=False)
+        item.context.last = item.scored
+        item.context.announce(item.scored)
+        self._call_on_scored(item, item.scored)
+
+    def _announce_rescored(self, item: Item, scored: ScoredTrace) -> None:
+        """Announce a run that a verdict changed; who waits for the verdict waits for that."""
+        # Only changed runs: else an `on_scored` that reports an outcome has no end.
+        if item.context.announce_rescored(scored):
+            work = Work(item.context, number=item.number)
+            self._live.setdefault(item.context, set()).add(work)
             self._call_on_scored(work, scored)
 
     def _call_on_scored(self, work: Work, scored: ScoredTrace) -> None:
+        """Have the user's function called with a run, if there is one, and finish the run."""
+        if work.context.on_scored is None:
+            self._finish(work)
+            return
+
         def announce() -> None:
-            work.context.call_on_scored(scored, work.number)
-            self.send(partial(self._finish, work))
+            work.context.call_on_scored(scored)
+            self._incoming.put(partial(self._finish, work))
 
         work.context.functions.lane.submit(announce)
 
-    def announce_rescored(self, context: HandlerContext, scored: ScoredTrace, number: int) -> None:
-        """Announce a run that was judged again after a verdict, if that changed it.
 
-        Args:
-            context: The handler that announces it.
-            scored: The run.
-            number: The number of the verdict, or of the run if the verdict came first.
-        """
-        # Only changed runs: else an `on_scored` that reports an outcome has no end.
-        if context.announce_rescored(scored) and context.on_scored is not None:
-            work = Work(context, number=number)
-            self._live.setdefault(context, set()).add(work)
-            self._call_on_scored(work, scored)
-
-    def leave_to_parent(self) -> None:
-        """Start anew in a forked child."""
-        if self._writer is not None:
-            self._writer.leave_to_parent()
-        self.windows.reset()
-        self._reset_thread()
-        self._reset()
-
-
-def _build(item: Work | Write) -> bool:
+def _build(item: Item) -> bool:
     try:
         return item.build()
     except BaseException as error:  # noqa: BLE001 - whatever it is, the next one must go on
         warn_once(f"build:{type(error).__name__}", "a job failed with %s", describe_error(error))
         return False
+
+
+def _judges_in_lane(context: HandlerContext) -> bool:
+    return (
+        context.judges_with_user_code
+        or context.functions.lane.waiting > 0  # else this one would overtake those
+        or not context.is_scorer_ready
+    )
 
 
 def engine_of(store: TraceStore | None, max_waiting: int) -> Engine:
@@ -391,7 +518,6 @@ def _finish_all(timeout_s: float) -> None:
             verdicts,
             exit_hooks.exit_timeout_s,
         )
-    warn_of_unmeasured()
 
 
 _engines: weakref.WeakSet[Engine] = weakref.WeakSet()
@@ -401,3 +527,4 @@ _storeless: Engine | None = None
 
 
 exit_hooks.at_finish["runs"] = _finish_all
+exit_hooks.at_finish["jobs"] = drain_all

@@ -1,17 +1,12 @@
 """A trace from a list of messages: what the handler would have recorded of the same run.
 
 The messages are replayed to a recorder as the events of a run, so both follow one set of rules.
-
-LangChain reads messages in the forms of OpenAI and Anthropic, but its own conversion raises for a
-whole conversation if the arguments of one call are empty or cut off, or its id is missing, and does
-not know `function_call`, `tool_use` and `tool_result`.
 """
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterable
-from datetime import datetime
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from langchain_core.messages import (
@@ -20,19 +15,21 @@ from langchain_core.messages import (
     HumanMessage,
     MessageLikeRepresentation,
     ToolMessage,
+    convert_to_messages,
 )
+from pydantic import ValidationError
 
 from kp_langchain.agent_id import check_agent_id
 from kp_langchain.config import DomainPolicy
 from kp_langchain.gate.judge import choose_outcome
 from kp_langchain.json_text import json_or_text
+from kp_langchain.printable import first_fault
 from kp_langchain.recording.bounds import Bounds, Counters, RecordOwner
 from kp_langchain.recording.langchain_context import Start
-from kp_langchain.recording.provider_messages import read_messages
 from kp_langchain.recording.recorder import Recorder
 from kp_langchain.recording.redactor import Redactor
+from kp_langchain.recording.run_builder import StepList, build_steps, build_trace
 from kp_langchain.recording.run_record import RunRecord
-from kp_langchain.recording.steps import StepList, build_steps, build_trace
 from kp_langchain.recording.verdict_reader import read_verdict
 from kp_langchain.schema import ReasoningTrace
 from kp_langchain.verdict import Verdict
@@ -97,12 +94,12 @@ def _verdict(
     step_list: StepList, answer: str, success: bool | None, confidence: float | None
 ) -> Verdict:
     """Return the caller's verdict; what it leaves open is judged as the handler would."""
-    default_success = step_list.looks_successful(answer, ended_well=not step_list.is_incomplete)
+    default_success = step_list.looks_successful(answer, ended_well=step_list.ends_well(answer))
     try:
         verdict = read_verdict({"success": success, "confidence": confidence}, "caller")
     except ValueError as error:
         raise ValueError(f"success={success!r}, confidence={confidence!r}: {error}") from None
-    return choose_outcome(default_success, verdicts=[] if verdict is None else [verdict])
+    return choose_outcome(default_success, [] if verdict is None else [verdict])
 
 
 def _record(messages: list[BaseMessage], objective: str | None) -> RunRecord:
@@ -126,12 +123,6 @@ class _LastRecord:
 
     def add(self, record: RunRecord) -> None:
         self.record = record
-
-    def add_paused(self, record: RunRecord) -> None:
-        pass
-
-    def forget_paused(self, thread_id: str, until: datetime) -> None:
-        pass
 
 
 def replay_messages(
@@ -176,14 +167,12 @@ def replay_messages(
 def _extent(messages: list[BaseMessage]) -> tuple[int, int]:
     """Return where the run's own messages begin and end.
 
-    Before them are its inputs, a scripted greeting included, unless the agent called tools before
-    any question; after them are messages that nobody answered.
+    Before them are its inputs, a scripted greeting included; after them are messages that nobody
+    answered.
     """
     answers = [at for at, one in enumerate(messages) if isinstance(one, AIMessage)]
     question = next((at for at, one in enumerate(messages) if isinstance(one, HumanMessage)), 0)
-    acts_first = any(isinstance(one, ToolMessage) or _calls(one) for one in messages[:question])
-    after = (at for at in answers if at > question and not acts_first)
-    first = next(after, min(answers, default=0))
+    first = next((at for at in answers if at > question), min(answers, default=0))
     last = [at for at, one in enumerate(messages) if isinstance(one, (AIMessage, ToolMessage))]
     return first, max(last, default=-1) + 1
 
@@ -195,3 +184,80 @@ def _calls(message: BaseMessage) -> list[Any]:
 
 
 # ------------------------------------------------------------------ messages in other forms
+
+_ASSISTANT = ("assistant", "ai")
+
+
+def read_messages(messages: Iterable[MessageLikeRepresentation]) -> list[BaseMessage]:
+    """Return messages in any form that LangChain reads as messages.
+
+    Raises:
+        ValueError: Something in them cannot be read.
+    """
+    if isinstance(messages, str):
+        raise ValueError("messages is one text; give a list of messages")  # noqa: TRY004
+    read: list[BaseMessage] = []
+    try:
+        for message in messages:
+            read.append(_read_message(message))  # noqa: PERF401 - the error names the number
+    except Exception as error:  # LangChain raises errors of any kind
+        # The error's own text may quote what was said.
+        why = first_fault(error) if isinstance(error, ValidationError) else type(error).__name__
+        raise ValueError(
+            f"the messages cannot be read, at number {len(read) + 1} ({why}); each needs a role "
+            "and content, and each tool call a name"
+        ) from error
+    return read
+
+
+def _read_message(message: Any) -> BaseMessage:
+    """Return a message in any form as LangChain's.
+
+    LangChain's own conversion raises if the arguments of a call are empty or cut off.
+    """
+    calls = message.get("tool_calls") if isinstance(message, dict) else None
+    if not calls or message.get("role") not in _ASSISTANT:
+        return convert_to_messages([message])[0]
+    own = {**message, "tool_calls": None, "content": content_of(message)}
+    fields = tool_call_fields(calls)
+    names = [call["name"] for call in (*fields["tool_calls"], *fields["invalid_tool_calls"])]
+    if len(names) < len(calls) or not all(names):
+        raise ValueError("a tool call without a name")
+    return convert_to_messages([own])[0].model_copy(update=fields)
+
+
+def tool_call_fields(calls: Any) -> dict[str, list[dict[str, Any]]]:
+    """Return `tool_calls` and `invalid_tool_calls` for an `AIMessage`.
+
+    Args:
+        calls: Requests in OpenAI's form or in LangChain's.
+    """
+    good: list[dict[str, Any]] = []
+    bad: list[dict[str, Any]] = []
+    for call in calls if isinstance(calls, Sequence) and not isinstance(calls, str) else ():
+        if not isinstance(call, dict):
+            continue
+        function = call.get("function")
+        if not isinstance(function, dict):
+            function = call
+        names = {"name": _text(function, "name") or "", "id": _text(call, "id")}
+        arguments = json_or_text(function.get("arguments", function.get("args")) or {})
+        if isinstance(arguments, dict):
+            good.append({**names, "args": arguments, "type": "tool_call"})
+        else:
+            unread = {"args": str(arguments), "error": None, "type": "invalid_tool_call"}
+            bad.append({**names, **unread})
+    return {"tool_calls": good, "invalid_tool_calls": bad}
+
+
+def content_of(holder: Mapping[str, Any]) -> Any:
+    """Return the content of a message or block in a form that LangChain's messages can have."""
+    content = holder.get("content")
+    if isinstance(content, list) and all(isinstance(part, str | dict) for part in content):
+        return content
+    return content if isinstance(content, str) else "" if content is None else str(content)
+
+
+def _text(holder: Mapping[str, Any], key: str) -> str | None:
+    value = holder.get(key)
+    return value if isinstance(value, str) else None

@@ -1,29 +1,39 @@
-"""`KPCallbackHandler`: the public handler. Its callbacks are in `callbacks`."""
+"""`KPCallbackHandler`, whose callbacks are in `callbacks`; and `capture`, which attaches one.
+
+`KP_CAPTURE` switches on one for every run of a process. LangChain makes a new handler of a hook's
+class each time it configures a run. The class here hands out the same one each time, and none to
+runs that have a `KPCallbackHandler` already.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import os
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
-from functools import partial
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, suppress
+from contextvars import ContextVar
+from functools import cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Final, ParamSpec, Self
 from uuid import UUID
 
-from kp_langchain._logging import warn_once
+from langchain_core.callbacks import BaseCallbackHandler
+
+from kp_langchain._forksafe import ForkSafeLock
+from kp_langchain._logging import describe_error, warn_once
 from kp_langchain.config import DomainPolicy, Settings
 from kp_langchain.embedding.background import background
 from kp_langchain.errors import ConfigError
 from kp_langchain.gate import ScoredTrace
-from kp_langchain.recording import exit_hooks, pauses
+from kp_langchain.recording import exit_hooks
 from kp_langchain.recording.assembly import assemble
 from kp_langchain.recording.bounds import COUNTERS
 from kp_langchain.recording.callbacks import LangChainCallbacks
 from kp_langchain.recording.langchain_context import without_graph_events
 from kp_langchain.recording.options import Default, HandlerOptions
 from kp_langchain.recording.outcome import OutcomeFunction, Verifier
-from kp_langchain.recording.score_jobs import wait_for as wait_for_scores
+from kp_langchain.recording.score_receivers import wait_for as wait_for_scores
 from kp_langchain.recording.user_calls import is_own_thread
 from kp_langchain.recording.verdict_reader import plain_number
 from kp_langchain.scoring.scorer import Scorer
@@ -36,7 +46,6 @@ if TYPE_CHECKING:
     from kp_langchain.recording.score_receivers import ScoreReceiver
     from kp_langchain.registry import Registry
 
-_STORE_AGAIN_S = 0.1
 _REST_BETWEEN_SENDS_S = 1.0
 
 
@@ -109,14 +118,11 @@ class KPCallbackHandler(LangChainCallbacks):
     ) -> None:
         arguments = locals()
         super().__init__()
-        # attributes that a subclass set before calling us; `__getstate__` pickles them
-        others = set(vars(self))
         options = HandlerOptions(**{name: arguments[name] for name in HandlerOptions.__slots__})
         options.check()
         settings = Settings.current()
         # Only settings change what holds for the whole process.
         exit_hooks.exit_timeout_s = background.exit_timeout_s = settings.exit_timeout_s
-        pauses.set_limit(settings.max_paused_runs)
         self._recorder, self._intake = assemble(options, settings)
         self.domain = domain
         self._disabled = self._is_off = settings.disabled
@@ -124,24 +130,14 @@ class KPCallbackHandler(LangChainCallbacks):
         self._arguments = partial(options.for_other_process, self.store)
         if self.store is not None and redactor is not None:
             use_redactor(self.store.location, self._intake)
-        self._handler_attributes = frozenset({*vars(self), "_handler_attributes"} - others)
 
     # ---------------------------------------------------------------- copies
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # By default pickle names the handler's current class, which may be made for LangGraph.
-        return _new, (without_graph_events(type(self)),), self.__getstate__()
-
-    def __getstate__(self) -> dict[str, Any]:
         # Pickled as its constructor arguments, including passwords and keys. Defaults are resolved
-        # again in the other process. Attributes of a subclass are pickled too.
-        own_names = self._handler_attributes
-        others = {name: value for name, value in vars(self).items() if name not in own_names}
-        return {"arguments": self._arguments(), "others": others}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state["others"])
-        KPCallbackHandler.__init__(self, **state["arguments"])
+        # again in the other process. By default pickle names the handler's current class, which may
+        # be made for LangGraph.
+        return _remake, (without_graph_events(type(self)), self._arguments())
 
     def __copy__(self) -> Self:
         return self
@@ -257,10 +253,6 @@ class KPCallbackHandler(LangChainCallbacks):
         are_scores_sent = wait_for_scores(self._intake.context.score_queues, left_s())
         if sender is None:
             return is_stored and are_scores_sent
-        # Another process may lock the store for a moment; these runs must not stay behind.
-        while not is_stored and self._intake.engine.has_failed_writes and left_s() > 0.0:
-            time.sleep(min(_STORE_AGAIN_S, left_s()))
-            is_stored = self.flush(left_s())
         is_done = sender.drain(left_s()) and is_stored
         if not is_done:
             time.sleep(min(_REST_BETWEEN_SENDS_S, left_s()))
@@ -289,16 +281,14 @@ class KPCallbackHandler(LangChainCallbacks):
         """Count the runs this handler saw, by fate.
 
         - `runs`: seen.
-        - `open`, `paused`, `queued`: of these, now. A run that paused here and is resumed in
-          another process stays `paused` here; there it counts in `runs` and `continued`.
+        - `open`, `queued`: of these, now.
+        - `paused`: ended at a pause. The run that resumes it counts in `runs` once more.
         - `scored`: the sum of `kept`, `below_threshold` and `twin`.
         - `kept`, `below_threshold`, `twin`: scored runs, by decision as it was when they ended.
         - `cancelled`: also streams that were left in the middle.
         - `abandoned`: never ended, silent for longest when more than `max_open_runs` were open, or
-          paused and then asked something new.
-        - `handed_over`: no longer of this handler: another handler resumed them, the parent process
-          kept them after a fork, or they wait in the store and are forgotten here (by `close`, or
-          beyond `max_paused_runs`).
+          paused where nothing can resume them.
+        - `handed_over`: kept by the parent process after a fork.
         - `empty`: had nothing to record.
         - `dropped`: found the queue full.
         - `failed`: could not be recorded or scored.
@@ -310,7 +300,7 @@ class KPCallbackHandler(LangChainCallbacks):
         - `rescored`: runs scored again after a verdict.
         - `verdict_errors`: verdicts that could not be applied.
         - `adopted`: runs of a process that has ended, scored here and counted nowhere else.
-        - `continued`: runs that another process had begun.
+        - `continued`: runs that were joined to what they had recorded before a pause.
         - `paused_expired`: paused runs of any process that this one removed from the store, because
           they were older than `paused_days` or more than `max_paused_runs`.
         - `over_budget`: runs whose scoring took longer than `latency_budget_ms`.
@@ -335,8 +325,7 @@ class KPCallbackHandler(LangChainCallbacks):
         return {
             **{name: counts.get(name, 0) for name in COUNTERS},
             "open": self._recorder.open_count,
-            "paused": pauses.count(self._recorder.owner),
-            "paused_expired": self._intake.engine.expired_pauses,
+            "paused_expired": counts.get("paused_expired", 0),
         }
 
     def add_observer(self, observer: Callable[[ScoredTrace], object]) -> None:
@@ -361,9 +350,6 @@ class KPCallbackHandler(LangChainCallbacks):
         """
         self._is_off = True
         until = None if timeout is None else time.monotonic() + timeout
-        self._recorder.pause_left()
-        if pauses.count(self._recorder.owner):
-            self.flush(timeout)  # so that runs that wait for a human are in the store
         self._recorder.close()
         self.flush(None if until is None else max(0.0, until - time.monotonic()))
 
@@ -395,11 +381,111 @@ class KPCallbackHandler(LangChainCallbacks):
             await asyncio.to_thread(self.send, exit_hooks.exit_timeout_s)
 
 
-def _new(kind: type[KPCallbackHandler]) -> KPCallbackHandler:
-    return kind.__new__(kind)
+def _remake(kind: type[KPCallbackHandler], arguments: dict[str, Any]) -> KPCallbackHandler:
+    handler = kind.__new__(kind)
+    KPCallbackHandler.__init__(handler, **arguments)
+    return handler
 
 
 def _as_uuid(run: UUID | str) -> UUID | None:
     with suppress(ValueError):
         return run if isinstance(run, UUID) else UUID(run)
     return None
+
+
+# ------------------------------------------------------------------ capture
+
+Arguments = ParamSpec("Arguments")
+
+_CAPTURE: Final = "KP_CAPTURE"
+_DOMAIN: Final = "KP_DOMAIN"
+_captured_handler: ContextVar[Any] = ContextVar("kp_langchain_handler", default=None)
+_lock = ForkSafeLock()
+_handler: BaseCallbackHandler | None = None
+
+
+@cache
+def _register_hook(**process: Any) -> None:
+    """Have LangChain attach the handler of the innermost block, once per process.
+
+    Args:
+        **process: The class of a handler for the whole process, and the variable that asks for it.
+    """
+    from langchain_core.tracers.context import register_configure_hook  # imports 500 modules
+
+    register_configure_hook(_captured_handler, inheritable=True, **process)
+
+
+def _in_a_block(
+    make: Callable[Arguments, KPCallbackHandler],
+) -> Callable[Arguments, AbstractContextManager[KPCallbackHandler]]:
+    @contextmanager
+    def capture(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Iterator[KPCallbackHandler]:
+        """Record every run inside the block, without touching its code.
+
+            with capture(domain="finance") as handler:
+                agent.invoke(...)
+            print(handler.last().breakdown)
+
+        Args:
+            *args: As for `KPCallbackHandler`.
+            **kwargs: As for `KPCallbackHandler`.
+
+        Raises:
+            ConfigError: As for `KPCallbackHandler`.
+
+        Yields:
+            The handler. It lives on after the block, which does not wait for the scoring.
+        """
+        handler = make(*args, **kwargs)
+        _register_hook()
+        token = _captured_handler.set(handler)
+        try:
+            yield handler
+        finally:
+            _captured_handler.reset(token)
+
+    return capture
+
+
+capture = _in_a_block(KPCallbackHandler)
+
+
+class _OnePerProcess(type):
+    """A class that is called like a handler's, and returns the one of the process."""
+
+    def __call__(cls) -> BaseCallbackHandler:
+        return process_handler()
+
+    def __instancecheck__(cls, instance: object) -> bool:
+        return isinstance(instance, KPCallbackHandler) or instance is _handler
+
+
+class _ProcessHandler(metaclass=_OnePerProcess):
+    """What LangChain takes for the handler's class."""
+
+
+def process_handler() -> BaseCallbackHandler:
+    """Return the handler of all runs of the process; one that records nothing if none can be made.
+
+    Its domain is that of `KP_DOMAIN`, all else is in the settings.
+    """
+    global _handler
+    with _lock:
+        if _handler is None:
+            try:
+                _handler = KPCallbackHandler(os.environ.get(_DOMAIN) or "default")
+            except Exception as error:  # noqa: BLE001 - the agent must run all the same
+                warn_once(
+                    "process capture",
+                    "%s is set, and nothing is recorded: %s",
+                    _CAPTURE,
+                    describe_error(error),
+                )
+                _handler = BaseCallbackHandler()
+        return _handler
+
+
+def register() -> None:
+    """Have LangChain attach the process's handler to every run while `KP_CAPTURE` is set."""
+    _register_hook(handle_class=_ProcessHandler, env_var=_CAPTURE)

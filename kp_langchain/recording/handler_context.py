@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING
 from kp_langchain.gate import Rescored
 from kp_langchain.recording.user_calls import name_of
 from kp_langchain.scoring.scorer import Scorer
-from kp_langchain.store.score_log import log_rescored, log_scored
+from kp_langchain.store.run_columns import log_rescored, log_scored
 
 if TYPE_CHECKING:
     from kp_langchain.gate import ScoredTrace
     from kp_langchain.recording.bounds import Counters
     from kp_langchain.recording.outcome import Verifiers
     from kp_langchain.recording.run_builder import RunBuilder
-    from kp_langchain.recording.score_jobs import ScoreQueue
+    from kp_langchain.recording.score_receivers import ScoreQueue
     from kp_langchain.recording.user_calls import UserFunctions
     from kp_langchain.recording.windows import Windows
     from kp_langchain.registry.sender import Sender
@@ -41,7 +41,6 @@ class HandlerContext:
         on_scored: The user's function that is called with each judged run, if any.
         observers: Functions that are called with each judged run and must not wait.
         last: The newest judged run.
-        announced_number: The number of the run that `on_scored` is called with now; 0 for none.
     """
 
     store: TraceStore | None
@@ -56,17 +55,11 @@ class HandlerContext:
     on_scored: Callable[[ScoredTrace], object] | None
     observers: list[Callable[[ScoredTrace], object]] = field(default_factory=list)
     last: ScoredTrace | None = None
-    announced_number: int = 0
 
     @property
     def counters(self) -> Counters:
         """The counters of run outcomes."""
         return self.functions.counters
-
-    @property
-    def tools(self) -> tuple[str, ...]:
-        """The names of the tools that are sent the scores of runs."""
-        return tuple(queue.tool for queue in self.score_queues)
 
     @property
     def judges_with_user_code(self) -> bool:
@@ -88,6 +81,11 @@ class HandlerContext:
     def is_scorer_ready(self) -> bool:
         """Whether no run has to wait for an embedding model that is loading."""
         return self.wait_for_scorer(0.0)
+
+    @property
+    def tools(self) -> tuple[str, ...]:
+        """The names of the tools that are sent the scores of runs."""
+        return tuple(queue.tool for queue in self.score_queues)
 
     def wait_for_scorer(self, timeout_s: float) -> bool:
         """Wait for a model that is loading: the run is on disk, and the agent does not wait.
@@ -149,20 +147,12 @@ class HandlerContext:
         except BaseException as error:  # noqa: BLE001 - the next one must get it all the same
             self.functions.report_failure(counter, f"{name} failed", error)
 
-    def call_on_scored(self, scored: ScoredTrace, number: int) -> None:
-        """Call the user's function with a judged run; from a job of the lane.
-
-        Args:
-            scored: The run.
-            number: Its number in the engine; a verdict that the function reports gets it as well,
-                so that who waits for the run waits for that.
-        """
+    def call_on_scored(self, scored: ScoredTrace) -> None:
+        """Call the user's function with a judged run; from a job of the lane."""
         on_scored = self.on_scored
         if on_scored is not None:
-            self.announced_number = number
             call = partial(self.functions.call, partial(on_scored, scored))
             self._try(f"on_scored ({name_of(on_scored)})", call)
-            self.announced_number = 0
 
     def wake_sender(self) -> None:
         """Have what was written sent to the registry, if there is one."""

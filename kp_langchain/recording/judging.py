@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections import Counter
+import json
 from collections.abc import Callable, Set
 from functools import partial
 from typing import TYPE_CHECKING
 
-from kp_langchain._forksafe import call_in_child
 from kp_langchain._logging import warn_once
 from kp_langchain.calibration.features import basic_features, features_of
 from kp_langchain.embedding import local_models
 from kp_langchain.errors import ScorerError, VerdictError
 from kp_langchain.gate.check import check
 from kp_langchain.gate.judge import explain_outcome, judge, outcome_of, trace_with_outcome
-from kp_langchain.novelty_sources import SCORER_FAILED, STILL_LOADING, is_measured
+from kp_langchain.novelty_sources import SCORER_FAILED, STILL_LOADING
 from kp_langchain.recording.run_builder import OUTCOME_EVENT
 from kp_langchain.recording.user_calls import name_of
 from kp_langchain.recording.verdict_reader import read_verdict
@@ -34,15 +33,9 @@ if TYPE_CHECKING:
 
 OUTCOME_FUNCTION = "outcome function"
 
-_novelty_sources: Counter[str] = Counter()  # of the runs that this process scored
-call_in_child(_novelty_sources.clear)
-
 
 def judge_run(
-    context: HandlerContext,
-    run: Run,
-    ask_outcome: AskOutcome | None,
-    siblings: Set[str],
+    context: HandlerContext, run: Run, ask_outcome: AskOutcome | None, siblings: Set[str]
 ) -> ScoredTrace:
     """Return a run as it is judged, and remember it in the windows.
 
@@ -50,7 +43,8 @@ def judge_run(
         context: The handler that recorded it.
         run: The run.
         ask_outcome: The outcome function with the run that it is to judge, if there is one.
-        siblings: The ids of the traces of the same run, which are no precedent for it.
+        siblings: The ids of the traces of the same run, as other handlers recorded it. They are
+            one experience, so they are no precedent for it.
     """
     windows = context.windows
     verdicts = _verdicts(context, run, ask_outcome)
@@ -74,7 +68,14 @@ def judge_run(
     breakdown, entry = _score(context, run, trace, siblings)
     breakdown = explain_outcome(breakdown, run, outcome, verdicts, estimate)
     trace.metadata.quality_score = breakdown.total
-    _novelty_sources[breakdown.novelty_source] += 1
+    if breakdown.novelty_source == STILL_LOADING:
+        loading = " and ".join(local_models.loading.values())
+        warn_once(
+            "novelty not measured",
+            "novelty of a run was not measured, and is 0.5, because its model is still loading%s. "
+            "kp-langchain doctor says whether it can be loaded, and from where",
+            loading and f": {loading}",
+        )
     gate_check = check(
         breakdown,
         domain,
@@ -90,6 +91,7 @@ def judge_run(
         entry=entry,
         verdict=_with_redacted_note(context, run, decisive),
         features=features,
+        memory_scope=None if run.withheld else windows.memory_scope(context.scorer, domain),
     )
     if run.withheld or entry is None:
         return scored
@@ -154,8 +156,10 @@ def _score(
     # What is left of a trace after failed redaction is nothing to remember or to contribute.
     assess = scorer.score if run.withheld else scorer.evaluate
     # A run that was shown a trace is not less novel for having followed it.
-    shown = {one.trace_id for one in run.shown if not one.held_out}
-    assess = partial(assess, trace, weights=run.policy.weights, ignore=frozenset(siblings) | shown)
+    ignore = {one.trace_id for one in run.shown if not one.held_out} | siblings
+    if run.is_taken_over:  # the process that died may have remembered it
+        ignore.add(trace.id)
+    assess = partial(assess, trace, weights=run.policy.weights, ignore=ignore)
     both = partial(_breakdown_and_entry, assess, scorer, trace)
     if not context.is_foreign_scorer:
         return both()
@@ -179,6 +183,7 @@ def _breakdown_and_entry(
             f"it returned a {type(breakdown).__name__}; return a ScoreBreakdown, as "
             "Scorer.evaluate does"
         )
+    json.dumps(breakdown.to_dict())  # as the store will write it
     return breakdown, _entry_of(scorer, trace)
 
 
@@ -191,28 +196,5 @@ def _entry_of(scorer: object, trace: ReasoningTrace) -> MemoryEntry:
         trace: The trace.
     """
     if isinstance(scorer, Scorer):
-        try:
-            entry: object = scorer.entry(trace)
-        except Exception:  # noqa: BLE001 - a subclass of the user's; the run is scored
-            entry = None
-        if isinstance(entry, MemoryEntry):
-            return entry
+        return scorer.entry(trace)
     return MemoryEntry(trace.id, fingerprint(embedded_text(trace)))
-
-
-def warn_of_unmeasured(_: float = 0.0) -> None:
-    """Warn, once, that novelty was not measured in a process that ended before its model loaded.
-
-    Any other reason has been logged when it occurred.
-    """
-    counts, models = Counter(_novelty_sources), list(local_models.loading.values())
-    if counts[STILL_LOADING] and not any(map(is_measured, counts)):
-        warn_once(
-            "novelty never measured",
-            "novelty was measured in none of the %d runs that were scored, and is 0.5: %s%s. Call "
-            "handler.flush() before the program ends; kp-langchain doctor says whether the model "
-            "can be loaded, and from where",
-            counts.total(),
-            ", ".join(f"{source} ({number})" for source, number in counts.most_common()),
-            f", {' and '.join(models)}" if models else "",
-        )

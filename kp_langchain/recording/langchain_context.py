@@ -12,12 +12,11 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 from uuid import UUID
 
-from kp_langchain.recording.safe_reads import NAME_CHARS, default_on_error, short_name
+from kp_langchain.recording.bounds import NAME_CHARS, default_on_error, short_name
 from kp_langchain.recording.values import as_text
 
 _graph_classes: dict[type, type] = {}
 _LONG_ID_CHARS = 10_000
-_DECIMAL_BITS = 512
 # By these, LangChain's middleware marks the models that it asks for itself, and all runs in them.
 _SOURCE, _INTERNAL = "lc_source", "lc_internal_call"
 # Of the releases that have no `lc_internal_call`.
@@ -45,11 +44,6 @@ class Start(NamedTuple):
 def metadata_text(metadata: Mapping[str, Any], key: str) -> str:
     """Return the text that a run's metadata hold under `key`; "" if there is none."""
     value = metadata.get(key)
-    return "" if value is None else value if type(value) is str else _plain_str(value)
-
-
-@default_on_error("")
-def _plain_str(value: object) -> str:
     return str.__str__(value) if isinstance(value, str) else ""
 
 
@@ -59,12 +53,8 @@ def mcp_server_in(metadata: Mapping[str, Any]) -> str:
 
     It is `mcp_server`, or as `langchain.mcp` writes it: `{"mcp": {"server": {"name": ...}}}`.
     """
-    server = metadata.get("mcp_server")
-    if not server and (mcp := metadata.get("mcp")):
-        server = mcp.get("server")
-    if server and not isinstance(server, str):
-        server = server.get("name")
-    return short_name(server)
+    server = metadata.get("mcp_server") or metadata.get("mcp", {}).get("server")
+    return short_name(server.get("name") if isinstance(server, dict) else server)
 
 
 def is_inner_call(metadata: Mapping[str, Any], root_metadata: Mapping[str, Any]) -> bool:
@@ -88,15 +78,7 @@ def thread_id_in(metadata: Mapping[str, Any]) -> str | None:
     thread_id = metadata.get("thread_id")
     if thread_id is None or (type(thread_id) is str and len(thread_id) <= NAME_CHARS):
         return thread_id
-    return _short_id(thread_id)
-
-
-@default_on_error(None)
-def _short_id(value: object) -> str:
-    if isinstance(value, int) and value.bit_length() > _DECIMAL_BITS:
-        text = hex(value)  # Python refuses to write a large integer in decimals
-    else:
-        text = str.__str__(value) if isinstance(value, str) else as_text(value, _LONG_ID_CHARS)
+    text = as_text(thread_id, _LONG_ID_CHARS)
     if len(text) <= NAME_CHARS:
         return text
     # A hash of the whole, because two long ids may begin alike.

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kp_langchain._logging import describe_error, warn_once
-from kp_langchain.agent_id import check_agent_id, redact_agent_id
+from kp_langchain.agent_id import check_agent_id
 from kp_langchain.config import DomainPolicy, Settings
 from kp_langchain.errors import ConfigError
-from kp_langchain.recording.safe_reads import clean
+from kp_langchain.recording.bounds import clean
 from kp_langchain.scoring.scorer import Scorer
 from kp_langchain.store import TraceStore, default_store
 from kp_langchain.weights import PROFILES
@@ -60,29 +60,11 @@ class HandlerOptions:
             ConfigError: One cannot be used; the message names it, its value, and what would be
                 right.
         """
-        _check_domain(self.domain)
-        for name in _FUNCTIONS:
-            function = getattr(self, name)
-            if function is not None and (not callable(function) or iscoroutinefunction(function)):
-                raise ConfigError(
-                    f"{name} is {function!r}; give a function (not an async one, it is called on "
-                    "a worker thread) or leave it out"
-                )
-        _check_verifiers(self.verifiers, self.verifier_timeout_s)
-        scorer: object = self.scorer
-        if scorer is not None and (
-            isinstance(scorer, type) or not callable(getattr(scorer, "evaluate", None))
-        ):
-            raise ConfigError(f"scorer is {scorer!r}; give a Scorer or leave it out")
-        agent_id: object = self.agent_id
-        if agent_id is not None and not isinstance(agent_id, str):
-            raise ConfigError(f"agent_id is {agent_id!r}; give a text such as 'kp:agent:me'")
-        receivers: object = self.send_scores_to
-        if receivers is not None and not isinstance(receivers, (list, tuple)):
-            raise ConfigError(
-                f"send_scores_to is {receivers!r}; give a list such as ['langsmith'], or leave it "
-                "out"
-            )
+        for name, (is_usable, advice) in _CHECKS.items():
+            value = getattr(self, name)
+            is_left_out = value is None and name not in _NEVER_NONE
+            if not is_left_out and not is_usable(value):
+                raise ConfigError(f"{name} is {value!r}; {advice}")
 
     def for_other_process(self, store: TraceStore | None) -> dict[str, Any]:
         """Return the arguments as they go to another process, by name.
@@ -96,27 +78,66 @@ class HandlerOptions:
         return arguments | ({"store": store} if is_path else {})
 
 
-def _check_domain(domain: object) -> None:
-    if not isinstance(domain, str) or not domain.strip() or clean(domain) != domain:
-        raise ConfigError(f"domain is {domain!r}; give a non-empty text such as 'finance'")
+def _is_domain(value: Any) -> bool:
+    return isinstance(value, str) and value.strip() != "" and clean(value) == value
 
 
-def _check_verifiers(verifiers: object, timeout_s: object) -> None:
-    if not isinstance(verifiers, (list, tuple)) or not all(
-        callable(one) and not isinstance(one, type) for one in verifiers
-    ):
-        raise ConfigError(
-            f"verifiers is {verifiers!r}; give a list of functions, each of one FinishedRun"
-        )
-    if (
-        isinstance(timeout_s, bool)
-        or not isinstance(timeout_s, (int, float))
-        or not 0 < timeout_s <= _MAX_VERIFIER_S
-    ):
-        raise ConfigError(
-            f"verifier_timeout_s is {timeout_s!r}; give seconds, more than 0 and at most "
-            f"{_MAX_VERIFIER_S}"
-        )
+def _is_function(value: Any) -> bool:
+    return callable(value) and not iscoroutinefunction(value)
+
+
+def _are_verifiers(value: Any) -> bool:
+    return isinstance(value, (list, tuple)) and all(
+        callable(one) and not isinstance(one, type) for one in value
+    )
+
+
+def _is_time_limit(value: Any) -> bool:
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return is_number and 0 < value <= _MAX_VERIFIER_S
+
+
+def _is_scorer(value: Any) -> bool:
+    return not isinstance(value, type) and callable(getattr(value, "evaluate", None))
+
+
+def _is_policy(value: Any) -> bool:
+    values = value.values() if isinstance(value, Mapping) else [value]
+    return all(isinstance(one, DomainPolicy) for one in values)
+
+
+def _is_store(value: Any) -> bool:
+    return value is Default.STORE or isinstance(value, (TraceStore, str, Path))
+
+
+_NEVER_NONE = ("domain", "verifiers", "verifier_timeout_s")
+_CHECKS: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "domain": (_is_domain, "give a non-empty text such as 'finance'"),
+    "policy": (_is_policy, "give a DomainPolicy or a mapping from domain to DomainPolicy"),
+    "store": (_is_store, "give a TraceStore, a database URL or file, or None to keep nothing"),
+    "registry": (
+        lambda value: isinstance(value, str) or hasattr(value, "contribute"),
+        "give a Registry, its URL, or leave it out for the one of the settings",
+    ),
+    "verifiers": (_are_verifiers, "give a list of functions, each of one FinishedRun"),
+    "verifier_timeout_s": (
+        _is_time_limit,
+        f"give seconds, more than 0 and at most {_MAX_VERIFIER_S}",
+    ),
+    "scorer": (_is_scorer, "give a Scorer or leave it out"),
+    "agent_id": (lambda value: isinstance(value, str), "give a text such as 'kp:agent:me'"),
+    "send_scores_to": (
+        lambda value: isinstance(value, (list, tuple)),
+        "give a list such as ['langsmith'], or leave it out",
+    ),
+    **dict.fromkeys(
+        _FUNCTIONS,
+        (
+            _is_function,
+            "give a function (not an async one, it is called on a worker thread) or leave it out",
+        ),
+    ),
+}
 
 
 def never_raising(objective: Callable[[Any], str | None]) -> Callable[[Any], str]:
@@ -157,60 +178,33 @@ def policies(
     """
     if policy is None:
         return settings.policy_for
-    override: Callable[[str], DomainPolicy | None]
-    if isinstance(policy, DomainPolicy):
-        one = policy
-        settings.refuse_leaks(["", *settings.domains], override := lambda _: one)
-        return lambda domain: settings.policy_for(domain, override(domain))
-    if isinstance(policy, Mapping) and all(isinstance(p, DomainPolicy) for p in policy.values()):
-        override = dict(policy).get
-        settings.refuse_leaks(policy, override)
-        return lambda domain: settings.policy_for(domain, override(domain))
-    raise ConfigError(
-        f"policy is {policy!r}; give a DomainPolicy or a mapping from domain to DomainPolicy"
-    )
+    by_domain = dict(policy) if isinstance(policy, Mapping) else None
+    one = policy if isinstance(policy, DomainPolicy) else None
+
+    def override(domain: str) -> DomainPolicy | None:
+        return one if by_domain is None else by_domain.get(domain)
+
+    settings.refuse_leaks(["", *settings.domains] if by_domain is None else by_domain, override)
+    return lambda domain: settings.policy_for(domain, override(domain))
 
 
 def store_of(
     store: TraceStore | str | Path | Default | None, settings: Settings
 ) -> TraceStore | None:
-    """Return the store of the argument, or the one of the settings.
-
-    Raises:
-        ConfigError: The argument is not a store or its address.
-    """
+    """Return the store of the argument, or the one of the settings."""
     if store is None or isinstance(store, TraceStore):
         return store
-    if store is Default.STORE:
-        return default_store(settings.database_url)
-    if isinstance(store, (str, Path)):
-        return default_store(store)
-    raise ConfigError(
-        f"store is {store!r}; give a TraceStore, a database URL or file, or None to keep nothing"
-    )
+    return default_store(settings.database_url if isinstance(store, Default) else store)
 
 
 def agent_id_of(option: str | None, settings: Settings, registry: Registry | None) -> str | None:
-    """Return the agent id that traces carry; warn if the registry's key has another one."""
+    """Return the agent id that traces carry: the option, else the settings', else the key's."""
     if registry is None:
         agent_id = option or settings.agent_id
         return None if agent_id is None else check_agent_id(agent_id, settings.redaction)
-    from kp_langchain.registry.credentials import agent_of, key_agent
+    from kp_langchain.registry.credentials import agent_of
 
-    agent_id, of_key = agent_of(option, settings, registry), key_agent(registry)
-    if agent_id is None or (of_key is not None and agent_id != of_key):
-        warn_once(
-            f"agent:{registry.url}",
-            "traces for the registry at %s carry %s, and its key belongs to %s, so that what is "
-            "sent could not be withdrawn; leave out agent_id for the key's, or: kp-langchain "
-            "register --agent-id kp:agent:NAME",
-            registry.url,
-            agent_id or "no agent_id",
-            redact_agent_id(of_key)
-            if of_key
-            else "an agent that is not known here (set agent_id to it)",
-        )
-    return agent_id
+    return agent_of(option, settings, registry)
 
 
 def registry_of(
@@ -227,11 +221,6 @@ def registry_of(
     from kp_langchain.registry import Registry
     from kp_langchain.registry.credentials import configured_registry
 
-    if registry is not None and not isinstance(registry, (Registry, str)):
-        raise ConfigError(
-            f"registry is {registry!r}; give a Registry, its URL, or leave it out for the one of "
-            "the settings"
-        )
     if store is None:
         raise ConfigError(
             "registry needs a store, because what is to be sent waits there; leave out store=None"

@@ -7,7 +7,6 @@ what it reads to a third party. So it sees redacted text only, and has a time li
 from __future__ import annotations
 
 import asyncio
-import math
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextvars import ContextVar
@@ -21,7 +20,7 @@ from uuid import UUID
 from kp_langchain._logging import describe_error, warn_once
 from kp_langchain.errors import BusyError
 from kp_langchain.recording.answers import structured_response_in
-from kp_langchain.recording.safe_reads import MAPPING, attribute, default_on_error, member
+from kp_langchain.recording.bounds import default_on_error, member
 from kp_langchain.recording.user_calls import UserFunctions, name_of
 from kp_langchain.recording.verdict_reader import plain_number, read_verdict
 from kp_langchain.verdict import is_unit
@@ -32,10 +31,8 @@ if TYPE_CHECKING:
     from kp_langchain.schema import TraceStep
     from kp_langchain.verdict import Verdict
 
-_MAX_TOKENS = 100_000
 _READ_AGAIN_S = 60.0
 _MAX_DOMAINS = 1000
-_IMPOSSIBLE = -1e3  # the logarithm of a probability that is 0.0 as a float
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,35 +77,6 @@ def confidence_in(output: object) -> float | None:
         output = response
     confidence = plain_number(member(output, "confidence"))
     return float(confidence) if is_unit(confidence) else None  # type: ignore[arg-type]
-
-
-@default_on_error(None)
-def mean_probability(message: object, info: Mapping[str, Any] | None) -> float | None:
-    """Return the mean of `exp(logprob)` over the tokens of an answer; None if there are none.
-
-    They are `{"content": [{"logprob": x}, ...]}`, `{"token_logprobs": [x, ...]}`, or one of those
-    lists.
-
-    Args:
-        message: The answer.
-        info: LangChain's `generation_info` of it.
-    """
-    metadata = attribute(message, "response_metadata") or {}
-    logprobs = (metadata if "logprobs" in metadata else info or {}).get("logprobs")
-    if isinstance(logprobs, MAPPING):
-        logprobs = logprobs.get("content") or logprobs.get("token_logprobs")
-    if not isinstance(logprobs, (list, tuple)):
-        return None
-    values = (
-        token.get("logprob") if isinstance(token, MAPPING) else token
-        for token in islice(logprobs, _MAX_TOKENS)
-    )
-    chances = [
-        math.exp(max(_IMPOSSIBLE, min(0.0, value)))
-        for value in values
-        if isinstance(value, (int, float)) and value == value
-    ]
-    return sum(chances) / len(chances) if chances else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,133 +1,264 @@
-"""Runs of this process that are paused until a human decides, and what resumes them.
+"""Runs that pause for a human: what the human is asked, answers and decides, and where they wait.
 
 A graph that pauses ends its root run; the resumed run is a new root run with the same `thread_id`,
-and often reaches another handler object, because handlers are made per request. So the paused runs
-belong to the process and not to a handler.
+and often reaches another handler object, or another process. So what a paused run recorded waits
+for it, redacted, in the store, or in memory where there is none. The run that resumes it is joined
+to it when it has ended.
 
-A paused run is kept in memory, and redacted in the store. Which copy is used is decided when the
-resumed run ends: that in memory, unless the store has another run of this thread by then.
+An answer may be a secret that nothing else marks. Answers are noted in the agent's thread, so only
+the ends of questions and short answers are kept. Whether a question asks for a secret is decided on
+the engine's thread.
+
+LangGraph leaves the form of the value with which a run is resumed to the graph. This module reads
+truth values, English words, and what langchain's middleware and the agent inbox send.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from datetime import datetime
-from typing import TYPE_CHECKING, Any
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
-from kp_langchain._forksafe import ForkSafeLock
 from kp_langchain._logging import describe_error, warn_once
-from kp_langchain.recording.bounds import RecordOwner
-from kp_langchain.recording.calls import Call, RequestedCalls, UnnamedCallKey
-from kp_langchain.recording.first_half import first_half_record
-from kp_langchain.run_keys import stored_form
-from kp_langchain.store.paused_runs import paused_run_key
+from kp_langchain.recording.bounds import MAPPING, MAX_ITEMS, default_on_error, member
+from kp_langchain.recording.calls import Call, RequestedCalls
+from kp_langchain.recording.values import NOT_A_MODEL, as_text, content_text, role_and_content
+from kp_langchain.redaction.limits import ANSWER_CHARS, ASKED_CHARS
+from kp_langchain.run_keys import paused_run_key, stored_form
 
 if TYPE_CHECKING:
     from kp_langchain.config import Settings
-    from kp_langchain.recording.run_record import RunRecord
     from kp_langchain.redaction.custom_rules import Rules
     from kp_langchain.store import TraceStore
 
-_lock = ForkSafeLock()
-_paused_runs: dict[tuple[str, int], RunRecord] = {}  # by thread and the identity of the owner
-_limit = 1000
+HumanDecision = Literal["approved", "rejected", "unclear"]
+
+_MAX_EXCHANGES: Final = 50
+_LONGEST_READ_CHARS = 4000
+_MAX_MESSAGES = 20
+_MAX_ANSWERS = 20
+_HUMAN = ("human", "user")
+_ASKS_HUMAN = re.compile(
+    r"(?:ask|prompt|query|request|get|contact|consult)?(?:_?from|_?the)?_?(?:human|user)"
+    r"(?:_?(?:for_?)?(?:input|question|assistance|help|answer|feedback|response|info|information))?"
+    r"|ask_?(?:for_?)?(?:input|question)",
+    re.IGNORECASE,
+)
+_APPROVED = frozenset(
+    "accept accepted allow allowed approve approved confirm confirmed continue edit edited ok okay "
+    "proceed true y yes".split()
+)
+_REJECTED = frozenset(
+    "abort aborted cancel cancelled decline declined denied deny disallow false ignore n no refuse "
+    "refused reject rejected stop".split()
+)
+_FIELDS = ("type", "action", "decision", "choice", "answer", "status")
+_MAX_WORD_CHARS = 20
+_INTERRUPT_ID = re.compile("[0-9a-f]{32}")
 
 
-def set_limit(runs: int) -> None:
-    """Keep at most `runs` paused runs; for a new one, the one paused for longest is dropped."""
-    global _limit
-    _limit = runs
+class Exchange(NamedTuple):
+    """A question, or its end, and what the human answered.
+
+    Attributes:
+        question: The end of the question.
+        answer: The answer.
+        is_step: Whether a tool asked, whose observation the answer is.
+    """
+
+    question: str
+    answer: str
+    is_step: bool = False
 
 
-def has_any() -> bool:
-    """Return whether any run is paused, without a lock: for almost every run the answer is no."""
-    return bool(_paused_runs)
+@dataclass(slots=True)
+class HumanInput:
+    """What a human has to do with a run.
+
+    Attributes:
+        question: Why the run paused, as the graph tells the human who is to decide; "" if it did
+            not.
+        answers: The texts with which a human resumed it.
+        decision: What a human decided on the paused run; None where nobody was asked.
+        exchanges: What was asked and answered, in the messages that models were given too.
+    """
+
+    question: str = ""
+    answers: tuple[str, ...] = ()
+    decision: HumanDecision | None = None
+    exchanges: list[Exchange] = field(default_factory=list)
+
+    def resume(self, command: object) -> None:
+        """Note the value with which a run is resumed, by LangGraph's `Command`."""
+        self.decision = decision_in(command)
+        self.answers = answers_in(command)
+        self.note_answered(self.question)
+
+    def note(self, exchanges: Iterable[Exchange]) -> None:
+        """Remember what was asked and answered."""
+        for exchange in exchanges:
+            if len(self.exchanges) < _MAX_EXCHANGES and exchange not in self.exchanges:
+                self.exchanges.append(exchange)
+
+    def note_answered(self, question: str) -> None:
+        """Remember what was answered to the question of a pause."""
+        # The tool that asked may return the answer.
+        for is_step in (False, True) if question else ():
+            self.note(Exchange(question, answer, is_step) for answer in self.answers)
 
 
-def add(record: RunRecord) -> None:
-    """Add a run that paused; one that is still paused in the same thread is abandoned."""
-    key, excess = _key(record), []
-    with _lock:
-        old = _paused_runs.pop(key, None)
-        _paused_runs[key] = record
-        while len(_paused_runs) > _limit:
-            excess.append(_paused_runs.pop(next(iter(_paused_runs))))
-    if old is not None:
-        old.owner.counters.add("abandoned")
-    for one in excess:
-        one.owner.counters.add(_fate(one))
+@default_on_error(())
+def newest_exchanges(messages: object) -> Iterable[Exchange]:
+    """Return the last exchanges in the messages for a model, if the last message is a human's."""
+    if not isinstance(messages, (list, tuple)) or len(messages) < 2:
+        return ()
+    if getattr(messages[-1], "type", None) == "tool":  # like most
+        return ()
+    is_answer = role_and_content(messages[-1])[0] in _HUMAN
+    return exchanges_in(messages[-_MAX_MESSAGES:]) if is_answer else ()
 
 
-def _key(record: RunRecord) -> tuple[str, int]:
-    return record.thread_id or "", id(record.owner)
-
-
-def _fate(record: RunRecord) -> str:
-    # Any process can continue a run that is in the store.
-    return "handed_over" if record.owner.keeps_paused else "abandoned"
-
-
-def take(thread_id: str, owner: RecordOwner, until: datetime | None = None) -> RunRecord | None:
-    """Remove and return the run paused in a thread: the owner's, else one of equal scope.
+@default_on_error(())
+def exchanges_in(messages: Sequence[object]) -> Iterable[Exchange]:
+    """Return what a model asked and a human then answered.
 
     Args:
-        thread_id: The thread.
-        owner: The owner of the run that resumes it.
-        until: The latest time, in UTC, at which it may have paused; None for any.
+        messages: The messages in any form that LangChain reads.
     """
-    own_key = (thread_id, id(owner))
-    with _lock:
-        for key in (own_key, *_paused_runs):
-            record = _paused_runs.get(key)
-            if (
-                record is not None
-                and key[0] == thread_id
-                and record.owner.scope == owner.scope
-                and not _is_after(record, until)
-            ):
-                return _paused_runs.pop(key)
-    return None
+    exchanges: list[Exchange] = []
+    question: object = None
+    for message in messages:
+        role, content = role_and_content(message)
+        if role in _HUMAN:
+            if question and content and len(content) <= ANSWER_CHARS:  # type: ignore[arg-type]
+                answer = content_text(content, ANSWER_CHARS)
+                exchanges.append(Exchange(_end_of(question), answer))
+        elif role not in NOT_A_MODEL:
+            question = content
+    return exchanges
 
 
-def _is_after(record: RunRecord, until: datetime | None) -> bool:
-    return record.paused_at is not None and until is not None and record.paused_at > until
+def _end_of(content: object) -> str:
+    text = content if isinstance(content, str) else content_text(content, _LONGEST_READ_CHARS)
+    return text[-ASKED_CHARS:]
 
 
-def give_up(owner: RecordOwner) -> None:
-    """Forget the paused runs of one owner; other processes can resume those in the store."""
-    with _lock:
-        keys = [key for key, record in _paused_runs.items() if record.owner is owner]
-        records = [_paused_runs.pop(key) for key in keys]
-    for record in records:
-        owner.counters.add(_fate(record))
+@default_on_error("")
+def question_in(interrupt: object) -> str:
+    """Return what LangGraph's exception says of why a graph waits for a human."""
+    arguments: Any = member(interrupt, "args")
+    interrupts = arguments[0] if arguments and isinstance(arguments[0], (list, tuple)) else ()
+    values = (member(one, "value") for one in interrupts[:_MAX_ANSWERS])
+    return _end_of("\n".join(as_text(value, _LONGEST_READ_CHARS) for value in values))
 
 
-def holds(record: RunRecord) -> bool:
-    """Return whether a run is still paused."""
-    with _lock:
-        return _paused_runs.get(_key(record)) is record
+@default_on_error(())
+def answers_in(command: object) -> tuple[str, ...]:
+    """Return the short texts in the value with which a human resumes a graph.
+
+    Args:
+        command: LangGraph's `Command`.
+    """
+    return tuple(islice(_short_texts(member(command, "resume"), 0), _MAX_ANSWERS))
 
 
-def count(owner: RecordOwner) -> int:
-    """Return how many runs of one owner are paused."""
-    with _lock:
-        return sum(record.owner is owner for record in _paused_runs.values())
+def _short_texts(value: object, depth: int) -> Iterator[str]:
+    if isinstance(value, str):
+        if value and len(value) <= ANSWER_CHARS:
+            yield str.__str__(value)
+    elif isinstance(value, int) and not isinstance(value, bool) and abs(value) < 10**12:
+        yield str(int(value))
+    elif depth < 3 and isinstance(value, (*MAPPING, list, tuple)):
+        items = value.values() if isinstance(value, MAPPING) else value
+        for item in islice(items, _MAX_ANSWERS):
+            yield from _short_texts(item, depth + 1)
+
+
+def exchange_by_tool(call: Call) -> Iterator[Exchange]:
+    """Yield the question that a tool puts to a human, by its name, with the answer."""
+    if call.kind != "tool" or not isinstance(call.text, str) or len(call.text) > ANSWER_CHARS:
+        return
+    texts = [value for value in (call.input or {}).values() if isinstance(value, str)]
+    if len(texts) == 1 and call.text and _ASKS_HUMAN.fullmatch(call.name):
+        yield Exchange(_end_of(texts[0]), call.text, is_step=True)
+
+
+@default_on_error("unclear")
+def decision_in(command: object) -> HumanDecision:
+    """Return what a human decided.
+
+    Args:
+        command: LangGraph's `Command` with which a run is resumed.
+
+    Returns:
+        "unclear" if the value does not show it, or some calls were approved and others were not.
+    """
+    value = member(command, "resume")
+    if isinstance(value, MAPPING) and _INTERRUPT_ID.fullmatch(str(next(iter(value), ""))):
+        value = list(islice(value.values(), MAX_ITEMS))
+    return _decision(value)
+
+
+def _decision(value: object) -> HumanDecision:
+    if isinstance(value, MAPPING):
+        value = value.get("decisions", value)
+    if isinstance(value, (list, tuple)):
+        return _unanimous(map(_decision, value[:MAX_ITEMS]))
+    if not isinstance(value, MAPPING):
+        return _scalar_decision(value)
+    decisions = [_scalar_decision(value[field]) for field in _FIELDS if field in value]
+    decisions += [_scalar_decision(value[word]) for word in _APPROVED if word in value]
+    decisions += [_OPPOSITE[_scalar_decision(value[word])] for word in _REJECTED if word in value]
+    return _unanimous(decisions)
+
+
+def _scalar_decision(value: object) -> HumanDecision:
+    if isinstance(value, bool):
+        return "approved" if value else "rejected"
+    if not isinstance(value, str):
+        return "unclear"
+    word = re.split("[,.;:!]", value[:_MAX_WORD_CHARS], maxsplit=1)[0].strip().lower()
+    return "approved" if word in _APPROVED else "rejected" if word in _REJECTED else "unclear"
+
+
+def _unanimous(decisions: Iterable[HumanDecision]) -> HumanDecision:
+    """Return the decision that all agree on; "unclear" if they differ or there are none."""
+    distinct = set(decisions)
+    return distinct.pop() if len(distinct) == 1 else "unclear"
+
+
+_OPPOSITE: dict[HumanDecision, HumanDecision] = {
+    "approved": "rejected",
+    "rejected": "approved",
+    "unclear": "unclear",
+}
+
+
+# ------------------------------------------------------------------ where paused runs wait
+
+Body = dict[str, Any]
+"""What a paused run recorded, redacted, as JSON-like values; see `RunRecord.to_body`."""
+
+# What is not in a store, or not yet, by the store and the place; the oldest first.
+_waiting: dict[tuple[str, str], Body] = {}
 
 
 @dataclass(frozen=True, slots=True)
-class PausedRunStore:
-    """The paused runs of one handler's domain and agent, in its store.
+class HandlerPauses:
+    """The paused runs of one handler's domain and agent.
 
     Attributes:
-        store: The store.
-        scope: The handler's domain and agent; see `RecordOwner`.
+        store: Where they wait; None to keep them in this process.
+        scope: The handler's domain and agent.
         rules: What is redacted besides what always is.
-        days: Days for which a paused run is kept.
-        max_paused: The most paused runs that the store keeps.
+        days: Days for which a paused run is kept in the store.
+        max_paused: The most paused runs that the store, or the process, keeps.
     """
 
-    store: TraceStore
+    store: TraceStore | None
     scope: tuple[str, str | None]
     rules: Rules
     days: float
@@ -136,35 +267,56 @@ class PausedRunStore:
     @classmethod
     def of(
         cls, store: TraceStore | None, scope: tuple[str, str | None], settings: Settings
-    ) -> PausedRunStore | None:
-        """Return the paused runs in a store; None where they are not kept."""
-        days, most = settings.paused_days, settings.max_paused_runs
-        if store is None or days <= 0:
-            return None
-        return cls(store, scope, settings.redaction, days, most)
+    ) -> HandlerPauses:
+        """Return the paused runs of a handler by its settings."""
+        days = settings.paused_days
+        kept_in = store if days > 0 else None
+        return cls(kept_in, scope, settings.redaction, days, settings.max_paused_runs)
 
-    def put(self, record: RunRecord, body: dict[str, Any]) -> int:
-        """Write what a paused run recorded, redacted; return how many others were dropped for it.
+    def hold(self, thread_id: str, body: Body) -> None:
+        """Keep what a paused run recorded in this process, in place of an earlier one."""
+        if (place := self._place(thread_id)) is None:
+            return
+        _waiting.pop(place, None)
+        _waiting[place] = body
+        for oldest in list(_waiting)[: -self.max_paused]:
+            _waiting.pop(oldest, None)
 
-        Args:
-            record: The run; nothing is written if it was resumed meanwhile.
-            body: See `first_half_body`.
+    def write(self, thread_id: str, body: Body) -> int:
+        """Move what a paused run recorded into the store, unless it was resumed meanwhile.
+
+        Returns:
+            The number of others that were dropped for it.
+
+        Raises:
+            StoreError: The store cannot be written.
         """
-        place, paused_at = self._place(record.thread_id or ""), record.paused_at
-        if place is None or paused_at is None or not holds(record):
+        place = self._place(thread_id)
+        if place is None or self.store is None or _waiting.get(place) is not body:
             return 0
-        return self.store.paused.put(
-            place, body, paused_at=paused_at, days=self.days, most=self.max_paused
+        n_dropped = self.store.paused.put(
+            place[1], body, paused_at=datetime.now(UTC), days=self.days, most=self.max_paused
         )
+        held = _waiting.get(place)
+        if held is body:
+            _waiting.pop(place, None)
+        elif held is None:  # it was resumed meanwhile
+            self.store.paused.claim(place[1])
+        return n_dropped
 
-    def claim(self, thread_id: str) -> dict[str, Any] | None:
+    def claim(self, thread_id: str) -> Body | None:
         """Remove and return what the run paused in a thread recorded.
 
         None also if the store cannot give it, which is logged.
         """
         place = self._place(thread_id)
+        if place is None:
+            return None
+        body = _waiting.pop(place, None)
+        if body is not None or self.store is None:
+            return body
         try:
-            return None if place is None else self.store.paused.claim(place)
+            return self.store.paused.claim(place[1])
         except Exception as error:  # noqa: BLE001 - a full disk, a dead server
             warn_once(
                 f"claim:{self.store.location}:{type(error).__name__}",
@@ -175,88 +327,31 @@ class PausedRunStore:
             )
             return None
 
-    def forget(self, thread_id: str, until: datetime) -> None:
-        """Delete what the run paused in a thread by a time, in UTC, recorded."""
-        if (place := self._place(thread_id)) is not None:
-            self.store.paused.forget(place, until)
-
-    def _place(self, thread_id: str) -> str | None:
-        """Return the key under which a run paused in a thread is stored."""
-        thread = thread_id and stored_form("thread", thread_id, self.rules)
-        return paused_run_key(thread, *self.scope) if thread else None
+    def _place(self, thread_id: str) -> tuple[str, str] | None:
+        """Return where a run that paused in a thread waits: the store, and the key there."""
+        thread = stored_form("thread", thread_id, self.rules)
+        where = "" if self.store is None else str(self.store.location)
+        return (where, paused_run_key(thread, *self.scope)) if thread else None
 
 
-def join_paused(record: RunRecord, paused_runs: PausedRunStore | None) -> None:
-    """Put what a resumed run recorded before its pauses in front of the rest.
+# ------------------------------------------------------------------ what the two parts tell
+
+
+def name_answers(calls: Sequence[Call], requests: RequestedCalls) -> None:
+    """Complete the calls of a resumed run that were requested before the pause.
 
     Args:
-        record: The run; changed.
-        paused_runs: What paused runs recorded, in the store; None where it is not kept.
+        calls: The calls since the run was resumed; changed. One that was not requested leaves no
+            step.
+        requests: What had been requested when the run paused.
     """
-    parts = [record]
-    while (resumption := parts[-1].resumption) is not None and resumption.earlier is not None:
-        parts.append(resumption.earlier)
-    for part in reversed(parts):
-        resumption, part.resumption = part.resumption, None
-        if resumption is None:
+    tools = [call for call in calls if call.kind == "tool"]
+    names_without_id = [one.name for one in tools if one.name and one.tool_call_id is None]
+    by_id = {one.call_id: one for one in requests}
+    for call in tools:
+        if call.name:
             continue
-        is_kept = paused_runs is not None and part.is_langgraph
-        body = paused_runs.claim(resumption.thread_id) if paused_runs and is_kept else None
-        earlier = _earlier_record(part, resumption.earlier, body)
-        requests = None if earlier is None else earlier.requested_calls
-        _name_answers([call for _, call in part.timeline], requests)
-        if earlier is not None:
-            part.prepend(earlier)
-    _note_rejections((call for _, call in record.timeline), record.requested_calls.names_of_paused)
-
-
-def _earlier_record(
-    record: RunRecord, in_memory: RunRecord | None, body: dict[str, Any] | None
-) -> RunRecord | None:
-    """Return the record of what a run recorded before a pause; None if that is lost.
-
-    Another process may have resumed the run in memory meanwhile, and paused another one.
-
-    Args:
-        record: What was recorded after the pause.
-        in_memory: What this process recorded before it.
-        body: What the store has of the run.
-    """
-    if body is None:
-        # A run that another process has resumed to its end has nothing more to record here.
-        is_over = record.owner.keeps_paused and not record.timeline
-        return None if is_over else in_memory
-    if in_memory is not None and str(in_memory.run_id) == body.get("run_id"):
-        return in_memory
-    try:
-        earlier = first_half_record(body, record.owner)
-    except (ValueError, TypeError, LookupError, AttributeError) as error:
-        warn_once(
-            "half",
-            "what a paused run of another process recorded cannot be read (%s) and is dropped",
-            describe_error(error),
-        )
-        return in_memory
-    record.owner.counters.add("continued")
-    return earlier
-
-
-def _name_answers(calls: Sequence[Call], earlier: RequestedCalls | None) -> None:
-    """Complete the calls that were answered before their requests were known.
-
-    Args:
-        calls: The calls since the run was resumed; changed.
-        earlier: The calls requested before the pause; None if they are lost. Then calls answered
-            without a request leave no step.
-    """
-    names_without_id = [
-        one.name for one in calls if one.kind == "tool" and one.tool_call_id is None
-    ]
-    for call in calls:
-        if not isinstance(key := call.key, UnnamedCallKey):
-            continue
-        call.key = ("tool", key.call_id)
-        request = None if earlier is None else earlier.take(key.call_id)
+        request = by_id.get(call.key[1])  # type: ignore[index]
         if request is None:
             call.is_void = True
         elif request.name in names_without_id:  # a tool that did not know the id answered it
@@ -265,20 +360,18 @@ def _name_answers(calls: Sequence[Call], earlier: RequestedCalls | None) -> None
         else:
             call.name = request.name
             call.input = request.arguments if isinstance(request.arguments, dict) else {}
-            if call.has_failed and key.by_human:
-                call.reject()
 
 
-def _note_rejections(calls: Iterable[Call], names_of_paused: Mapping[str, str]) -> None:
-    """Mark failed calls as rejected if the tool had asked a human who refused.
+def note_rejections(calls: Sequence[Call]) -> None:
+    """Mark failed calls as rejected if the tool had asked a human, who refused.
 
     Args:
         calls: The calls of the whole run; changed.
-        names_of_paused: The calls in which a tool had asked: tools' names by call ids.
     """
-    names = set(names_of_paused.values())
+    asked = [one for one in calls if one.kind == "tool" and one.is_void and not one.has_failed]
+    ids, names = {one.tool_call_id for one in asked} - {None}, {one.name for one in asked}
     for call in calls:
         call_id = call.tool_call_id
-        has_asked = call.name in names if call_id is None else call_id in names_of_paused
+        has_asked = call.name in names if call_id is None else call_id in ids
         if call.has_failed and call.is_after_rejection and has_asked:
             call.reject()

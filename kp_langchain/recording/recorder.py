@@ -1,6 +1,6 @@
 """The recorder: events of LangChain runs in, one `RunRecord` per root run out.
 
-A state machine on top of the tree of runs, under the same rule: it runs inside the user's agent, in
+A state machine on top of the open runs, under the same rule: it runs inside the user's agent, in
 whatever thread an event comes from, and takes no lock.
 """
 
@@ -10,61 +10,47 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 from uuid import UUID
 
-from kp_langchain.recording.answers import answer_in, ended_early, last_items, objective_in
-from kp_langchain.recording.calls import Call, CallKind
-from kp_langchain.recording.failures import (
-    begin_attempt,
-    end_attempt,
-    error_text,
-    is_recorded,
-    meaning_of,
-    record_failure,
+from kp_langchain.recording.answers import (
+    answer_to_call,
+    begin_requested,
+    ended_early,
+    last_items,
+    objective_in,
+    record_answers,
+    record_answers_in_input,
+    record_model_answer,
+    record_unanswered,
 )
-from kp_langchain.recording.human import exchanges_in, newest_exchanges
+from kp_langchain.recording.bounds import clip, default_on_error, member, short_name
+from kp_langchain.recording.calls import (
+    Call,
+    CallKind,
+    Meaning,
+    error_text,
+    meaning_of,
+    stems_from,
+)
 from kp_langchain.recording.langchain_context import (
     Start,
     is_inner_call,
     mcp_server_in,
     metadata_text,
 )
-from kp_langchain.recording.messages import message_text
-from kp_langchain.recording.root_runs import (
-    RootRuns,
-    continues_in_process,
-    has_paused,
-    note_pause,
-)
+from kp_langchain.recording.open_runs import OpenRun, OpenRuns
+from kp_langchain.recording.pauses import exchanges_in, newest_exchanges, question_in
 from kp_langchain.recording.run_record import RunRecord
-from kp_langchain.recording.run_tree import OpenRun
-from kp_langchain.recording.safe_reads import (
-    attribute,
-    clip,
-    default_on_error,
-    short_name,
-)
-from kp_langchain.recording.tool_answers import (
-    answer_to_call,
-    may_be_answered,
-    record_answers,
-    record_answers_in_input,
-    record_model_answer,
-    record_remote_answers,
-    record_unanswered,
-)
-from kp_langchain.recording.values import as_text, gist, text_size
+from kp_langchain.recording.values import as_input, as_text, gist, message_text
 from kp_langchain.run_keys import have_same_keys
 
 _TASK = "langgraph_checkpoint_ns"
-# Two are as good as many: such a run is shown to no other.
-_MOST_NAMESPACES = 8
-# Middleware of langchain that ends an agent at a limit without an error.
-_LIMIT_NODES = ("ModelCallLimitMiddleware", "ToolCallLimitMiddleware")
 # The tool that the classic AgentExecutor runs in place of one that it does not know.
 _UNKNOWN_TOOL = "invalid_tool"
+# Two are as good as many: such a run is shown to no other.
+_MOST_NAMESPACES = 8
 
 
-class Recorder(RootRuns):
-    """Follows the runs that one handler sees. Takes the arguments of `RunTree`.
+class Recorder(OpenRuns):
+    """Follows the runs that one handler sees. Takes the arguments of `OpenRuns`.
 
     A method for an event never raises because of a user's value.
     """
@@ -77,18 +63,17 @@ class Recorder(RootRuns):
         if entry is None:
             return
         root, state, metadata = entry.root, entry.root.state, start.metadata
-        entry.name, entry.inputs = short_name(start.name), last_items(inputs)
-        entry.task = metadata_text(metadata, _TASK)
-        if entry.parent is not None:
+        entry.name, entry.task = short_name(start.name), metadata_text(metadata, _TASK)
+        if entry.parent is None:
+            entry.inputs = last_items(inputs)
+        else:
             _note_namespace(root, metadata)
-        if entry.task:
-            begin_attempt(entry)
         if state.last_failure is not None:
             root.timeline.add("start", state.last_failure)  # the run continued after it
             state.last_failure = None
         if "langgraph_node" not in metadata:  # a whole graph or chain, not a node of one
             self._resume(root, inputs, metadata)
-        if entry.parent is None and not root.objective and not continues_in_process(root):
+        if entry.parent is None and not root.objective:
             root.objective = self._objective_of(inputs)
 
     def chain_ended(self, run_id: UUID, outputs: object, inputs: object = None) -> None:
@@ -102,26 +87,28 @@ class Recorder(RootRuns):
         entry = self._finish(run_id)
         if entry is None:
             return
-        root = entry.root
-        end_attempt(entry)
-        given = entry.inputs if inputs is None else last_items(inputs)
-        if not entry.has_calls and record_remote_answers(root, given, outputs):
-            entry.note_call_inside()
+        root, state = entry.root, entry.root.state
         if entry.parent is not None:
-            _inner_chain_ended(entry, outputs)
+            if entry.is_interrupted:  # unless something begins next, the root pauses as well
+                state.is_interrupted = True
+                entry.note_pause()
+                state.waiting_model = state.last_call
+            if root.requested_calls.may_be_answered:
+                record_answers(root, outputs)
             return
-        if not root.objective and inputs is not None and not continues_in_process(root):
+        if not root.objective and inputs is not None:
             root.objective = self._objective_of(inputs)
-        call = root.state.last_call
+        call = state.last_call
         is_model_open = call is not None and call.kind == "model" and not call.has_ended
-        if has_paused(entry):
+        if entry.has_paused:
             self._pause_root(entry)
         elif is_model_open and inputs is not None and not root.is_langgraph:
             # A stream that is closed half-way ends without an error, but before its model does.
             self._end_root(root, "cancelled")
         else:
-            if root.requested_calls:
+            if root.requested_calls.may_be_answered:
                 record_unanswered(root, outputs)
+            given = entry.inputs if inputs is None else last_items(inputs)
             self._finish_root(root, outputs, given)
 
     def chain_failed(self, run_id: UUID, error: BaseException, inputs: object = None) -> None:
@@ -130,20 +117,35 @@ class Recorder(RootRuns):
         if entry is None:
             return
         root, is_root, meaning = entry.root, entry.parent is None, meaning_of(error)
-        if meaning != "cancelled":
-            end_attempt(entry)
         if meaning == "interrupt":
             self._pass_on_interrupt(entry, error)
         if is_root and not root.objective and inputs is not None:
             root.objective = self._objective_of(inputs)
-        if meaning == "error" and not is_recorded(error, entry):
-            # A graph raises the timeout of its node.
-            attempts = (one for one in list(root.state.attempts.values()) if one.parent is entry)
-            record_failure(next(attempts, entry), error, is_root=is_root)
+        if meaning == "error" and not _is_recorded(error, entry):
+            _record_failure(entry, error, is_root=is_root)
         if is_root:
             self._fail_root(entry, error, meaning)
         elif meaning == "cancelled":
             root.state.final_message = None
+
+    def _pass_on_interrupt(self, entry: OpenRun, error: BaseException) -> None:
+        human = entry.root.human
+        human.question = question_in(error) or human.question
+        if entry.parent is not None:
+            entry.parent.is_interrupted = True
+
+    def _fail_root(self, entry: OpenRun, error: BaseException, meaning: Meaning) -> None:
+        """End a root run that raised, or whose caller left its stream."""
+        root = entry.root
+        if meaning == "interrupt" or (meaning == "cancelled" and entry.has_paused):
+            self._pause_root(entry)
+        elif meaning == "error":
+            self._end_with_error(root, error)
+        elif meaning == "cancelled" and not self._has_answered(root):
+            self._end_root(root, "cancelled")
+        else:  # left after its answer, or handed over
+            output = root.state.final_message if meaning == "cancelled" else None
+            self._finish_root(root, output)
 
     # ---------------------------------------------------------------- calls
 
@@ -160,7 +162,6 @@ class Recorder(RootRuns):
             root.state.last_call = call
         root.state.is_interrupted = False
         root.timeline.add("start", call)
-        entry.note_call_inside()
         return call
 
     def _end_call(self, run_id: UUID) -> tuple[OpenRun, Call] | None:
@@ -176,7 +177,7 @@ class Recorder(RootRuns):
         if entry is None:
             return
         root = entry.root
-        if may_be_answered(root):
+        if root.requested_calls.may_be_answered:
             record_answers_in_input(root, messages)
         call = self._begin_call(entry, "model", start)
         # Attempts of one call have one parent, or one LangGraph task, and one input.
@@ -224,7 +225,6 @@ class Recorder(RootRuns):
                 call.text, root.state.final_message = root.read(clip, text), text
             elif not record_model_answer(root, call, message):
                 root.state.final_message = message
-            root.claims.last_answer = message, info
         finally:
             if entry.parent is None:
                 self._finish_root(root, message if message is not None else text)
@@ -235,10 +235,7 @@ class Recorder(RootRuns):
         if entry is None:
             return
         root, call = entry.root, self._begin_call(entry, "tool", start)
-        if call.name == _UNKNOWN_TOOL and root.state.last_action[0]:
-            call.name, inputs = root.state.last_action
-            call.has_failed = True  # whatever it returns
-        call.input = root.read_input(inputs)
+        call.input = root.read(as_input, inputs)
         if "mcp" in start.metadata or "mcp_server" in start.metadata:
             call.mcp_server = mcp_server_in(start.metadata) or None
         if isinstance(tool_call_id, str) and tool_call_id:
@@ -258,11 +255,12 @@ class Recorder(RootRuns):
         entry, call = ended_call
         root = entry.root
         try:
-            root.requested_calls.take(attribute(output, "tool_call_id"))
+            root.requested_calls.take(member(output, "tool_call_id"))
             root.requested_calls.answer(call.tool_call_id)
             answer = answer_to_call(output, call.tool_call_id) if call.kind == "tool" else output
-            status = attribute(answer, "status")
-            call.has_failed = call.has_failed or (type(status) is str and status == "error")
+            status = member(answer, "status")
+            is_error = type(status) is str and status == "error"
+            call.has_failed = is_error or call.name == _UNKNOWN_TOOL
             _mark_end(entry, call, root.read(gist, answer))
         finally:
             if entry.parent is None:
@@ -306,7 +304,7 @@ class Recorder(RootRuns):
             call.has_failed = True
             text = root.read(error_text, error)
             failure = root.state.last_failure
-            if failure is not None and is_recorded(error, entry):
+            if failure is not None and _is_recorded(error, entry):
                 failure.is_void = True  # the same failure, of a chain inside this call
                 root.state.last_failure = None
             root.note_error(error)
@@ -319,36 +317,6 @@ class Recorder(RootRuns):
             self._pass_on_interrupt(entry, error)
         if entry.parent is None:
             self._fail_root(entry, error, meaning)
-
-    def call_retried(self, run_id: UUID, attempt: int, error: BaseException | None) -> None:
-        """Record that a model or tool tries again inside one run.
-
-        Args:
-            run_id: The id of the run.
-            attempt: The attempts made so far.
-            error: Why the last one failed, if known.
-        """
-        entry = self._open.get(run_id)
-        if entry is None or entry.call is None:
-            return
-        entry.call.retries = max(entry.call.retries, attempt)
-        if error is not None:
-            entry.root.room_chars += text_size(entry.call.error)  # the new text replaces it
-            entry.call.error = entry.root.read(error_text, error)
-
-    # ---------------------------------------------------------------- classic agents
-
-    def agent_acted(self, run_id: UUID, tool: object, tool_input: object) -> None:
-        """Record the tool that a classic agent chose; there may be no such tool."""
-        entry = self._open.get(run_id)
-        if entry is not None:
-            entry.root.state.last_action = (short_name(tool), tool_input)
-
-    def agent_finished(self, run_id: UUID, values: object) -> None:
-        """Record the final values of a classic agent, which a streamed one does not return."""
-        entry = self._open.get(run_id)
-        if entry is not None and entry.parent is None:
-            entry.root.state.agent_answer = answer_in(values, self._raw_text_chars) or ""
 
 
 def _note_namespace(root: RunRecord, metadata: Mapping[str, Any]) -> None:
@@ -365,17 +333,33 @@ def _note_namespace(root: RunRecord, metadata: Mapping[str, Any]) -> None:
         inner.append({name: metadata.get(name) for name in names})
 
 
-def _inner_chain_ended(entry: OpenRun, outputs: object) -> None:
-    root, state = entry.root, entry.root.state
-    if entry.is_interrupted:  # unless something begins next, the root pauses as well
-        state.is_interrupted = True
-        note_pause(entry)
-        state.waiting_model = state.last_call
-    is_limit = entry.name.startswith(_LIMIT_NODES)
-    if is_limit and type(outputs) is dict and outputs.get("jump_to") == "end":
-        root.claims.has_reached_limit = True
-    if may_be_answered(root):
-        record_answers(root, outputs)
+def _is_recorded(error: BaseException, entry: OpenRun) -> bool:
+    """Return whether an error of a run, or a cause of it, is recorded already, below the run."""
+    # Only errors since the run began: an earlier exception, now freed, may have had the same id.
+    return stems_from(error, entry.root.state.error_ids[entry.errors_before :])
+
+
+def _record_failure(entry: OpenRun, error: BaseException, *, is_root: bool) -> None:
+    """Record that a chain raised an error of its own, not that of a call below it.
+
+    Args:
+        entry: The chain.
+        error: What it raised.
+        is_root: Whether the chain is the root run.
+    """
+    root = entry.root
+    # The chain failed before the tool calls that the model requested last could run.
+    for request in root.requested_calls.of_model(root.state.last_call):
+        root.requested_calls.take(request.call_id)
+        begin_requested(root, request)
+    # All attempts of a LangGraph node have one task; those of other chains have one parent.
+    call = Call("chain", "", ("chain", entry.task or (entry.place, entry.name)))
+    call.has_failed = True
+    # There is always room for the error that ends the run: it is the run's result.
+    call.error = error_text(error, root.raw_text_chars) if is_root else root.read(error_text, error)
+    root.timeline.add("error", call)
+    root.state.last_failure = call
+    root.note_error(error)
 
 
 def _mark_end(entry: OpenRun, call: Call, text: Any) -> None:

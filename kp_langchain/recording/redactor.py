@@ -10,20 +10,20 @@ import json
 import re
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from ahocorasick_rs import AhoCorasick, MatchKind
 
 from kp_langchain._forksafe import ForkSafeLock
 from kp_langchain._logging import describe_error, warn_once
-from kp_langchain.recording.bounds import MARGIN_CHARS
-from kp_langchain.recording.safe_reads import clean, clip
+from kp_langchain.recording.bounds import MARGIN_CHARS, clean, clip
 from kp_langchain.recording.values import plain, text_size
 from kp_langchain.redaction import open_session
 
 if TYPE_CHECKING:
     from kp_langchain.recording.bounds import Counters
-    from kp_langchain.recording.human import Exchange
+    from kp_langchain.recording.pauses import Exchange
     from kp_langchain.redaction.custom_rules import Rules
     from kp_langchain.redaction.repeated import Secrets
     from kp_langchain.redaction.secret_search import Named
@@ -87,6 +87,9 @@ class Redactor:
         self._session = open_session(rules=rules, redactor=hook)
         # Texts recur: the name of a tool with each call, the last thought as the answer.
         self._redacted_texts: dict[tuple[str, str, bool], str] = {}
+        # What `learn` was given, with its `clean_json`, if nothing in it is sensitive; by the id of
+        # the part, and the level.
+        self._harmless_parts: dict[tuple[int, str], tuple[Any, Any]] = {}
         self.has_failed = False
         self._is_out_of_order = False
 
@@ -107,7 +110,11 @@ class Redactor:
         try:
             for question, answer, is_step in exchanges:
                 self._session.learn_answer(clean(question), clean(answer), is_step=is_step)
-            self._session.learn([clean_json(part) for part in parts if part], level)
+            given = [part for part in parts if part]
+            cleaned = [clean_json(part) for part in given]
+            if self._session.learn(cleaned, level) and self._hook is None:
+                pairs = zip(given, cleaned, strict=True)
+                self._harmless_parts = {(id(pair[0]), level): pair for pair in pairs}
         except BaseException as error:  # noqa: BLE001 - what was not learned would be left
             self.fail(describe_error(error))
         if self.secrets.is_full:
@@ -131,6 +138,9 @@ class Redactor:
     def _redact(self, value: Any, level: str, *, is_name: bool = False) -> Any:
         if self._is_out_of_order:
             return UNREDACTABLE
+        pair = self._harmless_parts.get((id(value), level))
+        if pair is not None and not self.secrets:
+            return pair[1]
         try:
             clean_value, counts = self._session.redact(clean_json(value), level, is_name=is_name)
         except BaseException as error:  # noqa: BLE001 - the payload is dropped, not kept
@@ -201,8 +211,8 @@ class Redactor:
 
 # ------------------------------------------------------------------ secrets of earlier runs
 
-_MOST_KNOWN = 1000  # conversations, and runs
-_MOST_SECRET_CHARS = 1_000_000  # of all conversations, and of all runs
+_MOST_KNOWN = 2000  # conversations and runs
+_MOST_SECRET_CHARS = 2_000_000
 
 Key = tuple[str, ...]
 """What identifies a conversation or a run, such as "thread", its id and its namespace."""
@@ -255,21 +265,17 @@ class LiveSecrets:
                 self._chars -= sum(map(len, oldest))
 
 
-SECRETS_OF_CONVERSATIONS: Final = LiveSecrets()
-SECRETS_OF_RUNS: Final = LiveSecrets()
+KNOWN_SECRETS: Final = LiveSecrets()
 
 
 # ------------------------------------------------------------------ quotes of examples
 
 # Shorter parts of examples, such as `Answer: yes`, may well be the run's own.
-_SHORTEST_QUOTE_CHARS = 24
+_SHORTEST_QUOTE_CHARS = 22
 _MOST_LINES, _MOST_CHARS = 1000, 100_000
-_FRAME = "<<<"  # how the lines around an example begin
 _LABEL = re.compile(r"(?:Task|Answer):\s*|\d{1,9}\.\s+")
-_ENDING = re.compile(r"(.*) -> (?:ok|error|no result)\b.*")
-# Where a quote stood within another one, removing it makes the outer one whole.
-_MOST_ROUNDS = 8
-_FEWEST_LINES_OF_ANSWER = 2
+_ENDING = re.compile(r" -> (?:ok|error|no result)\b.*")
+_CUT = "\x00"  # stands for a quote until the lines that it leaves empty are gone
 
 
 class Quotes:
@@ -285,114 +291,35 @@ class Quotes:
     """
 
     def __init__(self, examples: Iterable[str]) -> None:
-        lines = list(_lines(examples))
-        patterns: dict[str, str] = {}  # with the line that one is as a whole, else ""
-        for line in lines:
-            for form in _forms(line):
-                for pattern in _escaped(form):
-                    patterns.setdefault(pattern, "")
-            if len(line) >= _SHORTEST_QUOTE_CHARS:
-                patterns |= dict.fromkeys(_escaped(line), line)
-        self._whole_lines = list(patterns.values())
-        self._automaton = AhoCorasick(patterns, matchkind=MatchKind.LeftmostLongest)
-        self._short_frames = {
-            line for line in lines if line.startswith(_FRAME) and len(line) < _SHORTEST_QUOTE_CHARS
-        }
+        lines = clean("\n".join(examples)[:_MOST_CHARS]).splitlines()[:_MOST_LINES]
+        forms = {form for line in lines for form in _forms(line.strip())}
+        long_enough = sorted(one for one in forms if len(one) >= _SHORTEST_QUOTE_CHARS)
+        self._automaton = AhoCorasick(long_enough, matchkind=MatchKind.LeftmostLongest)
 
     def without(self, text: str) -> str:
-        """Return `text` without what it quotes, and without the lines that this leaves empty.
-
-        Everything else stays as it is. A text that quotes nothing is returned itself.
-        """
-        for _ in range(_MOST_ROUNDS):
-            rest, _ = self._cut(text)
-            if len(rest) == len(text):
-                break
-            text = rest
-        return text
-
-    def without_in_answer(self, answer: str) -> str:
-        """Return a run's answer without examples that it repeats; never an empty text for one.
-
-        The answer to a like task may be the same, so fewer than two whole lines of examples are no
-        quote, and neither is anything in an answer that would have nothing else.
-        """
-        _, quoted_lines = self._cut(answer)
-        if len(quoted_lines) < _FEWEST_LINES_OF_ANSWER:
-            return answer
-        rest = self.without(answer)
-        return rest if rest.strip() else answer
-
-    def _cut(self, text: str) -> tuple[str, set[str]]:
-        """Return a text without the quotes in it, and which lines of examples it quotes whole."""
+        """Return `text` without what it quotes, and without the lines that this leaves empty."""
         # The search takes no lone surrogates. What replaces them has the same length.
         matches = self._automaton.find_matches_as_indexes(clean(text))
-        quoted_lines = {self._whole_lines[pattern] for pattern, _, _ in matches} - {""}
-        if not matches and not (self._short_frames and _FRAME in text):
-            return text, quoted_lines
-        kept: list[str] = []
-        line_end, position = 0, 0
-        for line in text.splitlines(keepends=True):
-            line_start, line_end = line_end, line_end + len(line)
-            first = position
-            while position < len(matches) and matches[position][1] < line_end:
-                position += 1
-            if position > first:
-                kept.append(_without_spans(line, line_start, matches[first:position]))
-            elif (stripped := line.strip()) in self._short_frames:
-                quoted_lines.add(stripped)
-            else:
-                kept.append(line)
-        return "".join(kept), quoted_lines
-
-
-def _without_spans(line: str, start: int, matches: list[tuple[int, int, int]]) -> str:
-    """Return a line without the matches in it; "" if only space is left.
-
-    Args:
-        line: The line, with its end.
-        start: Its position in the text.
-        matches: Pattern, start and end of each match, by their positions in the text.
-    """
-    parts: list[str] = []
-    at = 0
-    for _, begin, end in matches:
-        parts.append(line[at : begin - start])
-        at = end - start
-    rest = "".join([*parts, line[at:]])
-    return rest if rest.strip() else ""
-
-
-def _lines(examples: Iterable[str]) -> Iterator[str]:
-    """Yield the lines of examples that are read, without space around them."""
-    lines_left, chars_left = _MOST_LINES, _MOST_CHARS
-    for text in examples:
-        lines = clean(text[:chars_left]).splitlines()[:lines_left]
-        lines_left -= len(lines)
-        chars_left -= sum(map(len, lines))
-        yield from filter(None, map(str.strip, lines))
+        if not matches:
+            return text
+        parts: list[str] = []
+        at = 0
+        for _, start, end in matches:
+            parts += (text[at:start], _CUT)
+            at = end
+        lines = "".join([*parts, text[at:]]).splitlines(keepends=True)
+        kept = (line for line in lines if _CUT not in line or line.strip(f"{_CUT} \t\r\n"))
+        return "".join(kept).replace(_CUT, "")
 
 
 def _forms(line: str) -> Iterator[str]:
-    """Yield the parts of an example's line that count as quotes by themselves."""
-    label = _LABEL.match(line)
-    bare = line[label.end() :] if label else line
-    forms = [bare]
-    forms += [call[1] for text in (line, bare) if (call := _ENDING.fullmatch(text))]
-    if len(bare) > 1 and bare[0] == bare[-1] and bare[0] in "\"'":
-        forms += [bare[1:-1], *_read_json(bare).splitlines()]
-    yield from (form for form in map(str.strip, forms) if len(form) >= _SHORTEST_QUOTE_CHARS)
-
-
-def _read_json(text: str) -> str:
-    """Return the content of a JSON string; "" for anything else."""
-    try:
-        return clean(str(json.loads(text)))
-    except ValueError:
-        return ""
-
-
-def _escaped(text: str) -> set[str]:
-    """Return a text in the forms that it has by itself and inside JSON strings."""
-    escaped = (json.dumps(text, ensure_ascii=ascii_only)[1:-1] for ascii_only in (True, False))
-    return {text, *escaped}
+    """Yield an example's line and its parts, by themselves and as they stand in JSON strings."""
+    bare = _LABEL.sub("", line, count=1) if _LABEL.match(line) else line
+    parts = {line, bare, _ENDING.sub("", line), _ENDING.sub("", bare), bare.strip("\"'")}
+    for part in parts:
+        yield part
+        for ascii_only in (True, False):
+            yield json.dumps(part, ensure_ascii=ascii_only)[1:-1]
+    if bare.startswith('"'):
+        with suppress(ValueError):
+            yield from clean(str(json.loads(bare))).splitlines()

@@ -1,33 +1,48 @@
-"""What is recorded of one root run."""
+"""What is recorded of one root run, and its redacted form while the run is paused.
+
+A paused run keeps the timeline of its calls and not steps: whether an error recovered, and which
+attempts belong to one call, is known only when the run has ended.
+"""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import InitVar, dataclass, field
+from dataclasses import InitVar, dataclass, field, fields
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 from uuid import UUID
 
-from kp_langchain.recording.answers import answer_in
-from kp_langchain.recording.bounds import RecordOwner
-from kp_langchain.recording.calls import Call, RequestedCalls, Timeline
-from kp_langchain.recording.human import Exchange, HumanInput, exchange_by_tool
-from kp_langchain.recording.langchain_context import Start, metadata_text, thread_id_in
-from kp_langchain.recording.redactor import Quotes
-from kp_langchain.recording.safe_reads import (
+from kp_langchain._logging import describe_error, warn_once
+from kp_langchain.gate.run import ShownTrace
+from kp_langchain.recording.bounds import (
     NAME_CHARS,
-    attribute,
+    RecordOwner,
     clip,
     join_texts,
+    member,
     short_name,
+    type_name,
 )
-from kp_langchain.recording.values import as_input, flat_size, gist_text, text_size
-from kp_langchain.verdict import NOTE_READ_CHARS
+from kp_langchain.recording.calls import Call, RequestedCall, RequestedCalls, Timeline
+from kp_langchain.recording.langchain_context import Start, metadata_text, thread_id_in
+from kp_langchain.recording.pauses import (
+    Exchange,
+    HumanInput,
+    exchange_by_tool,
+    name_answers,
+    note_rejections,
+)
+from kp_langchain.recording.redactor import Quotes
+from kp_langchain.recording.values import as_input, gist_text, text_size
+from kp_langchain.run_keys import RunKeys
+from kp_langchain.verdict import NOTE_READ_CHARS, Verdict
 
 if TYPE_CHECKING:
-    from kp_langchain.gate.run import ExternalTrace, ShownTrace
-    from kp_langchain.run_keys import RunKeys
+    from kp_langchain.gate.run import ExternalTrace
+    from kp_langchain.recording.calls import Mark
+    from kp_langchain.recording.pauses import HandlerPauses
+    from kp_langchain.recording.redactor import Redactor
 
 Ending = Literal["finished", "failed", "cancelled", "paused"]
 _Text = TypeVar("_Text")
@@ -45,15 +60,9 @@ class OpenState:
         open_runs: Its runs that have not ended, each an `OpenRun`.
         last_call: The call that began last.
         last_failure: The error of a chain, as long as nothing has begun after it.
-        last_action: The tool that a classic agent chose last, and its input.
         final_message: What the model answered last, if that asks for no tool; None if a model was
             asked, or anything was cancelled, since then.
-        agent_answer: The answer of a classic agent, which a streamed one does not return.
-        attempts: The latest attempts of LangGraph's nodes that have neither returned nor raised an
-            error, each an `OpenRun`, by their tasks; cancelled ones stay.
         error_ids: The ids of the exceptions that are recorded already.
-        new_input_threads: The threads in which new input was given, so that a paused run in one
-            of them is abandoned.
         is_interrupted: Whether a graph inside it has paused, and nothing has begun since.
         waiting_model: The model that was called last when a graph inside it paused that has not
             been resumed: its tool calls wait for an approval.
@@ -64,12 +73,8 @@ class OpenState:
     open_runs: set[Any] = field(default_factory=set)
     last_call: Call | None = None
     last_failure: Call | None = None
-    last_action: tuple[str, object] = ("", None)
     final_message: object = None
-    agent_answer: Any = ""
-    attempts: dict[str, Any] = field(default_factory=dict)
     error_ids: list[int] = field(default_factory=list)
-    new_input_threads: set[str] = field(default_factory=set)
     is_interrupted: bool = False
     waiting_model: Call | None = None
     is_over: bool = False
@@ -83,29 +88,11 @@ class Claims:
         output: What the root run returned, by reference, if the recorder keeps that.
         confidence: The confidence that its structured output states, 0 to 1.
         has_structured_answer: Whether it returned a structure that the agent had checked.
-        has_reached_limit: Whether a limit of steps or calls ended it.
-        last_answer: The message that a model answered last, and LangChain's `generation_info`.
     """
 
     output: object = None
     confidence: float | None = None
     has_structured_answer: bool = False
-    has_reached_limit: bool = False
-    last_answer: tuple[object, Mapping[str, Any] | None] = (None, None)
-
-
-@dataclass(slots=True, eq=False)
-class Resumption:
-    """The pause that a run continues from.
-
-    Attributes:
-        thread_id: The LangGraph thread in which the run had paused.
-        earlier: What it recorded before the pause in this process; None if it did not, or if
-            another process may have continued it since.
-    """
-
-    thread_id: str
-    earlier: RunRecord | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +131,6 @@ class RunRecord:
         objective: The task as its inputs state it.
         fallback_objective: The task as the first model was asked, in case the inputs state none.
         requested_calls: The tool calls that a model asked for and nobody has answered yet.
-        provider_calls: The calls of providers' tools without a result yet, by each of their ids.
         state: What is known of it while it is under way.
         human: What a human was asked and answered.
         claims: What it says of its own outcome.
@@ -153,9 +139,9 @@ class RunRecord:
         answer: The `gist` of its answer, a text after `write_out`; None if it returned nothing.
         verdict: What was said of its outcome while it was under way: a `Verdict`, or the data of
             a `kp.outcome` event.
-        paused_at: When it paused, in UTC; None unless it did.
-        resumption: The pause that it continues from, until it is joined to the earlier part.
-        earlier_part: What is known of its part in another process, once it is joined to that.
+        resumed_thread: The LangGraph thread of the pause that it continues from, until it is joined
+            to the part before that; "" if it continues from none.
+        earlier_part: What is known of the part before a pause, once it is joined to that.
         external_traces: Where other tracers record it, by the name of the tool.
         searches: How often that was looked up.
         shown: The kept traces that it was shown as examples, or held out from, by their ids.
@@ -181,7 +167,6 @@ class RunRecord:
     objective: str = ""
     fallback_objective: str = ""
     requested_calls: RequestedCalls = field(default_factory=RequestedCalls)
-    provider_calls: dict[str, Call] = field(default_factory=dict)
     state: OpenState = field(init=False)
     human: HumanInput = field(default_factory=HumanInput)
     claims: Claims = field(default_factory=Claims)
@@ -189,8 +174,7 @@ class RunRecord:
     error: str = ""
     answer: Any = None
     verdict: Any = None
-    paused_at: datetime | None = None
-    resumption: Resumption | None = None
+    resumed_thread: str = ""
     earlier_part: EarlierPart | None = None
     external_traces: dict[str, ExternalTrace] = field(default_factory=dict)
     searches: int = 0
@@ -219,22 +203,15 @@ class RunRecord:
             reader: Reads a value within a number of characters, such as `gist`.
             value: The user's value.
         """
-        if self.room_chars > 0:
-            text = reader(value, self.raw_text_chars)
-        else:
-            text = reader(value, 0)
-            self.dropped_texts += bool(text)
+        has_room = self.room_chars > 0
+        try:
+            text = reader(value, self.raw_text_chars if has_room else 0)
+        except Exception:  # noqa: BLE001 - the user's own value may do anything
+            text = type_name(value)  # type: ignore[assignment]
+        self.dropped_texts += bool(text) and not has_room
         size = len(text) if isinstance(text, str) else text_size(text)
         self.room_chars -= min(size, self.owner.bounds.text_chars)
         return text
-
-    def read_input(self, inputs: object) -> dict[str, Any]:
-        """Return a tool's input, read within what there is room for."""
-        size = flat_size(inputs)
-        if size is None or size >= min(self.room_chars, self.raw_text_chars):
-            return self.read(as_input, inputs)
-        self.room_chars -= min(size, self.owner.bounds.text_chars)
-        return dict(inputs)  # type: ignore[call-overload, no-any-return]
 
     def note_error(self, error: BaseException) -> None:
         """Remember a recorded exception, so that it is not recorded again when it propagates."""
@@ -246,7 +223,7 @@ class RunRecord:
         yield from (self.objective, self.fallback_objective, self.name, self.error)
         yield from (self.human.question, self.answer)
         verdict = self.verdict
-        note = verdict.get("note") if isinstance(verdict, dict) else attribute(verdict, "note")
+        note = verdict.get("note") if isinstance(verdict, dict) else member(verdict, "note")
         if isinstance(note, str):
             yield clip(note, NOTE_READ_CHARS)
         for call in self.timeline.calls():
@@ -293,84 +270,193 @@ class RunRecord:
     def drop_quotes(self) -> None:
         """Drop what model and retriever only repeat of the examples that the run was shown.
 
-        The texts of examples are not stored with a paused run. Where another process continues it,
-        what it then quotes of the examples from before the pause stays.
+        The answer stays as it is: that to a like task may be the same. The texts of examples are
+        not stored with a paused run, so what it quotes of them when it is resumed stays.
         """
         if not self.examples:
             return
-        quotes = Quotes(self.examples)
-        calls = self.timeline.calls()
-        answer, answering = self.answer, None
-        if isinstance(answer, str) and quotes.without(answer) != answer:
-            self.answer = quotes.without_in_answer(answer)
-            models = (call for call in reversed(calls) if call.kind == "model")
-            answering = next((call for call in models if answer in call.text), None)
+        quotes, calls = Quotes(self.examples), self.timeline.calls()
+        answer = self.answer if isinstance(self.answer, str) else ""
+        models = (call for call in reversed(calls) if call.kind == "model")
+        answering = next((call for call in models if answer and answer in call.text), None)
         for call in calls:
-            if call is answering:  # its thought keeps what the answer keeps
+            if call is answering:
                 before, _, after = call.text.rpartition(answer)
-                call.text = f"{quotes.without(before)}{self.answer}{quotes.without(after)}"
+                call.text = f"{quotes.without(before)}{answer}{quotes.without(after)}"
             elif call.kind == "model" or call.returns_examples:
                 call.text = quotes.without(call.text)
 
-    @property
-    def has_answered(self) -> bool:
-        """Whether the model has answered and nothing is under way: it needs no further event."""
-        return not (self.requested_calls or self.state.open_runs) and bool(
-            answer_in(self.state.final_message, self.raw_text_chars)
-        )
-
-    @property
-    def is_awaiting_first_half(self) -> bool:
-        """Whether only the store may have what this run recorded before it paused."""
-        if self.resumption is None:
-            return False
-        earlier = self.resumption.earlier
-        return earlier is None or earlier.is_awaiting_first_half
-
-    def resume(self, thread_id: str, earlier: RunRecord | None) -> None:
-        """Note that this run continues from a pause; `prepend` follows when it has ended.
-
-        Args:
-            thread_id: The LangGraph thread of the pause.
-            earlier: What was recorded before it in this process, if it was.
-        """
-        if self.resumption is not None:  # a second graph inside one run
-            if earlier is not None:
-                self.prepend(earlier)
-            return
-        self.resumption = Resumption(thread_id, earlier)
-        if earlier is not None:
-            self._take_over_open_calls(earlier)
-            self.requested_calls.wait()
-            self.room_chars -= self.owner.bounds.run_chars - earlier.room_chars
-
     def prepend(self, earlier: RunRecord) -> None:
-        """Put what a paused run recorded before it paused in front of this record.
+        """Put what was recorded before a pause in front of this record.
 
         The task, the name and the start are those of the earlier part; what was reported later,
         such as a verdict or a domain, prevails.
         """
-        self.human.note_answered(earlier.human)
-        self.human.note(earlier.human.exchanges)
+        self.human.note_answered(earlier.human.question)
         self.objective = earlier.objective or self.objective
         self.fallback_objective = earlier.fallback_objective or self.fallback_objective
         self.name = earlier.name or self.name
         self.started_at = earlier.started_at
-        self.is_langgraph = self.is_langgraph or earlier.is_langgraph
         self.domain = self.domain or earlier.domain
         self.verdict = self.verdict or earlier.verdict
         self.dropped_texts += earlier.dropped_texts
-        # After `resume`, too: meanwhile the store may have added to what `earlier` knows.
-        self._take_over_open_calls(earlier)
-        self.metadata = {**earlier.metadata, **self.metadata}
-        self.tags = earlier.tags if not self.tags else self.tags
-        self.earlier_part = self.earlier_part or earlier.earlier_part
+        self.requested_calls.add_earlier(earlier.requested_calls)
+        self.earlier_part = earlier.earlier_part
         self.shown = {**earlier.shown, **self.shown}
-        self.examples = [*earlier.examples, *self.examples]
-        self.inner_namespaces = [*earlier.inner_namespaces, *self.inner_namespaces]
         self.timeline = self.timeline.joined_to(earlier.timeline)
 
-    def _take_over_open_calls(self, earlier: RunRecord) -> None:
-        self.requested_calls.add_earlier(earlier.requested_calls)
-        self.provider_calls = {**earlier.provider_calls, **self.provider_calls}
-        earlier.provider_calls = {}
+
+# ------------------------------------------------------------------ while it is paused
+
+# Fields of a call that are not stored, or not as they are.
+_NOT_STORED = ("kind", "key", "tool_call_id", "started_s", "returns_examples")
+_CALL_FIELDS = tuple(one.name for one in fields(Call) if one.name not in _NOT_STORED)
+_NAMES = ("name", "mcp_server")
+
+
+def paused_body(
+    record: RunRecord, redaction: Redactor, level: str, *, domain: str, verdict: Verdict | None
+) -> dict[str, Any]:
+    """Return what a paused run recorded as JSON-like values, with every text redacted.
+
+    Args:
+        record: The run, its structures written out as text; what else is known of it is its
+            `earlier_part`.
+        redaction: Redacts the run.
+        level: The privacy level of the run's domain.
+        domain: The domain that the run's metadata name, redacted; "" if they name none.
+        verdict: What was said of its outcome while it was under way, redacted.
+    """
+    calls: dict[Call, int] = {}  # those that are stored, numbered in order
+    for call in record.timeline.calls():
+        if not call.is_void or call.tool_call_id is not None:  # that is made again, in its place
+            calls[call] = len(calls)
+    keys: dict[object, int] = {}
+    earlier_part = record.earlier_part or EarlierPart()
+    body = {
+        "run_id": str(record.run_id),
+        "name": redaction.name(record.name, level),
+        "started_at": record.started_at.isoformat(),
+        "domain": domain,
+        "objective": redaction.task(record.objective, level),
+        "fallback_objective": redaction.task(record.fallback_objective, level),
+        "question": redaction.text(record.human.question, level),
+        "dropped_steps": record.timeline.dropped,
+        "dropped_texts": record.dropped_texts,
+        "requested": _requests_body(record, calls, redaction, level),
+        "calls": [
+            _call_body(call, keys.setdefault(call.key, len(keys)), redaction, level)
+            for call in calls
+        ],
+        "marks": [(mark, calls[call]) for mark, call in record.timeline if call in calls],
+        "reported": verdict and verdict.to_list(),
+        "keys": earlier_part.keys and earlier_part.keys.to_dict(),
+        "task": earlier_part.task,
+        "shown": [one.to_list() for one in record.shown.values()],
+    }
+    # Last, because only now everything has been redacted, or has failed to be.
+    return body | {"withheld": earlier_part.withheld or redaction.has_failed}
+
+
+def _requests_body(
+    record: RunRecord, calls: Mapping[Call, int], redaction: Redactor, level: str
+) -> list[list[Any]]:
+    limit = record.owner.bounds.text_chars
+    return [
+        [
+            request.call_id,
+            redaction.name(request.name, level),
+            redaction.mapping(as_input(request.arguments, limit), level),
+            None if request.model is None else calls.get(request.model),
+        ]
+        for request in record.requested_calls.decisions
+        if redaction.text(request.call_id, level) == request.call_id
+    ]
+
+
+def _call_body(call: Call, key_number: int, redaction: Redactor, level: str) -> dict[str, Any]:
+    body: dict[str, Any] = {"kind": call.kind, "key": key_number, "tool_call_id": None}
+    for name in _CALL_FIELDS:
+        value = getattr(call, name)
+        if isinstance(value, Mapping):
+            value = redaction.mapping(value, level)
+        elif isinstance(value, str) and name in _NAMES:
+            value = redaction.name(value, level)
+        elif isinstance(value, str):
+            value = redaction.text(redaction.secrets.clean_answer(value, is_step=True), level)
+        body[name] = value
+    call_id = call.tool_call_id
+    if call_id is not None and redaction.text(call_id, level) == call_id:
+        body["tool_call_id"] = call_id
+    return body
+
+
+def paused_record(body: Mapping[str, Any], owner: RecordOwner) -> RunRecord:
+    """Return the record of a paused run from what `paused_body` returned.
+
+    Args:
+        body: What it recorded, as it was stored.
+        owner: The owner of the run that resumes it.
+
+    Raises:
+        ValueError, TypeError, LookupError, AttributeError: The body is malformed.
+    """
+    record = RunRecord(owner, Start(UUID(body["run_id"]), None, body["name"]))
+    record.started_at = datetime.fromisoformat(body["started_at"]).astimezone(UTC)
+    record.domain = body["domain"]
+    record.objective = body["objective"]
+    record.fallback_objective = body["fallback_objective"]
+    record.human.question = body["question"]
+    calls = [_call(call, record.run_id) for call in body["calls"]]
+    for call_id, name, arguments, of_model in body["requested"]:
+        model = None if of_model is None else calls[of_model]
+        record.requested_calls.add(RequestedCall(call_id, name, arguments, model))
+    for mark, at in body["marks"]:
+        record.timeline.add(cast("Mark", mark), calls[at])
+    record.timeline.dropped += body["dropped_steps"]
+    record.dropped_texts = body["dropped_texts"]
+    verdict, keys = body["reported"], body["keys"]
+    record.verdict = verdict and Verdict.from_list(verdict)
+    record.shown = {one.trace_id: one for one in map(ShownTrace.from_list, body["shown"])}
+    record.earlier_part = EarlierPart(
+        keys and RunKeys.from_dict(keys), body["task"], body["withheld"]
+    )
+    return record
+
+
+def _call(body: Mapping[str, Any], run_id: UUID) -> Call:
+    call_id = body["tool_call_id"]
+    # All attempts of one call have one key; those after the pause are known by the call's id alone.
+    key = ("tool", call_id) if call_id else ("paused", run_id, body["key"])
+    stored = {name: body[name] for name in _CALL_FIELDS}
+    return Call(kind=body["kind"], key=key, tool_call_id=call_id, **stored)
+
+
+def join_paused(record: RunRecord, paused_runs: HandlerPauses) -> None:
+    """Put what a resumed run recorded before its pause in front of the rest.
+
+    Args:
+        record: The run; changed.
+        paused_runs: Where it waits.
+    """
+    thread_id, record.resumed_thread = record.resumed_thread, ""
+    if not thread_id:
+        return
+    body = paused_runs.claim(thread_id) if record.is_langgraph else None
+    earlier = None
+    try:
+        earlier = None if body is None else paused_record(body, record.owner)
+    except (ValueError, TypeError, LookupError, AttributeError) as error:
+        warn_once(
+            "paused",
+            "what a paused run of another process recorded cannot be read (%s) and is dropped",
+            describe_error(error),
+        )
+    name_answers(
+        record.timeline.calls(),
+        RequestedCalls() if earlier is None else earlier.requested_calls,
+    )
+    if earlier is not None:
+        record.prepend(earlier)
+        record.owner.counters.add("continued")
+    note_rejections(record.timeline.calls())

@@ -1,6 +1,6 @@
-"""`StoreWriter`: writes what an engine has for its store, and holds what the store cannot take.
+"""What goes through an engine into its store: runs, verdicts, paused runs; `StoreWriter` writes it.
 
-While the store cannot be written, what is to be written waits in one bounded queue.
+While the store cannot be written, what is to be written waits in one bounded queue, in its order.
 """
 
 from __future__ import annotations
@@ -8,49 +8,212 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kp_langchain._logging import describe_error, warn_once
-from kp_langchain.recording.work import Work
-from kp_langchain.recording.worker import MAX_BATCH
+from kp_langchain.errors import UnknownRunError
 from kp_langchain.store.jobs import LEASE_S
-from kp_langchain.store.journal import can_be_written
+from kp_langchain.store.verdicts import judge_stored
 
 if TYPE_CHECKING:
-    from kp_langchain.gate.run import Run
-    from kp_langchain.gate.scored_trace import ScoredTrace
-    from kp_langchain.recording.work import Write
+    from kp_langchain.gate.run import Run, ScoredTrace
+    from kp_langchain.recording.handler_context import HandlerContext
+    from kp_langchain.recording.run_builder import AskOutcome
+    from kp_langchain.recording.run_record import RunRecord
+    from kp_langchain.recording.user_calls import Lane
     from kp_langchain.store import TraceStore
-    from kp_langchain.store.backoff import Backoff
+    from kp_langchain.store.jobs import Backoff
+    from kp_langchain.verdict import Verdict
 
 log = logging.getLogger("kp_langchain")
 
-MOST_FAILURES = 2
-"""So many writes in a row fail because of the store; one fails perhaps because of itself."""
+MAX_BATCH = 32
+"""The most messages of one step of an engine, and the most runs of one transaction."""
+
+
+class Item:
+    """Something that goes through an engine in its turn.
+
+    Attributes:
+        context: The handler that it comes from.
+        number: Its place in the order in which things came.
+        what: What it is, such as `a verdict`.
+    """
+
+    context: HandlerContext
+    number: int
+    what: str
+
+    @property
+    def lane(self) -> Lane | None:
+        """Where `build` is called, if that may take its time."""
+        return None
+
+    def build(self) -> bool:
+        """Make what is to be written; return False if there is nothing."""
+        return True
+
+    def write(self, _: TraceStore) -> list[ScoredTrace]:
+        """Write it, and return the runs that it changed; called on the engine's thread.
+
+        Raises:
+            StoreError: The store cannot be written; it is tried again.
+        """
+        return []
+
+
+@dataclass(slots=True, eq=False)
+class Work(Item):
+    """A run on its way through the engine.
+
+    Attributes:
+        context: The handler that recorded it.
+        record: What it recorded; None for a run of another process.
+        run: The same, redacted.
+        ask_outcome: The outcome function, with the run that it is to judge.
+        scored: The run once it is judged.
+        is_recorded: Whether it is in the store, not judged yet.
+        is_announced: Whether it was announced, as one that is not in the store.
+    """
+
+    context: HandlerContext
+    record: RunRecord | None = None
+    run: Run | None = None
+    ask_outcome: AskOutcome | None = None
+    scored: ScoredTrace | None = None
+    is_recorded: bool = False
+    is_announced: bool = False
+    number: int = 0
+    what: str = "a run"
+
+    @property
+    def is_unwritten(self) -> bool:
+        """Whether it is nowhere but in this process."""
+        has_begun = self.record is not None or self.run is not None
+        return has_begun and self.scored is None and not self.is_recorded
+
+    @property
+    def lane(self) -> Lane | None:
+        """Where `build` is called, if that may take its time."""
+        builder = self.context.builder
+        if self.record is None or not builder.may_wait(self.record):
+            return None
+        return self.context.functions.lane
+
+    def build(self) -> bool:
+        """Make the redacted run; return False if there is none, which is counted."""
+        if self.record is not None:
+            built = self.context.builder.build(self.record)
+            self.record = None
+            if built is None:
+                self.context.counters.add("queued", -1)
+                return False
+            self.run, self.ask_outcome = built
+        return True
+
+
+@dataclass(slots=True, eq=False)
+class VerdictWrite(Item):
+    """A verdict on a run that has ended; it is written behind the run itself.
+
+    Attributes:
+        context: The handler through which it was reported.
+        run: A trace id, a run id, or the beginning of either.
+        verdict: The verdict; its note is redacted by `build`.
+    """
+
+    context: HandlerContext
+    run: str
+    verdict: Verdict
+    number: int = 0
+    what: str = "a verdict"
+
+    @property
+    def lane(self) -> Lane | None:
+        """Behind the run, which may still be on its way; and the redactor may take its time."""
+        context = self.context
+        has_user_code = context.judges_with_user_code or context.builder.redactor is not None
+        return context.functions.lane if has_user_code else None
+
+    def build(self) -> bool:
+        """Redact the note."""
+        self.verdict = self.context.builder.redact_note(self.verdict, self.run)
+        self.context.counters.add("queued_verdicts", -1)
+        return True
+
+    def write(self, store: TraceStore) -> list[ScoredTrace]:
+        """Write it, and return the runs that it changed."""
+        counters, registry = self.context.counters, self.context.builder.registry
+        try:
+            runs = judge_stored(
+                store.database,
+                self.run,
+                self.verdict,
+                registry=registry,
+                jobs_of=lambda runs: store.journal.jobs.score_rows(runs, self.context.tools),
+            )
+        except UnknownRunError as error:
+            counters.add("verdict_errors")
+            warn_once(
+                "verdict",
+                "an outcome was reported of a run that is not known: %s",
+                describe_error(error),
+            )
+            return []
+        counters.add("rescored", len(runs))
+        return runs
+
+
+@dataclass(slots=True, eq=False)
+class PauseWrite(Item):
+    """What a paused run recorded.
+
+    Attributes:
+        context: The handler that recorded it.
+        record: The run.
+        body: What it recorded, redacted by `build`.
+    """
+
+    context: HandlerContext
+    record: RunRecord
+    body: dict[str, Any] | None = None
+    number: int = 0
+    what: str = "what a paused run recorded"
+
+    @property
+    def lane(self) -> Lane | None:
+        """Where `build` is called, if that may take its time."""
+        context = self.context
+        return context.functions.lane if context.builder.may_wait(self.record) else None
+
+    def build(self) -> bool:
+        """Redact it; from now on, a run of this process can resume it."""
+        self.body = self.context.builder.build_paused(self.record)
+        return self.body is not None
+
+    def write(self, _: TraceStore) -> list[ScoredTrace]:
+        """Write it, in place of an earlier one."""
+        if self.body is not None:
+            paused_runs = self.context.builder.paused_runs
+            dropped = paused_runs.write(self.record.thread_id or "", self.body)
+            self.context.counters.add("paused_expired", dropped)
+        return []
 
 
 @dataclass(frozen=True, slots=True)
-class Settled:
-    """What became of judged runs that were to be written.
+class Written:
+    """What became of what was to be written; what could not be is held.
 
     Attributes:
-        written: Those in the store now, each with the same run as it is after a verdict that came
-            before it was judged; None without one.
-        gone: Those that were deleted meanwhile, or judged by another process.
-        left: Those that could not be written.
+        items: What is in the store now, each with the runs that a verdict changed: that verdict,
+            or one that came before its run was judged.
+        gone: Runs that were deleted meanwhile, or judged by another process.
     """
 
-    written: list[tuple[Work, ScoredTrace | None]] = field(default_factory=list)
-    gone: list[Work] = field(default_factory=list)
-    left: list[Work] = field(default_factory=list)
-
-    def add(self, other: Settled) -> None:
-        """Add what became of further runs."""
-        self.written.extend(other.written)
-        self.gone.extend(other.gone)
-        self.left.extend(other.left)
+    items: list[tuple[Item, list[ScoredTrace]]] = field(default_factory=list)
+    gone: list[Item] = field(default_factory=list)
 
 
 class StoreWriter:
@@ -71,8 +234,9 @@ class StoreWriter:
         self._store = store
         self._max_waiting = max_waiting
         self._backoff = backoff
-        self.held: deque[Work | Write] = deque()
+        self.held: deque[Item] = deque()
         self.has_lost = False
+        self._batch_size = MAX_BATCH
         self._renew_at = float("inf")
         self._look_at = 0.0
 
@@ -85,7 +249,11 @@ class StoreWriter:
         try:
             self._store.journal.record([work.run for work in works if work.run is not None])
         except Exception as error:  # noqa: BLE001 - a full disk, a dead server
-            self._note_failure("a run", error)
+            if len(works) > 1:  # perhaps because of only one of them
+                for work in works:
+                    self.record([work])
+            elif not _is_of_content(error):
+                self._note_failure("a run", error)
             return
         for work in works:
             work.is_recorded = True
@@ -102,8 +270,8 @@ class StoreWriter:
             return [], 0
         self._look_at = now + LEASE_S
         try:
-            runs = self._store.journal.take_over()
             expired_pauses = self._store.paused.drop_expired()
+            runs = self._store.journal.take_over()
         except Exception as error:  # noqa: BLE001 - a full disk, a dead server
             log.debug("nothing can be taken over now: %s", describe_error(error))
             return [], 0
@@ -124,136 +292,78 @@ class StoreWriter:
         except Exception as error:  # noqa: BLE001 - another process judges them then
             log.debug("leases cannot be renewed: %s", describe_error(error))
 
-    def settle(self, works: Sequence[Work]) -> Settled:
-        """Write what was decided on runs; hold what the store cannot take."""
-        if self._backoff.is_pausing:
-            settled = Settled(left=list(works))
-        else:
-            settled = self._try_to_settle(
-                works, {tool for work in works for tool in work.context.tools}
-            )
-        for work in settled.left:
-            self._hold(work)
-        return settled
+    # ------------------------------------------------------------------ judged runs, and the rest
 
-    def _try_to_settle(self, works: Sequence[Work], tools: Collection[str]) -> Settled:
-        try:
-            return self._settle_at_once(works, tools)
-        except Exception as error:  # noqa: BLE001 - a full disk, a dead server
-            if len(works) > 1:  # perhaps because of only one of them
-                return self._settle_one_by_one(works, tools)
-            scored = works[0].scored
-            if scored is not None and can_be_written(scored):
-                self._note_failure("a run", error)
-                return Settled(left=list(works))
-            self._drop(works[0], error)
-            return Settled(gone=list(works))
-
-    def _settle_one_by_one(self, works: Sequence[Work], tools: Collection[str]) -> Settled:
-        settled, failures_in_a_row = Settled(), 0
-        for at, work in enumerate(works):
-            one = self._try_to_settle([work], tools)
-            settled.add(one)
-            failures_in_a_row = failures_in_a_row + 1 if one.left else 0
-            if failures_in_a_row == MOST_FAILURES:
-                settled.left.extend(works[at + 1 :])
-                break
-        return settled
-
-    def _settle_at_once(self, works: Sequence[Work], tools: Collection[str]) -> Settled:
-        journal = self._store.journal
-        by_id = {work.scored.trace.id: work for work in works if work.scored is not None}
-        recorded = [work.scored for work in works if work.is_recorded and work.scored is not None]
-        others = [one.scored for one in works if not one.is_recorded and one.scored is not None]
-        written: list[tuple[ScoredTrace, ScoredTrace | None]] = []
-        if recorded:
-            written += journal.settle(recorded, tools)
-        if others:
-            journal.add(others, tools)
-            written += [(one, None) for one in others]
-        self._backoff.note_success()
-        pairs = [(by_id.pop(scored.trace.id), rescored) for scored, rescored in written]
-        return Settled(pairs, gone=list(by_id.values()))
-
-    # ------------------------------------------------------------------ what else is written
-
-    def write(self, writes: Sequence[Write]) -> None:
-        """Write verdicts, pauses and the like, in their order; hold what the store cannot take."""
-        # A verdict may be on a run that is held.
-        is_in_the_way = any(isinstance(item, Work) for item in self.held)
-        failures_in_a_row = MOST_FAILURES if self._backoff.is_pausing or is_in_the_way else 0
-        for write in writes:
-            if failures_in_a_row < MOST_FAILURES and self._try_to_write(write):
-                failures_in_a_row = 0
-            else:
-                failures_in_a_row += 1
-                self._hold(write)
-
-    def _try_to_write(self, write: Write) -> bool:
-        try:
-            write.write(self._store)
-        except Exception as error:  # noqa: BLE001 - a full disk, a dead server
-            self._note_failure(write.what, error)
-            return False
-        self._backoff.note_success()
-        return True
-
-    # ------------------------------------------------------------------ what waits
-
-    def retry(self) -> Settled:
-        """Write what the store could not take before; what fails again goes to the back."""
-        settled, items, failures_in_a_row = Settled(), self.held, 0
-        if self._backoff.is_pausing or not items:
-            return settled
-        failed: list[Work | Write] = []
-        self.held = deque()
+    def write(self, items: Sequence[Item]) -> Written:
+        """Write what is held and then these, in their order; hold what the store cannot take."""
+        written = Written()
+        self.held.extend(items)
         for item in items:
-            _count_waiting(item, -1)
-        while items and failures_in_a_row < MOST_FAILURES:
-            front = items[0]
-            left: Sequence[Work | Write]
-            if isinstance(front, Work):
-                # Its score was sent when it was announced.
-                one = self._try_to_settle(_works_in_front(items), ())
-                settled.add(one)
-                left = one.left
+            item.context.counters.add("waiting_to_store")
+        while self.held and not self._backoff.is_pausing:
+            batch = _batch(self.held, self._batch_size)
+            try:
+                self._write_batch(batch, written)
+            except Exception as error:  # noqa: BLE001 - a full disk, a dead server
+                if len(batch) > 1:  # perhaps because of only one of them
+                    self._batch_size = 1
+                    self.held.extendleft(reversed(batch))
+                elif _is_of_content(error):
+                    self._drop(batch[0])
+                    warn_once(
+                        f"content:{batch[0].what}:{type(error).__name__}",
+                        "%s cannot be kept in the store (%s); counted under 'not_stored'",
+                        batch[0].what,
+                        describe_error(error),
+                    )
+                else:
+                    self._note_failure(batch[0].what, error)
+                    self.held.append(batch[0])  # behind what waits, as it may fail for good
             else:
-                items.popleft()
-                left = [] if self._try_to_write(front) else [front]
-            failed += left
-            failures_in_a_row = failures_in_a_row + 1 if left else 0
-        for item in (*items, *failed):
-            self._hold(item)
-        return settled
+                for item in batch:
+                    item.context.counters.add("waiting_to_store", -1)
+                self._batch_size = min(MAX_BATCH, 2 * self._batch_size)
+                self._backoff.note_success()
+        while len(self.held) > self._max_waiting:
+            self._drop(self.held.popleft())
+        return written
+
+    def _drop(self, item: Item) -> None:
+        item.context.counters.add("waiting_to_store", -1)
+        item.context.counters.add("not_stored")
+        self.has_lost = True
+
+    def _write_batch(self, batch: Sequence[Item], written: Written) -> None:
+        """Write some runs in one transaction, or something else."""
+        first = batch[0]
+        if not isinstance(first, Work):
+            written.items.append((first, first.write(self._store)))
+            return
+        by_id = {
+            work.scored.trace.id: work
+            for work in batch
+            if isinstance(work, Work) and work.scored is not None
+        }
+        runs = [work.scored for work in by_id.values() if work.scored is not None]
+        # A score that was announced while the store was away is sent from memory.
+        works = [] if any(one.is_announced for one in by_id.values()) else list(by_id.values())
+        tools = {tool for work in works for tool in work.context.tools}
+        if first.is_recorded:
+            pairs = self._store.journal.settle(runs, tools)
+        else:
+            self._store.journal.add(runs, tools)
+            pairs = [(one, None) for one in runs]
+        for scored, rescored in pairs:
+            work = by_id.pop(scored.trace.id)
+            written.items.append((work, [] if rescored is None else [rescored]))
+        written.gone.extend(by_id.values())
 
     def leave_to_parent(self) -> None:
         """Forget what waits, in a forked child."""
         for item in self.held:
-            _count_waiting(item, -1)
+            item.context.counters.add("waiting_to_store", -1)
         self.held.clear()
         self._renew_at, self._look_at = float("inf"), 0.0
-
-    def _hold(self, item: Work | Write) -> None:
-        """Keep something for the next try; drop the oldest if too much waits."""
-        self.held.append(item)
-        _count_waiting(item, 1)
-        while len(self.held) > self._max_waiting:
-            oldest = self.held.popleft()
-            _count_waiting(oldest, -1)
-            self._drop(oldest, None)
-
-    def _drop(self, item: Work | Write, error: Exception | None) -> None:
-        if item.counters is not None:
-            item.counters.add("not_stored")
-        self.has_lost = True
-        if error is not None:
-            warn_once(
-                f"unwritable:{self._store.location}:{type(error).__name__}",
-                "a run cannot be written into %s (%s); it is dropped and counted under "
-                "'not_stored'",
-                self._store.location,
-                describe_error(error),
-            )
 
     def _note_failure(self, what: str, error: Exception) -> None:
         """Begin a pause, and warn, once per store, thing and kind of error."""
@@ -267,14 +377,25 @@ class StoreWriter:
         )
 
 
-def _works_in_front(items: deque[Work | Write]) -> list[Work]:
-    """Take the runs at the front of a queue that come before anything else, at most a batch."""
-    works: list[Work] = []
-    while items and isinstance(items[0], Work) and len(works) < MAX_BATCH:
-        works.append(items.popleft())  # type: ignore[arg-type]
-    return works
+def _is_of_content(error: BaseException | None) -> bool:
+    """Return whether a write failed because of what was to be written, and would fail again."""
+    while error is not None:
+        if isinstance(error, (TypeError, ValueError)):
+            return True
+        error = error.__cause__
+    return False
 
 
-def _count_waiting(item: Work | Write, change: int) -> None:
-    if item.counters is not None:
-        item.counters.add("waiting_to_store", change)
+def _batch(items: deque[Item], most: int) -> list[Item]:
+    """Take the first item; if it is a run, with those that follow it and are written alike."""
+    first = items.popleft()
+    batch = [first]
+    while (
+        isinstance(first, Work)
+        and items
+        and isinstance(items[0], Work)
+        and items[0].is_recorded == first.is_recorded
+        and len(batch) < most
+    ):
+        batch.append(items.popleft())
+    return batch

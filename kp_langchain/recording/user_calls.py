@@ -3,9 +3,6 @@
 A *lane* has the jobs of one set of functions, which a pool of threads does one after another. A job
 that calls a function waits while another thread makes the call: Python cannot end a thread from
 outside, so a function that does not return keeps its thread.
-
-`concurrent.futures` lacks what is needed here: daemon threads that end when they are idle, and a
-fresh start in a forked child.
 """
 
 from __future__ import annotations
@@ -14,25 +11,22 @@ import queue
 import threading
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import Future, wait
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from contextvars import Context
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from kp_langchain._forksafe import ForkSafeLock, call_in_child, leave_in_child
 from kp_langchain._logging import describe_error, warn_once
 from kp_langchain.errors import BusyError, LateError
-from kp_langchain.recording.safe_reads import clean
+from kp_langchain.recording.bounds import clean
 
 if TYPE_CHECKING:
     from kp_langchain.recording.bounds import Counters
 
 Job = Callable[[], None]
-Task = Callable[[], Callable[[], None] | None]
-"""A job of a thread. What it returns is called once the thread is free for the next one."""
 Result = TypeVar("Result")
 
 MAX_HANGING: Final = 4
@@ -43,7 +37,7 @@ _NAME_CHARS = 100
 
 
 class Pool:
-    """Daemon threads that do tasks, and end when none comes for a while.
+    """Daemon threads that do jobs, and end when none comes for a while.
 
     Args:
         name: The threads' name.
@@ -58,65 +52,42 @@ class Pool:
 
     def leave_to_parent(self) -> None:
         """Forget jobs and threads, as a forked child must."""
-        self._handed: queue.SimpleQueue[Task] = queue.SimpleQueue()  # each to a thread that is free
-        self._backlog: deque[Task] = deque()
-        self._lock = threading.Lock()
-        self._n_threads = self._n_idle = 0
+        self._jobs: queue.SimpleQueue[Job] = queue.SimpleQueue()
+        self._lock = threading.RLock()  # the garbage collector may end a run in `_add_thread`
+        self._n_threads = 0
 
-    def start(self, task: Task) -> None:
-        """Have a task done; at once unless all threads are at work.
-
-        Raises:
-            RuntimeError: There is no thread, and the interpreter is ending.
-        """
-        with self._lock:
-            if not self._n_idle and self._n_threads < self._most:
-                try:
-                    self._add_thread()
-                except RuntimeError:
-                    if not self._n_threads:
-                        raise
-            if self._n_idle:
-                self._n_idle -= 1
-                self._handed.put(task)
-            else:
-                self._backlog.append(task)
+    def start(self, job: Job) -> None:
+        """Have a job done; at once unless all threads are at work."""
+        self._jobs.put(job)
+        self._add_thread(self._most)
 
     def prepare(self) -> None:
         """Have a thread ready, because an interpreter that is ending starts none."""
-        with suppress(RuntimeError), self._lock:
-            if not self._n_idle and self._n_threads < self._most:
-                self._add_thread()
+        self._add_thread(1)
 
-    def _add_thread(self) -> None:
-        threading.Thread(target=self._work, name=self._name, daemon=True).start()
-        self._n_threads += 1
-        self._n_idle += 1
+    def _add_thread(self, most: int) -> None:
+        with self._lock, suppress(RuntimeError):
+            if self._n_threads < most:
+                self._n_threads += 1
+                try:
+                    threading.Thread(target=self._work, name=self._name, daemon=True).start()
+                except RuntimeError:
+                    self._n_threads -= 1
+                    raise
 
     def _work(self) -> None:
-        with own_thread():
-            while (task := self._next_task()) is not None:
-                tell = task()
-                del task
-                with self._lock:
-                    if self._backlog:
-                        self._handed.put(self._backlog.popleft())
-                    else:
-                        self._n_idle += 1
-                if tell is not None:
-                    tell()  # only now: whoever waits may have the next job at once
-                del tell
-
-    def _next_task(self) -> Task | None:
-        """Wait for a task; return None if none comes and the thread ends."""
+        mark_own_thread()
+        jobs, lock = self._jobs, self._lock
         while True:
-            with suppress(queue.Empty):
-                return self._handed.get(timeout=_IDLE_S)
-            with self._lock:
-                if self._handed.empty():
-                    self._n_threads -= 1
-                    self._n_idle -= 1
-                    return None
+            try:
+                job = jobs.get(timeout=_IDLE_S)
+            except queue.Empty:
+                with lock:
+                    if jobs.empty():  # else `start` counts on this thread
+                        self._n_threads -= 1
+                        return
+            else:
+                job()
 
 
 class Lane:
@@ -150,7 +121,7 @@ class Lane:
             if self._is_scheduled:
                 return
             self._is_scheduled = True
-        self._schedule()
+        self._pool.start(self._run_next)
 
     def wait(self, timeout_s: float | None = None) -> bool:
         """Wait until all jobs submitted so far are done; return False if that takes too long."""
@@ -159,13 +130,8 @@ class Lane:
         return are_done.wait(timeout_s)
 
     def prepare(self) -> None:
-        """Have the threads ready that a job with a call needs, before the interpreter may end."""
+        """Have a thread ready that does a job, before the interpreter may end."""
         self._pool.prepare()
-        _CALLS.prepare()
-
-    def _schedule(self) -> None:
-        with suppress(RuntimeError):
-            self._pool.start(self._run_next)
 
     def _run_next(self) -> None:
         """Do the next job, and have the one after it scheduled."""
@@ -175,20 +141,21 @@ class Lane:
         except BaseException as error:  # noqa: BLE001 - one job must not end the thread
             warn_once(f"job:{type(error).__name__}", "a job failed with %s", describe_error(error))
         with self._lock:
-            self._is_scheduled = bool(self._jobs)
-        if self._is_scheduled:
-            self._schedule()
+            is_more = self._is_scheduled = bool(self._jobs)
+        if is_more:
+            self._pool.start(self._run_next)
 
     def call(self, function: Callable[[], Result], timeout_s: float) -> Result:
         """Call a user's function from one of the lane's jobs.
 
         Args:
             function: Called without arguments, on another thread and in an empty context.
-            timeout_s: Longest wait, in seconds.
+            timeout_s: Longest wait, in seconds. There is no limit but that of the exit once the
+                interpreter is ending, which starts no threads.
 
         Raises:
             LateError: It took longer. It is abandoned, and still runs.
-            BusyError: It was not called, because late calls still run or no thread can be started.
+            BusyError: It was not called, because late calls still run.
             BaseException: What the function raises.
         """
         self._late_calls = [one for one in self._late_calls if not one.done()]
@@ -196,9 +163,11 @@ class Lane:
             raise BusyError(f"it is not called while {MAX_HANGING} late calls hang")
         call: Future[Result] = Future()
         try:
-            _CALLS.start(partial(_make, call, function))
+            threading.Thread(
+                target=_make, args=(call, function), name="kp_langchain call", daemon=True
+            ).start()
         except RuntimeError:
-            raise BusyError("it is not called: no thread can be started") from None
+            _make(call, function)
         wait([call], timeout_s)
         if not call.done():
             self._late_calls.append(call)
@@ -206,12 +175,13 @@ class Lane:
         return call.result()
 
 
-def _make(call: Future[Result], function: Callable[[], Result]) -> Callable[[], None]:
+def _make(call: Future[Result], function: Callable[[], Result]) -> None:
+    mark_own_thread()
     try:
         # In an empty context, so that `capture` does not record the runs of a verifier.
-        return partial(call.set_result, Context().run(function))
+        call.set_result(Context().run(function))
     except BaseException as error:  # noqa: BLE001 - raised where it was called from
-        return partial(call.set_exception, error)
+        call.set_exception(error)
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,8 +231,6 @@ def lane_for(key: object, pool: Pool) -> Lane:
         lane = _lanes_by_key.get(key)
         if lane is None:
             lane = _lanes_by_key[key] = Lane(pool)
-            # Kept for a while, so that the late calls of handlers made per request are counted.
-            _recent_lanes.append(lane)
         return lane
 
 
@@ -288,29 +256,16 @@ def is_own_thread() -> bool:
     return _local.is_own
 
 
-@contextmanager
-def own_thread() -> Iterator[None]:
-    """Mark the current thread as one of ours for the duration of a `with` block."""
-    before, _local.is_own = _local.is_own, True
-    try:
-        yield
-    finally:
-        _local.is_own = before
+def mark_own_thread(*, is_own: bool = True) -> None:
+    """Mark the current thread as one of ours, or as the host's."""
+    _local.is_own = is_own
 
 
 _lanes_by_key: weakref.WeakValueDictionary[object, Lane] = weakref.WeakValueDictionary()
-_recent_lanes: deque[Lane] = deque(maxlen=16)
 _lanes_lock = ForkSafeLock()
 JUDGING: Final = Pool("kp_langchain jobs", 3)
 """Judges and announces runs of handlers with functions of the user."""
 SEARCHING: Final = Pool("kp_langchain recall", 2)
 """Searches for examples, for which an agent waits."""
-# As many as jobs call functions at once, and as many as hang.
-_CALLS: Final = Pool("kp_langchain calls", 10_000)
 
-
-def _after_fork() -> None:
-    _local.is_own = False  # the only thread of a child is the host's
-
-
-call_in_child(_after_fork)
+call_in_child(lambda: mark_own_thread(is_own=False))  # the only thread of a child is the host's

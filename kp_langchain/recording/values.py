@@ -1,90 +1,304 @@
-"""Plain JSON and readable text from whatever LangChain hands over, within bounds.
+"""Readable text and plain JSON from whatever LangChain hands over, within bounds.
 
 Nothing costs more than its bound: a tool's output of five megabytes is cut before it is read, and
 large structures are written out as JSON only later, on the engine's thread; see `gist` and
 `gist_text`.
+
+What a message says is text, reasoning, and marks in place of media: `[image]`, `[audio]`, `[video]`
+or `[file]`. Nothing else of a picture, a recording or a document is kept: no data, no address, no
+file name. Messages and LangGraph's commands are recognised by their shape, so neither has to be
+imported.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, MutableSequence, Set, ValuesView
+import re
+from collections.abc import Iterator, Mapping, MutableSequence, Sequence, Set
 from itertools import islice
-from types import SimpleNamespace
-from typing import Any
+from typing import Any, Final
 
-from kp_langchain.recording.messages import (
-    content_text,
-    data_mark,
-    is_content,
-    is_content_list,
-    is_message,
-    message_text,
-    messages_in,
-)
-from kp_langchain.recording.safe_reads import (
+from kp_langchain.recording.bounds import (
     MAPPING,
     MAX_ALL_ITEMS,
     MAX_DEPTH,
     MAX_ITEMS,
     clip,
     default_on_error,
-    describe,
     join_texts,
+    member,
     type_name,
 )
 
-_CONTAINER = (*MAPPING, list, tuple, Set, MutableSequence, ValuesView)
-_STRUCTURE = (*_CONTAINER, int, float)
-_BUILT_IN = frozenset({dict, list, tuple, int, float, bool})
-_FIELD_LISTS = ("model_fields", "__dataclass_fields__", "__attrs_attrs__")
-_SMALL = (str, int, float, type(None))
-_WRITES_ALL_ARGUMENTS = (BaseException.__str__, KeyError.__str__)
-_BYTES = (bytes, bytearray, memoryview)
+NOT_A_MODEL: Final = frozenset({"human", "user", "tool", "system", "developer", "function"})
+"""Roles and types of the messages that no model wrote: tags in them are text, not reasoning."""
+_PLAIN = frozenset({dict, list, tuple, str, int, float, bool, type(None)})
+_OF_COMMANDS = ("update", "resume", "goto")
+
+
+# ------------------------------------------------------------------ messages in a value
+
+
+def is_message(value: object) -> bool:
+    """Return whether `value` is a LangChain message, or a tool's message in a dict."""
+    if type(value) is dict:
+        return "tool_call_id" in value and "content" in value
+    return hasattr(value, "additional_kwargs") and isinstance(getattr(value, "type", None), str)
+
+
+@default_on_error(False)
+def is_command(value: object) -> bool:
+    """Return whether `value` is a LangGraph `Command`."""
+    return type(value) not in _PLAIN and all(hasattr(value, name) for name in _OF_COMMANDS)
+
+
+@default_on_error(())
+def messages_in(value: object) -> Sequence[Any]:
+    """Return the messages that a node's output carries: plain, in a state, or in a `Command`.
+
+    At most `MAX_ALL_ITEMS` of its items are read.
+    """
+    return [item for item in islice(_items(value, 0), MAX_ALL_ITEMS) if is_message(item)]
+
+
+def _items(value: object, depth: int) -> Iterator[object]:
+    if is_message(value) or depth >= MAX_DEPTH:
+        yield value
+    elif isinstance(value, dict):
+        for item in islice(value.values(), MAX_ITEMS):
+            yield from item[-MAX_ITEMS:] if isinstance(item, (list, tuple)) else (item,)
+    elif isinstance(value, (list, tuple)):
+        for item in value[-MAX_ITEMS:]:
+            yield from _items(item, depth + 1) if is_command(item) else (item,)
+    elif is_command(value):
+        # What it updates a state with, and what it sends to the nodes that it starts.
+        yield from _items(value.update, depth + 1)  # type: ignore[attr-defined]
+        goto = value.goto  # type: ignore[attr-defined]
+        for target in goto[:MAX_ITEMS] if isinstance(goto, (list, tuple)) else (goto,):
+            yield from _items(getattr(target, "arg", None), depth + 1)
+
+
+def role_and_content(message: object) -> tuple[object, object]:
+    """Return who wrote a message and what it holds, from any form of message LangChain reads."""
+    if (role := getattr(message, "type", None)) is not None:  # like most
+        return role, getattr(message, "content", None)
+    if isinstance(message, str):
+        return "human", message
+    if isinstance(message, (list, tuple)) and len(message) == 2:
+        return message[0], message[1]
+    return member(message, "role") or member(message, "type"), member(message, "content")
+
+
+# ------------------------------------------------------------------ what a message says
+
+
+def message_text(message: object, limit: int) -> str:
+    """Return the text and reasoning of a message, without signatures, images and the like."""
+    role, content = role_and_content(message)
+    extra = additional_kwargs(message)
+    text = (content_text if role in NOT_A_MODEL else thought_text)(content, limit)
+    if not extra:
+        return text
+    return join_texts(
+        (additional_reasoning(extra, limit), text, additional_text(extra, limit)), limit
+    )
+
+
+def additional_kwargs(message: object) -> Mapping[str, Any]:
+    """Return a message's `additional_kwargs`, which some models fill in addition to the content."""
+    extra = member(message, "additional_kwargs")
+    return extra if isinstance(extra, dict) else {}
+
+
+def additional_reasoning(extra: Mapping[str, Any], limit: int) -> str:
+    """Return the reasoning in a message's `additional_kwargs`."""
+    text = extra.get("reasoning_content") or extra.get("reasoning")
+    return clip(text, limit) if isinstance(text, str) else ""
+
+
+def additional_text(extra: Mapping[str, Any], limit: int) -> str:
+    """Return what a model says in `additional_kwargs`: the words of its voice, or a refusal."""
+    texts = (member(extra.get("audio"), "transcript"), extra.get("refusal"))
+    return join_texts((clip(one, limit) for one in texts if isinstance(one, str)), limit, "\n")
+
+
+def thought_text(content: object, limit: int) -> str:
+    """Return what a model's content says and reasons, without the tags around its reasoning."""
+    text = content if isinstance(content, str) else content_text(content, limit)
+    reasoning, rest = split_reasoning(text)
+    if not reasoning:
+        return clip(rest, limit)
+    return join_texts((clip(reasoning.strip(), limit), clip(rest.strip(), limit)), limit)
+
+
+def content_text(content: object, limit: int) -> str:
+    """Return the text and reasoning blocks of a message's content, in order."""
+    if isinstance(content, str):
+        return clip(content, limit)
+    if not isinstance(content, (list, tuple)):
+        return ""
+    texts = (clip(block_text(block), limit) for block in content[:MAX_ITEMS])
+    return join_texts(texts, limit, separator="\n")
+
+
+def block_text(block: object, *, with_reasoning: bool = True) -> str:
+    """Return what a block says or reasons, or the mark for its media; "" for other blocks."""
+    if isinstance(block, str):
+        return block
+    if not isinstance(block, dict):
+        return ""
+    text: object
+    match block.get("type"):
+        case "text" | "output_text" | None:
+            text = block.get("text")
+        case "refusal":
+            text = block.get("refusal")
+        case "search_result":  # of the user's own tool, for the model to quote
+            text = f"{block.get('title')}\n{_join_lines(block.get('content'))}"
+        case "reasoning" if with_reasoning:
+            text = _join_lines(block.get("reasoning") or block.get("summary"))
+        case "thinking" if with_reasoning:
+            text = _join_lines(block.get("thinking"))
+        case "reasoning_content" if with_reasoning:
+            text = member(block.get("reasoning_content"), "text")
+        case _:
+            text = media_mark(block)
+    return text if isinstance(text, str) else ""
+
+
+def _join_lines(value: object) -> object:
+    if not isinstance(value, list):
+        return value
+    texts = (member(one, "text") for one in value[:MAX_ITEMS])
+    return "\n".join(text for text in texts if isinstance(text, str))
+
+
+_OPENING = re.compile(r"\s*<think(?:ing)?>")
+_CLOSING = re.compile(r"</think(?:ing)?>")
+
+
+def split_reasoning(text: str) -> tuple[str, str]:
+    """Return the reasoning between tags that a model's text begins with, and the text after it.
+
+    The templates of some models put the opening tag into the prompt. Then the closing one counts if
+    it begins a line, or ends a paragraph: a text may be about the tags.
+    """
+    if "<think" not in text and "</think" not in text:  # like most
+        return "", text
+    opening = _OPENING.match(text)
+    closing = _CLOSING.search(text, opening.end() if opening else 0)
+    if opening:
+        start, stop = closing.span() if closing else (len(text), len(text))
+        return text[opening.end() : start], text[stop:]
+    if closing is None or "<think" in text[: closing.start()]:
+        return "", text
+    begins_line = not text[text.rfind("\n", 0, closing.start()) + 1 : closing.start()].strip()
+    if begins_line or text.startswith("\n\n", closing.end()):
+        return text[: closing.start()], text[closing.end() :]
+    return "", text
+
+
+# ------------------------------------------------------------------ media
+
+# Types of blocks in both of LangChain's forms, and in those of the providers.
+_KINDS = {
+    **dict.fromkeys(("image", "image_url", "input_image", "computer_screenshot"), "image"),
+    **dict.fromkeys(("audio", "audio_url", "input_audio", "output_audio"), "audio"),
+    **dict.fromkeys(("video", "video_url", "input_video"), "video"),
+    **dict.fromkeys(
+        ("file", "input_file", "document", "media", "file_data", "text-plain", "container_upload"),
+        "file",
+    ),
+}
+# Fields of a block that hold its content, or refer to it.
+_CONTENT = frozenset({
+    "base64", "data", "url", "file_id", "file_uri", "file_url", "file_data", "source",
+    "source_type", "file", "image_url", "input_audio", "audio_url", "video_url", "image", "audio",
+    "video", "document", "text",
+})  # fmt: skip
+_TEXTUAL = (
+    "text", "output_text", "refusal", "search_result", "reasoning", "thinking", "reasoning_content",
+)  # fmt: skip
+
+
+def media_mark(block: Mapping[Any, Any]) -> str:
+    """Return the mark for an image, audio, video or file block; "" for any other value."""
+    kind = block.get("type")
+    kind = _KINDS.get(kind) if isinstance(kind, str) else None
+    if kind is None or _CONTENT.isdisjoint(block):
+        return ""
+    family = str(block.get("mime_type")).partition("/")[0]
+    return f"[{family if kind == 'file' and family in ('image', 'audio', 'video') else kind}]"
+
+
+def data_mark(value: Mapping[Any, Any]) -> str:
+    """Return the mark for a block that holds the data of its media; "" for any other value.
+
+    Outside a message's content, a mere reference to a file is data like any other.
+    """
+    if not (mark := media_mark(value)):  # like most
+        return ""
+    holders = (value, *(one for one in value.values() if isinstance(one, dict)))
+    return mark if any(map(_holds_data, holders)) else ""
+
+
+def _holds_data(holder: Mapping[Any, Any]) -> bool:
+    if any(holder.get(name) for name in ("base64", "data", "bytes", "file_data")):
+        return True
+    addresses = (holder.get("url"), holder.get("image_url"))
+    return any(isinstance(one, str) and one.startswith("data:") for one in addresses)
+
+
+def _is_content(block: object) -> bool:
+    """Return whether an item of a list stands in a message's content, and is no mere data."""
+    if not isinstance(block, dict):
+        return isinstance(block, str)
+    return block.get("type") in _TEXTUAL or bool(data_mark(block))
+
+
+# ------------------------------------------------------------------ plain JSON
+
+_CONTAINER = (*MAPPING, list, tuple, Set, MutableSequence)
+_BYTES = (bytes, bytearray)
+_PLAIN_TYPES = (str, int, bool, type(None))
 _KEY_CHARS = 200
 _NUMBER_CHARS = 8  # counted for a number, a truth value or None
 _SEPARATOR_CHARS = 2  # counted between two items
 _EXACT_INTEGERS = 2**53  # readers of JSON may hold a number in a float
-_DECIMAL_BITS = 2048  # Python may be set to write no integer of more than 640 digits
-
-
-# ------------------------------------------------------------------ plain JSON
 
 
 def plain(value: object, limit: int) -> Any:
     """Copy `value` into JSON-like form with at most about `limit` characters of text.
 
-    Mappings become dicts, sequences and sets lists, numbers stay; other objects become text.
-    Cycles end at `MAX_DEPTH`, long containers at `MAX_ITEMS`. A mapping becomes a dict even if
-    there is no room for its items, or it cannot be read.
+    Mappings become dicts, sequences and sets lists, numbers stay. Objects of pydantic and
+    dataclasses become dicts, other objects text. Cycles end at `MAX_DEPTH`, long containers at
+    `MAX_ITEMS`. A mapping becomes a dict even if there is no room for its items.
     """
     return _plain(value, [limit, MAX_ALL_ITEMS], 0)
 
 
 def as_input(inputs: object, limit: int) -> dict[str, Any]:
     """Return a tool's input in the form of `plain`, as a dict."""
+    if type(inputs) is dict and len(inputs) <= MAX_ITEMS:
+        copy = dict(inputs)  # first, because another thread may change it
+        if _is_plain(copy, limit):
+            return copy
     copy = plain(inputs, limit)
     return copy if isinstance(copy, dict) else {"input": copy}
 
 
-@default_on_error(None)
-def flat_size(inputs: object) -> int | None:
-    """Return the `text_size` of a dict of plain values, which `plain` only copies; else None."""
-    if type(inputs) is not dict or len(inputs) > MAX_ITEMS:
-        return None
-    size = _SEPARATOR_CHARS * len(inputs)
+def _is_plain(inputs: dict[Any, Any], limit: int) -> bool:
+    """Return whether a dict holds only texts, integers and the like that `plain` would only copy.
+
+    Most inputs of tools do, and `plain` would take 10 microseconds of the agent's time.
+    """
     for key, value in inputs.items():
-        is_exact = type(value) is int and -_EXACT_INTEGERS <= value <= _EXACT_INTEGERS
-        if type(key) is not str or len(key) > _KEY_CHARS:
-            return None
-        if type(value) is str:
-            size += len(key) + len(value)
-        elif is_exact or value is None or type(value) is bool:
-            size += len(key) + _NUMBER_CHARS
-        else:
-            return None
-    return size
+        if type(key) is not str or len(key) > _KEY_CHARS or type(value) not in _PLAIN_TYPES:
+            return False
+        if type(value) is int and not -_EXACT_INTEGERS <= value <= _EXACT_INTEGERS:
+            return False
+    return text_size(inputs) < limit
 
 
 def text_size(value: object) -> int:
@@ -109,32 +323,27 @@ def _plain(value: object, room: list[int], depth: int) -> Any:
         depth: Levels of nesting above the value.
     """
     room[1] -= 1
+    limit = max(room[0], 0)
     try:
         if type(value) is str:  # like most values
-            text = clip(value, max(room[0], 0))
-        elif value is None or value is True or value is False:
+            text = clip(value, limit)
+        elif (number := _number(value)) is not None or value is None:
             room[0] -= _NUMBER_CHARS
-            return value
-        elif isinstance(value, (int, float)):
-            number = _number(value)
-            if not isinstance(number, str):
-                room[0] -= _NUMBER_CHARS
-                return number
-            text = clip(number, max(room[0], 0))
-        elif isinstance(value, str):
-            text = clip(value, max(room[0], 0))
-        elif isinstance(value, _BYTES):
-            text = _bytes_mark(value)
+            return number
         elif depth and (depth >= MAX_DEPTH or room[0] <= 0 or room[1] <= 0):
             text = "..."
         elif depth and type(value) is dict and (mark := data_mark(value)):
             text = mark
-        elif isinstance(value, _CONTAINER):
+        elif isinstance(value, _CONTAINER) and not isinstance(value, _BYTES):
             return _plain_container(value, room, depth)
+        elif (of_object := _text_of_object(value, limit)) is not None:
+            text = of_object
+        elif (fields := fields_of(value)) is not None:
+            return _plain_container(fields, room, depth)
         else:
-            text = as_text(value, max(room[0], 0), depth + 1)
+            text = clip(str(value), limit)
     except Exception:  # noqa: BLE001 - the user's own value may do anything
-        return type_name(value)
+        text = type_name(value)
     room[0] -= len(text)
     return text
 
@@ -143,82 +352,60 @@ def _plain_container(value: Any, room: list[int], depth: int) -> dict[str, Any] 
     """Return the `plain` form of a mapping or sequence; its last item says what is left out."""
     is_mapping = isinstance(value, MAPPING)
     out: dict[Any, Any] = {}
-    try:
-        pairs = value.items() if is_mapping else enumerate(value)
-        for key, item in islice(pairs, MAX_ITEMS + 1):
-            if len(out) >= MAX_ITEMS or room[0] <= 0 or room[1] <= 0:
-                rest = _rest(value, len(out))
-                out["..."] = rest if is_mapping else f"... {rest}"
-                break
-            name = key
-            if is_mapping:
-                name = clip(key if isinstance(key, str) else _key_text(key), _KEY_CHARS)
-                name = f"{name} ({len(out)})" if name in out else name
-                room[0] -= len(name)
-            room[0] -= _SEPARATOR_CHARS
-            out[name] = _plain(item, room, depth + 1)
-    except Exception:  # noqa: BLE001 - the user's own container may do anything
-        out["..."] = type_name(value)
+    for key, item in islice(value.items() if is_mapping else enumerate(value), MAX_ITEMS + 1):
+        if len(out) >= MAX_ITEMS or room[0] <= 0 or room[1] <= 0:
+            rest = f"{len(value) - len(out)} more" if len(value) > len(out) else "more"
+            out["..."] = rest if is_mapping else f"... {rest}"
+            break
+        name = key
+        if is_mapping:
+            name = clip(key if isinstance(key, str) else str(key), _KEY_CHARS)
+            room[0] -= len(name)
+        room[0] -= _SEPARATOR_CHARS
+        out[name] = _plain(item, room, depth + 1)
     return out if is_mapping else list(out.values())
 
 
-def _rest(value: object, count: int) -> str:
-    """Return how many items are left out, if the length of the value can be trusted."""
-    if isinstance(value, (dict, list, tuple, set, frozenset)) and len(value) > count:
-        return f"{len(value) - count} more"
-    return "more"
-
-
-def _key_text(key: object) -> str:
-    return str(key) if key is None or isinstance(key, bool) else as_text(key, 100)
-
-
-def _number(value: int | float) -> int | float | str:
-    """Return Python's own number for an instance of any subclass; text if JSON would spoil it.
+def _number(value: object) -> int | float | None:
+    """Return a truth value or number as JSON can hold it; None for any other value.
 
     Readers of JSON know neither infinities nor NaN, and round large integers.
     """
+    if not isinstance(value, (int, float)) or value is True or value is False:
+        return value if isinstance(value, bool) else None
     if isinstance(value, float):
-        number = float.__float__(value)
-        return number if math.isfinite(number) else str(number)
-    integer = int.__int__(value)
-    if -_EXACT_INTEGERS <= integer <= _EXACT_INTEGERS:
-        return integer
-    bits = integer.bit_length()
-    return str(integer) if bits <= _DECIMAL_BITS else f"<integer of {bits} bits>"
+        return float.__float__(value) if math.isfinite(value) else None
+    return int.__int__(value) if -_EXACT_INTEGERS <= value <= _EXACT_INTEGERS else None
 
 
-def _bytes_mark(value: bytes | bytearray | memoryview) -> str:
-    return f"<{value.nbytes if isinstance(value, memoryview) else len(value)} bytes>"
+def _text_of_object(value: object, limit: int) -> str | None:
+    """Return the text of bytes, texts of any class, messages and documents; None for others."""
+    if isinstance(value, str):
+        return clip(value, limit)
+    if isinstance(value, _BYTES):
+        return clip(f"<{len(value)} bytes>", limit)
+    if is_message(value):
+        return message_text(value, limit)
+    page = getattr(value, "page_content", None)
+    return clip(page, limit) if isinstance(page, str) else None
 
 
 def fields_of(value: object) -> Mapping[str, object] | None:
-    """Return the fields of an object whose `repr` would show them all; None for other objects.
-
-    These are objects of pydantic, dataclasses and attrs, namespaces, and LangGraph's `Send`. If the
-    object has a `__dict__`, that itself is returned, not a copy.
-    """
-    if isinstance(value, type):
+    """Return the fields of an object of pydantic or of a dataclass; None for other objects."""
+    names = getattr(type(value), "model_fields", None)
+    if names is None:
+        names = getattr(type(value), "__dataclass_fields__", None)
+    if not isinstance(names, dict):
         return None
-    cls = type(value)
-    names = next((fields for name in _FIELD_LISTS if (fields := getattr(cls, name, None))), None)
-    if cls.__name__ == "Send" and hasattr(cls, "__slots__"):
-        names = cls.__slots__
-    if names is None and not isinstance(value, SimpleNamespace):
-        return None
-    fields = getattr(value, "__dict__", None)
-    if fields is None:  # they are in slots
-        field_names = (getattr(name, "name", name) for name in islice(names or (), MAX_ITEMS))
-        fields = {name: getattr(value, name, None) for name in field_names}
-    return fields if isinstance(fields, Mapping) else None
+    return {name: getattr(value, name, None) for name in islice(names, MAX_ITEMS)}
 
 
 # ------------------------------------------------------------------ readable text
 
 
-def as_text(value: object, limit: int, depth: int = 0) -> str:
+def as_text(value: object, limit: int) -> str:
     """Return what a reader would want of a value as text, cut to `limit`; see `gist`."""
-    return gist_text(gist(value, limit, depth), limit)
+    return gist_text(gist(value, limit), limit)
 
 
 def gist_text(gist: Any, limit: int) -> str:
@@ -228,7 +415,7 @@ def gist_text(gist: Any, limit: int) -> str:
     return clip(json.dumps(gist, ensure_ascii=False, separators=(", ", ": ")), limit)
 
 
-def gist(value: object, limit: int, depth: int = 0) -> Any:
+def gist(value: object, limit: int) -> Any:
     """Return what a reader would want of a tool's output or a run's result, cut to `limit`.
 
     Messages give their text, documents their page content, commands the messages they carry.
@@ -236,51 +423,24 @@ def gist(value: object, limit: int, depth: int = 0) -> Any:
     """
     if value is None:
         return ""
-    try:
-        return clip(value, limit) if isinstance(value, str) else _gist(value, limit, depth)
-    except Exception:  # noqa: BLE001 - the user's own value may do anything
-        return type_name(value)
-
-
-def _gist(value: object, limit: int, depth: int) -> Any:
-    is_built_in = type(value) in _BUILT_IN
-    if not is_built_in and (text := _text_of_object(value, limit, depth)) is not None:
+    if type(value) is str:  # like most
+        return clip(value, limit)
+    text = _text_of_messages(value, limit)
+    if text is not None:
         return text
+    copy = plain(value, limit)
+    return clip(copy, limit) if isinstance(copy, str) else copy
+
+
+def _text_of_messages(value: object, limit: int) -> Any:
+    """Return what messages, documents and contents of messages say; None for other values."""
     if isinstance(value, (list, tuple)) and value and hasattr(value[0], "page_content"):
         return join_texts((as_text(item, limit) for item in value[:MAX_ITEMS]), limit)
-    if messages := messages_in(value):
-        return join_texts((message_text(message, limit) for message in messages), limit)
-    if isinstance(value, (list, tuple)) and is_content_list(value[:MAX_ITEMS]):
+    if messages := [value] if is_message(value) else messages_in(value):
+        if text := join_texts((message_text(message, limit) for message in messages), limit):
+            return text
+        role, content = role_and_content(value)
+        return plain(content, limit) if role == "tool" and content else ""  # data, and no text
+    if isinstance(value, (list, tuple)) and value and all(map(_is_content, value[:MAX_ITEMS])):
         return content_text(value, limit)
-    if type(value) is dict and (mark := data_mark(value)):
-        return mark
-    fields = None if is_built_in else fields_of(value)
-    if fields is not None or isinstance(value, _STRUCTURE):
-        if depth >= MAX_DEPTH:
-            return "..."
-        copy = _plain(value if fields is None else fields, [limit, MAX_ALL_ITEMS], depth)
-        return clip(copy, limit) if isinstance(copy, str) else copy
-    return describe(value, limit)
-
-
-def _text_of_object(value: object, limit: int, depth: int) -> Any:
-    """Return the `gist` of bytes, an exception, a message or a document; None for others."""
-    if isinstance(value, _BYTES):
-        return clip(_bytes_mark(value), limit)
-    if isinstance(value, BaseException):
-        writes_all = type(value).__str__ in _WRITES_ALL_ARGUMENTS
-        if not writes_all or all(type(one) in _SMALL for one in value.args):
-            return describe(value, limit)
-        return gist(value.args, limit, depth)
-    if is_message(value):
-        return message_text(value, limit) or _data_of_message(value, limit, depth)
-    page = getattr(value, "page_content", None)
-    return clip(page, limit) if isinstance(page, str) else None
-
-
-def _data_of_message(message: object, limit: int, depth: int) -> Any:
-    """Return the content of a tool's message that holds data and no text."""
-    content = getattr(message, "content", None)
-    if getattr(message, "type", None) != "tool" or not content or is_content(content[0]):
-        return ""
-    return _plain(content, [limit, MAX_ALL_ITEMS], depth)
+    return (data_mark(value) or None) if type(value) is dict else None

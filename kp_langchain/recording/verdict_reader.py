@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from itertools import islice
 
 from kp_langchain.errors import VerdictError
-from kp_langchain.recording.safe_reads import clean, clip
+from kp_langchain.recording.bounds import clean, clip
 from kp_langchain.verdict import NOTE_READ_CHARS, Verdict, is_unit
 
 _KEYS = ("success", "confidence", "note")

@@ -2,23 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, ParamSpec, TypeVar
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar
 
 from kp_langchain._forksafe import ForkSafeLock
-from kp_langchain.recording.kept_memory import KeptMemory
+from kp_langchain._logging import describe_error, warn_once
+from kp_langchain.config import Settings
+from kp_langchain.gate.check import JudgedRun, RecentValues
+from kp_langchain.gate.judge import OFF, KeptTrace, hold_against_twins
+from kp_langchain.gate.run import gated_value
 from kp_langchain.recording.outcome import CalibratedConfidence
-from kp_langchain.recording.recent_runs import RecentRuns
 from kp_langchain.scoring.process_scorer import default_scorer, default_scorer_with
-from kp_langchain.store.stored_memory import StoredMemory
+from kp_langchain.scoring.window import Window
+from kp_langchain.store.rows import trace_key
+from kp_langchain.store.vectors import MOST_COMPARED, StoredMemory, follow_kept, kept_trace
 
 if TYPE_CHECKING:
+    from kp_langchain.calibration.model import ConfidenceModel
+    from kp_langchain.domain_policy import Gate
+    from kp_langchain.gate import ScoredTrace
     from kp_langchain.scoring.scorer import Scorer
     from kp_langchain.store import TraceStore
-    from kp_langchain.store.backoff import Backoff
+    from kp_langchain.store.database import Database
+    from kp_langchain.store.jobs import Backoff
+    from kp_langchain.store.vectors import Page
 
 Answer = TypeVar("Answer")
 Parameters = ParamSpec("Parameters")
+
+# Runs name their domains themselves, and 1,000 vectors take 1.7 MB.
+_MOST_DOMAINS = 64
+_MOST_RATES = 200
+_GATES: tuple[Gate, ...] = ("score", "worth")
 
 
 class Windows:
@@ -44,7 +61,7 @@ class Windows:
         """Forget everything that is read from the store, as a forked child must."""
         store, backoff = self._store, self._backoff
         self._scorer: Scorer | None = None
-        self._unwritten: set[StoredMemory] = set()
+        self._is_by_domain = False
         self.models: CalibratedConfidence | None = None
         if store is None:
             self.recent_runs, self.kept = RecentRuns(None), KeptMemory(None, backoff)
@@ -72,25 +89,25 @@ class Windows:
                 max_remembered,
                 ttl_ms,
                 may_read=lambda: not backoff.is_pausing,
-                write=self._unwritten.add,
+                writes=False,
             )
 
         with self._lock:
             if self._scorer is None:
                 self._scorer = default_scorer_with(memory_of)
+                self._is_by_domain = Settings().novelty_scope == "domain"
             return self._scorer
 
-    def write_memories(self) -> None:
-        """Write what is remembered for novelty, unless that failed a moment ago."""
-        for memory in list(self._unwritten):
-            self._unwritten.discard(memory)  # another thread may add it meanwhile
-            memory.write()
-            if memory.unwritten:
-                self._unwritten.add(memory)
+    def memory_scope(self, scorer: object, domain: str) -> str | None:
+        """Return the scope of the memory in the store that has a run; None if it has not.
 
-    def unwritten_memories(self) -> int:
-        """Return how many traces are remembered for novelty in this process alone."""
-        return sum(memory.unwritten for memory in list(self._unwritten))
+        Args:
+            scorer: The scorer that remembered the run.
+            domain: The domain of the run.
+        """
+        if scorer is not self._scorer:
+            return None
+        return domain if self._is_by_domain else ""
 
 
 def _unless_down(
@@ -103,3 +120,166 @@ def _unless_down(
         return read(*args, **kwargs)
 
     return read_unless_down
+
+
+# ------------------------------------------------------------------ kept runs
+
+
+class _KeptRuns:
+    """The kept runs of one domain.
+
+    Args:
+        database: The store that they are read from; None without one.
+        domain: The domain's name.
+    """
+
+    def __init__(self, database: Database | None, domain: str) -> None:
+        self._follower = None if database is None else follow_kept(database, domain)
+        self.window: Window[KeptTrace] = Window(MOST_COMPARED)
+
+    def update(self) -> None:
+        """Read what the store has, if something has changed there."""
+        if self._follower is not None:
+            self._follower.read(self._take)
+
+    def _take(self, page: Page[Any]) -> None:
+        if page.is_anew:
+            self.window.clear()
+        self.window.remove([row.trace_id for row in page.rows if not row.is_kept])
+        traces = [kept_trace(row) for row in page.rows if row.is_kept]
+        self.window.put((trace.entry, trace) for trace in traces)
+
+
+class KeptMemory:
+    """The kept runs of each domain. Safe to use from several threads, and after a fork.
+
+    They are read from the store when the first run of the domain passes its threshold. Each time
+    another one does, what verdicts and other processes have changed since is read as well. After a
+    deletion all are read anew, and none of those that this process knew stays.
+
+    Args:
+        database: The store that they are read from; None without one.
+        backoff: While it is pausing, the store is not asked.
+    """
+
+    def __init__(self, database: Database | None, backoff: Backoff) -> None:
+        self._database = database
+        self._backoff = backoff
+        self._lock = ForkSafeLock()
+        self._domains: OrderedDict[str, _KeptRuns] = OrderedDict()
+
+    def admit(self, run: ScoredTrace) -> ScoredTrace:
+        """Return a run as it is decided on beside the kept ones, and add it to them if it is kept.
+
+        That is one atomic act: of two runs that repeat each other and come at the same time, one is
+        compared with the other.
+
+        Args:
+            run: The run. Without an `entry` it is returned as it is.
+        """
+        if run.decision != "kept" or run.entry is None:
+            return run
+        entry = run.entry._replace(trace_id=trace_key(run.entry.trace_id))
+        candidate = KeptTrace.of(run, entry)
+        with self._lock:
+            kept = self._of(run.trace.metadata.task_domain)
+            if run.twin_similarity < OFF:
+                self._update(kept)
+            run = hold_against_twins(run, candidate, kept.window)
+            if run.decision == "kept":
+                kept.window.remove(run.replaces)
+                kept.window.put([(entry, candidate)])
+        return run
+
+    def _of(self, domain: str) -> _KeptRuns:
+        kept = self._domains.get(domain)
+        if kept is None:
+            kept = self._domains[domain] = _KeptRuns(self._database, domain)
+        self._domains.move_to_end(domain)
+        if len(self._domains) > _MOST_DOMAINS:
+            self._domains.popitem(last=False)
+        return kept
+
+    def _update(self, kept: _KeptRuns) -> None:
+        try:
+            self._backoff.check()
+            kept.update()
+        except Exception as error:  # noqa: BLE001 - a full disk, a dead server
+            warn_once(
+                f"kept:{type(error).__name__}",
+                "the kept runs cannot be read from the store now (%s); new ones are compared with "
+                "those of this process",
+                describe_error(error),
+            )
+
+
+# ------------------------------------------------------------------ recent runs
+
+
+class Read(Protocol):
+    """Reads the last runs as `TraceStore.recent_values` does."""
+
+    def __call__(self, domain: str, gate: Gate, *, since: datetime | None) -> Iterable[JudgedRun]:
+        """Return value and fate of a domain's last runs since a time, the oldest first."""
+        ...
+
+
+class RecentRuns:
+    """The recent values of each domain, by score and by worth. Safe to use from several threads.
+
+    Args:
+        read: Reads them from the store; None without a store.
+    """
+
+    def __init__(self, read: Read | None) -> None:
+        self._read = read
+        self._lock = ForkSafeLock()
+        # By domain and gate, with the time when the model of these values was fitted.
+        self._values: OrderedDict[tuple[str, Gate], tuple[datetime | None, RecentValues]]
+        self._values = OrderedDict()
+
+    def of(self, domain: str, gate: Gate, model: ConfidenceModel | None) -> RecentValues:
+        """Return the recent values of a domain; none while the store cannot be read at first.
+
+        Args:
+            domain: The domain.
+            gate: Scores or worths.
+            model: The domain's model. Those of another model are not comparable, so the values
+                begin with the held-out ones of the runs that it was fitted to.
+        """
+        since = None if model is None else model.created_at
+        key = domain, gate
+        with self._lock:
+            known = self._values.get(key)
+        if known is not None and known[0] == since:
+            return known[1]
+        held_out: tuple[float, ...] = ()
+        if model is not None:
+            held_out = model.worths if gate == "worth" else model.scores
+        try:
+            judged = () if self._read is None else self._read(domain, gate, since=since)
+        except Exception as error:  # noqa: BLE001 - an unreachable store
+            warn_once(
+                f"recent:{type(error).__name__}",
+                "the last runs cannot be read from the store (%s); the gate's pass rate does not "
+                "count them",
+                describe_error(error),
+            )
+            return RecentValues(held_out)
+        with self._lock:
+            if self._values.get(key) is known:  # else another thread was faster
+                self._values[key] = since, RecentValues(held_out, judged)
+            self._values.move_to_end(key)
+            while len(self._values) > _MOST_RATES:  # runs name their domains themselves
+                self._values.popitem(last=False)
+            return self._values[key][1]
+
+    def add(self, scored: ScoredTrace) -> None:
+        """Add a run to those values of its domain that are in use."""
+        domain, score = scored.trace.metadata.task_domain, scored.breakdown.total
+        for gate in _GATES:
+            with self._lock:
+                known = self._values.get((domain, gate))
+            if known is not None:
+                value = gated_value(gate, score, scored.worth)
+                known[1].add(JudgedRun(value, scored.is_one_more_kept, scored.pass_rate))

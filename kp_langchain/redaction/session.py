@@ -36,12 +36,15 @@ class Session:
         self._redactor = redactor
         self._clean_texts: dict[bool, CleanTexts] = defaultdict(dict)
 
-    def learn(self, parts: Sequence[Any], level: str) -> None:
+    def learn(self, parts: Sequence[Any], level: str) -> bool:
         """Take note of the secrets that the parts name.
 
         Args:
             parts: All parts: texts, and mappings such as the inputs of tools.
             level: The privacy level at which they will be redacted.
+
+        Returns:
+            Whether nothing in them is sensitive by itself.
         """
         walker = self._walker(level)
         for part in parts:
@@ -49,6 +52,7 @@ class Session:
         for kind, word in typed_secrets(parts):
             if not self._rules.allows(word):
                 self.secrets.note(kind, word, is_answer=True)
+        return not walker.counts
 
     def learn_answer(self, question: str, answer: str, *, is_step: bool) -> None:
         """Take note of the secrets that an answer gives, if the question asks for one.

@@ -1,25 +1,29 @@
-"""The meaning of a registry's answer: reads status, headers and body; no I/O.
+"""The meaning of a registry's answer, and when the next request may be sent; no I/O.
 
 Nothing that a registry writes is trusted: `safe_texts` makes its texts safe to store, log and show.
+
+A registry revokes the key at the third 429 within an hour. So requests stop before the limit of the
+rate window is reached, and after a second 429 nothing is sent until the first is an hour old.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
 from http import HTTPStatus
 from http.client import responses as phrases
 from itertools import chain
 from typing import Any, Literal
-from urllib.parse import urlsplit
 
 from pydantic import SecretStr
 
 from kp_langchain.redaction import redact
+from kp_langchain.store import Standing
+from kp_langchain.store.jobs import pause_s
 
 AnswerKind = Literal["done", "refused", "stopped", "later"]
 
@@ -28,7 +32,7 @@ LONGEST_WAIT_S = 86_400.0
 
 _MAX_TEXT_CHARS = 300
 _MAX_READ_CHARS = 4000
-_QUOTE_CHARS = 24
+_MAX_ID_CHARS = 4000
 _MAX_ISSUES = 50
 # They concern this unit: another attempt with it cannot succeed.
 _REFUSED_STATUSES = frozenset({400, 409, 413, 415, 422, 431, 451})
@@ -42,14 +46,22 @@ _NOT_A_REGISTRY = "this does not seem to be the URL of a registry"
 # Unlike other statuses below 500, it does not say that the request was not processed.
 _TIMED_OUT = 408
 _EPOCH_FROM_S = 1e9  # a smaller number is a duration
-_EPOCH_FROM_MS = 1e11
 _COUNT = re.compile(r"[0-9]{1,9}")
-# At most as many digits as a time in milliseconds has until the year 5138.
-_NUMBER = re.compile(r"[0-9]{1,14}(\.[0-9]{1,9})?")
-# One date in any of the three formats of HTTP. Headers of the same name are joined by a comma, so a
-# comma is allowed only after the name of the day.
-_DATE = re.compile(r"[A-Za-z]{3,9},? [A-Za-z0-9:+ -]{15,30}")
-_JSON_STRING = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"')
+_NUMBER = re.compile(r"[0-9]{1,10}(\.[0-9]{1,9})?")
+
+LONGEST_BACKOFF_S = 3600.0
+"""The longest wait between attempts of a contribution, or after failures, in seconds."""
+
+_FIRST_BACKOFF_S = 1.0
+_HOUR_S = 3600.0
+_THROTTLES_BEFORE_REVOKING = 3
+# For a registry that does not state its limits: the limit of the lowest tier, 30 per minute.
+_DEFAULT_INTERVAL_S = 2.0
+# Requests left unused in each window, for a registry whose count is off by one.
+_RESERVE = 1
+# Added to the times that a registry states, which may be rounded to seconds.
+_MARGIN_S = 1.0
+_THROTTLE_WAIT_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,8 +147,6 @@ def read_answer(
     *,
     expects_id: bool,
     key: SecretStr | None = None,
-    request_body: bytes = b"",
-    own_id: object = None,
 ) -> Answer:
     """Return the meaning of an HTTP answer.
 
@@ -146,29 +156,24 @@ def read_answer(
         body: The body; None if it was cut off, which is never a success.
         expects_id: Whether a success must contain the unit's id, at `data.id`.
         key: The API key of the request, removed from all texts.
-        request_body: The body of the request, removed from all texts.
-        own_id: The id in the unit, which the registry may use whatever its form.
     """
     content = parse_json(body)
     registry_id = json_object(json_object(content).get("data")).get("id")
-    has_id = _is_usable_id(registry_id, key, own_id)
+    has_id = isinstance(registry_id, str) and 0 < len(registry_id) <= _MAX_ID_CHARS
     allowance = Allowance(
         limit=_count(headers.get("x-ratelimit-limit")),
         remaining=_count(headers.get("x-ratelimit-remaining")),
-        resets_in_s=_duration_s(headers.get("x-ratelimit-reset"), headers),
+        resets_in_s=_duration_s(headers.get("x-ratelimit-reset")),
     )
     if 200 <= status < 300:
-        kind, meaning = _success(headers, body, content, lacks_id=expects_id and not has_id)
-    elif status == HTTPStatus.CONFLICT and has_id:
-        kind, meaning = "done", ""
+        kind, meaning = _success(body, content, lacks_id=expects_id and not has_id)
     elif status == HTTPStatus.TOO_MANY_REQUESTS and allowance.limit == 0:
         # The rate limit is checked before the key; without a known key it is 0.
         kind, meaning = "stopped", f"{_UNKNOWN_KEY}: it allows 0 requests"
     else:
         kind, meaning = _failure(status)
     issues = _issues(content) if kind == "refused" else []
-    texts = [_registry_message(status, headers, content), *chain.from_iterable(issues)]
-    message, *issue_texts = safe_texts(texts, key, request_body)
+    message, *issue_texts = safe_texts([_message(content), *chain.from_iterable(issues)], key)
     status_line = f"{status} {phrases.get(status, '')}".rstrip()
     return Answer(
         kind=kind,
@@ -179,7 +184,7 @@ def read_answer(
             {"path": path, "message": text}
             for path, text in zip(issue_texts[::2], issue_texts[1::2], strict=True)
         ),
-        retry_after_s=_duration_s(headers.get("retry-after"), headers),
+        retry_after_s=_duration_s(headers.get("retry-after")),
         allowance=allowance,
         message=message,
         is_replayed=headers.get("idempotency-replayed", "").lower() == "true",
@@ -187,11 +192,8 @@ def read_answer(
     )
 
 
-def _success(
-    headers: Mapping[str, str], body: bytes | None, content: Any, *, lacks_id: bool
-) -> tuple[AnswerKind, str]:
-    is_html = "html" in headers.get("content-type", "").lower()
-    if content is None and (is_html or (body or b"").lstrip()[:1] == b"<"):
+def _success(body: bytes | None, content: Any, *, lacks_id: bool) -> tuple[AnswerKind, str]:
+    if content is None and (body or b"").lstrip()[:1] == b"<":
         # Such as a proxy's or a network's login page.
         return "stopped", f"{_NOT_A_REGISTRY}: it answers with a web page"
     if body is None:
@@ -204,33 +206,15 @@ def _failure(status: int) -> tuple[AnswerKind, str]:
         return "refused", ""
     if status in _RETRY_STATUSES or not 300 <= status < 500:
         return "later", ""
+    if status < 400:
+        return "stopped", f"{_NOT_A_REGISTRY}: it redirects elsewhere, which is not followed"
     return "stopped", _STOP_REASONS.get(status, _NOT_A_REGISTRY)
 
 
-def _is_usable_id(registry_id: object, key: SecretStr | None, own_id: object) -> bool:
-    if not isinstance(registry_id, str) or (key and key.get_secret_value() in registry_id):
-        return False
-    is_short = registry_id.strip() != "" and len(registry_id) <= _MAX_TEXT_CHARS
-    return registry_id == own_id or (is_short and registry_id.isprintable())
-
-
-def _registry_message(status: int, headers: Mapping[str, str], content: Any) -> str:
-    """Return the registry's own message, or where a redirect leads."""
-    if 300 <= status < 400:
-        return f"it redirects to {_host_of(headers.get('location', ''))}, which is not followed"
-    fields = json_object(content)
-    error = fields.get("error")
-    return _text(error) or _text(json_object(error).get("message")) or _text(fields.get("message"))
-
-
-def _host_of(location: str) -> str:
-    """Return scheme and host of a URL; the rest may contain anything."""
-    try:
-        parts = urlsplit(location)
-        host = parts.hostname
-    except ValueError:
-        return "nowhere"
-    return f"{parts.scheme}://{host}" if host else "itself"
+def _message(content: Any) -> str:
+    """Return the registry's own message."""
+    error = json_object(content).get("error")
+    return _text(error) or _text(json_object(error).get("message"))
 
 
 def _issues(content: Any) -> list[tuple[str, str]]:
@@ -254,38 +238,17 @@ def _text(value: object) -> str:
     return value if isinstance(value, str) else ""
 
 
-# ------------------------------------------------------------------ numbers and times
-
-
 def _count(text: str | None) -> int | None:
     return int(text) if text is not None and _COUNT.fullmatch(text) else None
 
 
-def _duration_s(text: str | None, headers: Mapping[str, str]) -> float | None:
-    """Read a duration in seconds, an epoch time in seconds or milliseconds, or an HTTP date."""
-    if text is not None and _NUMBER.fullmatch(text):
-        number = float(text)
-        if number < _EPOCH_FROM_S:
-            return min(number, LONGEST_WAIT_S)
-        moment: float | None = number / 1000.0 if number >= _EPOCH_FROM_MS else number
-    else:
-        moment = _timestamp(text)
-    if moment is None:
+def _duration_s(text: str | None) -> float | None:
+    """Read a duration, or a time since 1970, in seconds."""
+    if text is None or not _NUMBER.fullmatch(text):
         return None
-    # By the registry's own clock, which may differ from this machine's.
-    now = _timestamp(headers.get("date")) or datetime.now(UTC).timestamp()
-    return min(max(0.0, moment - now), LONGEST_WAIT_S)
-
-
-def _timestamp(date: str | None) -> float | None:
-    """Return the time of an HTTP date in seconds since 1970; None if it is not one."""
-    if date is None or not _DATE.fullmatch(date):
-        return None
-    try:
-        moment = parsedate_to_datetime(date)
-        return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
-    except (ValueError, TypeError, IndexError, OverflowError):
-        return None
+    number = float(text)
+    seconds = number if number < _EPOCH_FROM_S else max(0.0, number - time.time())
+    return min(seconds, LONGEST_WAIT_S)
 
 
 # ------------------------------------------------------------------ untrusted texts and JSON
@@ -304,25 +267,20 @@ def json_object(value: object) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def safe_texts(
-    texts: Sequence[str], key: SecretStr | None = None, request_body: bytes = b""
-) -> list[str]:
+def safe_texts(texts: Sequence[str], key: SecretStr | None = None) -> list[str]:
     """Return the texts of a registry as lines of at most 300 characters that are safe to show.
 
-    Unprintable characters, the key, other secrets, and quotations of 24 or more characters from the
-    request are removed.
+    Unprintable characters, the key and other secrets are removed.
 
     Args:
         texts: The texts.
         key: The API key of the request.
-        request_body: The body of the request.
     """
     # Shortened only after the key is removed: part of a key would no longer be found.
     lines = [_to_line(text) for text in texts]
     if key is not None:
         lines = [line.replace(key.get_secret_value(), "[REDACTED:api_key]") for line in lines]
     lines = [str(redact(line[:_MAX_READ_CHARS]).value) for line in lines]
-    lines = _remove_quotations(lines, request_body.decode(errors="replace"))
     return [
         line if len(line) <= _MAX_TEXT_CHARS else line[: _MAX_TEXT_CHARS - 1] + "…"
         for line in lines
@@ -333,28 +291,80 @@ def _to_line(text: str) -> str:
     return " ".join("".join(char if char.isprintable() else " " for char in text).split())
 
 
-def _remove_quotations(lines: list[str], sent: str) -> list[str]:
-    """Replace quotations from `sent`, as it is written and as the strings in its JSON are read."""
-    parts = {part for line in lines for part in _parts(line)}
-    if not parts or not sent:
-        return lines
-    strings = map(_text, map(parse_json, _JSON_STRING.findall(sent)))
-    sent_text = "\n".join(map(_to_line, (sent, *strings)))
-    quotations = parts.intersection(_parts(sent_text))
-    return [_remove_parts(line, quotations) for line in lines] if quotations else lines
+# ------------------------------------------------------------------ the pace
 
 
-def _remove_parts(line: str, parts_to_remove: set[str]) -> str:
-    pieces: list[str] = []
-    cut_to = 0
-    for start, part in enumerate(_parts(line)):
-        if part in parts_to_remove:
-            if start > cut_to or not pieces:  # otherwise it continues the previous part
-                pieces.append(line[cut_to:start])
-            cut_to = start + _QUOTE_CHARS
-    return "[…]".join([*pieces, line[cut_to:]])
+def backoff_s(failures: int) -> float:
+    """Return the wait after a number of failures in a row, in seconds; an hour at most."""
+    return pause_s(failures, _FIRST_BACKOFF_S, LONGEST_BACKOFF_S)
 
 
-def _parts(text: str) -> Iterator[str]:
-    """Yield all parts of a text that are as long as the shortest quotation."""
-    return (text[at : at + _QUOTE_CHARS] for at in range(len(text) - _QUOTE_CHARS + 1))
+def wait_s(standing: Standing, now: datetime) -> float:
+    """Return the seconds until the next request may be sent; 0 if it may be sent now."""
+    return 0.0 if standing.quiet_until is None else seconds_until(standing.quiet_until, now)
+
+
+def seconds_until(moment: datetime, now: datetime) -> float:
+    """Return the seconds until a moment; 0 if it is past.
+
+    It is also 0 if it is farther away than any wait, because then the clock was set back.
+    """
+    left_s = (moment - now).total_seconds()
+    return left_s if 0.0 < left_s <= LONGEST_WAIT_S + _HOUR_S else 0.0
+
+
+def after_answer(standing: Standing, answer: Answer, now: datetime) -> Standing:
+    """Return the standing after an answer that arrived now."""
+    throttles = _throttles_in_last_hour(standing, now)
+    if answer.is_throttled:
+        throttles.append(now)
+    standing = replace(
+        standing,
+        throttled_at=tuple(time.isoformat() for time in throttles),
+        stopped=answer.kind == "stopped" and not answer.is_stale,
+    )
+    if answer.kind in ("done", "refused") or answer.is_stale:
+        standing = replace(standing, failures=0, quiet_until=None, quiet_reason=None)
+        return _pause_at_limit(standing, answer.allowance, now)
+    if answer.kind == "stopped":
+        seconds = LONGEST_BACKOFF_S
+    else:
+        standing = replace(standing, failures=standing.failures + 1)
+        seconds = backoff_s(standing.failures)
+        if answer.is_throttled:
+            seconds = max(seconds, _after_throttle_s(answer, throttles, now))
+    return _pause(standing, max(seconds, answer.retry_after_s or 0.0), answer.reason, now)
+
+
+def _after_throttle_s(answer: Answer, throttles: list[datetime], now: datetime) -> float:
+    stated_s = answer.retry_after_s
+    if stated_s is None:
+        stated_s = answer.allowance.resets_in_s
+    seconds = _THROTTLE_WAIT_S if stated_s is None else stated_s + _MARGIN_S
+    if len(throttles) >= _THROTTLES_BEFORE_REVOKING - 1:
+        first = throttles[1 - _THROTTLES_BEFORE_REVOKING]
+        seconds = max(seconds, _HOUR_S - (now - first).total_seconds() + _MARGIN_S)
+    return seconds
+
+
+def _pause(standing: Standing, seconds: float, reason: str, now: datetime) -> Standing:
+    until = now + timedelta(seconds=seconds)
+    return replace(standing, quiet_until=until, quiet_reason=reason)
+
+
+def _pause_at_limit(standing: Standing, allowance: Allowance, now: datetime) -> Standing:
+    """Start a quiet period if an allowance is used up or unknown."""
+    if allowance.remaining is None or allowance.resets_in_s is None:
+        reason = "the registry does not state its rate limit"
+        return _pause(standing, _DEFAULT_INTERVAL_S, reason, now)
+    if allowance.remaining > _RESERVE:
+        return standing
+    limit = "" if allowance.limit is None else f"{allowance.limit} "
+    reason = f"its limit of {limit}requests is reached"
+    return _pause(standing, allowance.resets_in_s + _MARGIN_S, reason, now)
+
+
+def _throttles_in_last_hour(standing: Standing, now: datetime) -> list[datetime]:
+    times = [datetime.fromisoformat(time).astimezone(UTC) for time in standing.throttled_at]
+    # The clock of a machine that shares the store may be ahead.
+    return [time for time in times if abs((now - time).total_seconds()) <= _HOUR_S]

@@ -4,26 +4,28 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import re
-from collections.abc import Iterator
+import ssl
+import time
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from functools import lru_cache
 from hashlib import sha256
+from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any, Final, Unpack
+from urllib.parse import quote
 
 from pydantic import SecretStr
 
+from kp_langchain._quiet_loggers import quiet_loggers
 from kp_langchain._version import __version__
 from kp_langchain.errors import ConfigError, RegistryError
-from kp_langchain.registry.answers import Answer, json_object, parse_json, read_answer
-from kp_langchain.registry.exchange import (
-    STEPS_PER_REQUEST,
-    base_url,
-    exchange,
-    failure_of,
-    unit_path,
-)
+from kp_langchain.registry.answers import Answer, read_answer, safe_texts
 
 if TYPE_CHECKING:
+    import httpx
+
     from kp_langchain.registry.search import SearchOptions, SearchPage
 
 ANONYMOUS = "anonymous"
@@ -35,6 +37,7 @@ ANONYMOUS_READS = 60
 _MISSING_UNIT = "kp:trace:00000000-0000-0000-0000-000000000000"
 
 _MAX_ANSWER_BYTES = 2**20
+_STEPS_PER_REQUEST = 3.0  # the time of a whole request, in multiples of that of a step
 _LONGEST_LOOKUP_S = 30.0  # and whatever else is before the first step
 _MISSING = (404, 410)
 # In answer to a deletion they concern this unit only; the key may be valid for others.
@@ -48,6 +51,16 @@ _HEADERS = {
 }
 # The key goes into a header, so it must not contain a line break.
 _KEY = re.compile(r"[!-~]{1,500}")
+# They log the status phrase and the headers of a server unchanged. A server that echoes the key or
+# a unit there would have it logged.
+_LOGGERS = ("httpx", *(f"httpcore.{part}" for part in ("connection", "http11", "proxy", "socks")))
+# Stricter than the standard, so that no two programs can parse a URL differently.
+_URL = re.compile(
+    r"(?P<scheme>https?)://(?P<host>[a-z0-9.-]+|\[[0-9a-f:.]+\])(?::(?P<port>[0-9]{1,5}))?"
+    r"(?P<path>(?:/[A-Za-z0-9._~%+-]*)*)",
+    re.IGNORECASE,
+)
+_DEFAULT_PORTS = {"https": 443, "http": 80}
 
 
 class Registry:
@@ -60,9 +73,9 @@ class Registry:
         url: The URL of the registry: `https://`, or `http://` on this machine.
         api_key: Your key. It is sent to this URL only and never shown.
         agent_id: The agent that the key belongs to. The key can withdraw traces with this id.
-        timeout_s: The time limit of each step of a request (connect, send, receive), in seconds. A
-            whole request with its redirects may take three times as long from the connection on.
-            The operating system limits the time of a name lookup.
+        timeout_s: The time limit of each step of a request (connect, send, receive), in seconds.
+            The body of an answer that is not there after three times as long is cut off. The
+            operating system limits the time of a name lookup.
 
     Attributes:
         url: The URL, without a slash at the end.
@@ -97,7 +110,7 @@ class Registry:
     @property
     def longest_request_s(self) -> float:
         """For how long a request may take at most, in seconds; a name lookup included."""
-        return self._timeout_s * STEPS_PER_REQUEST + _LONGEST_LOOKUP_S
+        return self._timeout_s * _STEPS_PER_REQUEST + _LONGEST_LOOKUP_S
 
     def __repr__(self) -> str:
         return f"Registry({self.url!r}, api_key={'***' if self._key else None})"
@@ -119,12 +132,7 @@ class Registry:
                 key gets the same answer.
         """
         return self._send(
-            "POST",
-            "/v1/knowledge",
-            body,
-            idempotency_key=idempotency_key,
-            expects_id=True,
-            own_id=json_object(parse_json(body)).get("id"),
+            "POST", "/v1/knowledge", body, idempotency_key=idempotency_key, expects_id=True
         )
 
     def find(self, registry_id: str) -> Answer:
@@ -133,7 +141,7 @@ class Registry:
         Args:
             registry_id: The registry's id of the unit.
         """
-        answer = self._send("GET", unit_path(registry_id), expects_id=True, own_id=registry_id)
+        answer = self._send("GET", _unit_path(registry_id), expects_id=True)
         # An answer without JSON comes from a proxy or another server, not from the registry.
         if answer.status in _MISSING and answer.is_json:
             return replace(answer, kind="refused", reason=f"{answer.status}: no such unit")
@@ -145,7 +153,7 @@ class Registry:
         Args:
             registry_id: The registry's id of the unit.
         """
-        answer = self._send("DELETE", unit_path(registry_id))
+        answer = self._send("DELETE", _unit_path(registry_id))
         if answer.status in _MISSING and answer.is_json:
             return replace(answer, kind="done", reason=f"{answer.status}: already deleted")
         if answer.status in _DELETION_REFUSED:
@@ -192,7 +200,7 @@ class Registry:
             `done` if the registry answers and, as far as its rate limit shows, knows the key;
             otherwise the answer says what is wrong.
         """
-        answer = self._send("GET", unit_path(_MISSING_UNIT))
+        answer = self._send("GET", _unit_path(_MISSING_UNIT))
         if answer.status not in _MISSING or not answer.is_json:
             return answer
         limit = answer.allowance.limit
@@ -229,7 +237,6 @@ class Registry:
         is_anonymous: bool = False,
         idempotency_key: str | None = None,
         expects_id: bool = False,
-        own_id: object = None,
         max_bytes: int = _MAX_ANSWER_BYTES,
     ) -> Answer:
         if path is None:
@@ -243,13 +250,12 @@ class Registry:
         if idempotency_key is not None:
             headers["Idempotency-Key"] = idempotency_key
         try:
-            url, limit_s = self.url + path, self._timeout_s
-            response = exchange(method, url, headers, body, timeout_s=limit_s, max_bytes=max_bytes)
+            response = _exchange(
+                method, self.url + path, headers, body, timeout_s=self._timeout_s, most=max_bytes
+            )
         except Exception as error:  # noqa: BLE001 - httpx, TLS, the environment, the server
-            return failure_of(error, self.url)
-        return read_answer(
-            *response, expects_id=expects_id, key=key, request_body=body or b"", own_id=own_id
-        )
+            return _failure_of(error)
+        return read_answer(*response, expects_id=expects_id, key=key)
 
 
 def _check_key(key: SecretStr | str) -> SecretStr:
@@ -261,3 +267,148 @@ def _check_key(key: SecretStr | str) -> SecretStr:
             "control character or a character outside ASCII; check api_key or KP_API_KEY"
         )
     return secret
+
+
+# ------------------------------------------------------------------ one request
+
+
+def _exchange(
+    method: str,
+    url: str,
+    headers: Mapping[str, str],
+    body: bytes | None,
+    *,
+    timeout_s: float,
+    most: int,
+) -> tuple[int, httpx.Headers, bytes | None]:
+    """Send a request; return status and headers of the answer, and its body as `_read` does.
+
+    Args:
+        method: The HTTP method.
+        url: The URL.
+        headers: The headers.
+        body: The body.
+        timeout_s: The time limit of each step, in seconds; the whole may take three times as long.
+        most: The size of the largest body of an answer that is read, in bytes.
+
+    Raises:
+        Exception: No answer arrived; see `_failure_of`.
+    """
+    import httpx
+
+    until = time.monotonic() + timeout_s * _STEPS_PER_REQUEST
+    # A client of its own has no cookies and no connection that another thread or a fork uses.
+    client = httpx.Client(
+        timeout=timeout_s,
+        verify=_tls_context(os.environ.get("SSL_CERT_FILE"), os.environ.get("SSL_CERT_DIR")),
+        # Requests to this machine need no proxy, which would see the key.
+        trust_env=url.startswith("https:"),
+    )
+    with (
+        quiet_loggers(*_LOGGERS),
+        client,
+        client.stream(method, url, content=body, headers=headers) as response,
+    ):
+        return response.status_code, response.headers, _read(response, most, until)
+
+
+@lru_cache(maxsize=1)
+def _tls_context(*_environment: str | None) -> ssl.SSLContext:
+    """Return httpx's trust in certificates, which takes 20 ms to load, for this environment."""
+    import httpx
+
+    return httpx.create_ssl_context()
+
+
+def _read(response: httpx.Response, most: int, until: float) -> bytes | None:
+    """Return the body of an answer; None if it is cut off, empty if it is too large.
+
+    Args:
+        response: The answer; its status and headers count also without a body.
+        most: The largest size, in bytes.
+        until: When it must be there, by the monotonic clock.
+    """
+    import httpx
+
+    content = bytearray()
+    try:
+        for piece in response.iter_raw():
+            content += piece
+            if len(content) > most:
+                return b""
+            if time.monotonic() > until:
+                return None
+    except httpx.TransportError:
+        return None
+    return bytes(content)
+
+
+def _failure_of(error: Exception) -> Answer:
+    """Return an answer that says why none arrived.
+
+    The text of an unknown error may quote a header, so only its type is used.
+
+    Args:
+        error: The error of the request.
+    """
+    import httpx
+
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, ssl.SSLCertVerificationError):
+            reason = safe_texts([cause.verify_message])[0]
+            return Answer("stopped", f"its certificate is not trusted: {reason}")
+        cause = cause.__cause__ or cause.__context__
+    if isinstance(error, httpx.TimeoutException):
+        return Answer("later", "no answer in time")
+    if isinstance(error, (httpx.ConnectError, httpx.ProxyError)):  # the system's, or the proxy's
+        return Answer("later", f"no connection: {safe_texts([str(error)])[0]}")
+    name = type(error).__name__
+    return Answer("later", f"the connection broke ({name}); check HTTPS_PROXY, SSL_CERT_FILE")
+
+
+def base_url(url: str) -> str:
+    """Return the URL of a registry in its normal form.
+
+    Args:
+        url: Scheme, host, port and path.
+
+    Raises:
+        ConfigError: It is not an `https` URL of these parts alone (`http` is allowed on this
+            machine). The message does not repeat parts that may be secret.
+    """
+    example = "give one such as https://registry.example.org"
+    if not isinstance(url, str):
+        raise ConfigError(f"the registry's URL is a {type(url).__name__}; {example}")
+    text = url.strip()
+    if "@" in text:
+        raise ConfigError("the registry's URL contains a user or password; give the key as api_key")
+    address, *more = re.split(r"[?#]", text, maxsplit=1)
+    if more:
+        raise ConfigError(f"the registry's URL {address[:80]!r} has a query or fragment; {example}")
+    parts = _URL.fullmatch(address)
+    if parts is None or not 0 < int(parts["port"] or 1) < 2**16:
+        raise ConfigError(f"{address[:80]!r} is not the URL of a registry; {example}")
+    scheme, host, path = parts["scheme"].lower(), parts["host"].lower(), parts["path"].rstrip("/")
+    port = int(parts["port"] or _DEFAULT_PORTS[scheme])
+    if scheme == "http" and not _is_loopback(host.strip("[]")):
+        raise ConfigError(f"{address[:80]!r} would send your key unencrypted; write https://")
+    return f"{scheme}://{host}{'' if port == _DEFAULT_PORTS[scheme] else f':{port}'}{path}"
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _unit_path(registry_id: str) -> str | None:
+    """Return the path of a unit, or None if no unit can have this id."""
+    # Dots would name another path even if quoted; a lone surrogate cannot be encoded.
+    if registry_id in ("", ".", ".."):
+        return None
+    try:
+        return f"/v1/knowledge/{quote(registry_id, safe=':')}"
+    except UnicodeEncodeError:
+        return None

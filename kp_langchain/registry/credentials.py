@@ -9,28 +9,25 @@ from __future__ import annotations
 import errno
 import json
 import os
-import sqlite3
 import tempfile
-from collections.abc import Iterator, Mapping
-from contextlib import closing, contextmanager, suppress
+from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pydantic import BaseModel, SecretStr, TypeAdapter, ValidationError
 
 from kp_langchain._logging import warn_once
-from kp_langchain.agent_id import check_agent_id, normalise_agent_id, redact_agent_id
+from kp_langchain.agent_id import check_agent_id, redact_agent_id
 from kp_langchain.config import data_dir
 from kp_langchain.errors import ConfigError
 from kp_langchain.private_files import make_private, read_private_file
-from kp_langchain.registry.client import Registry
-from kp_langchain.registry.exchange import base_url
+from kp_langchain.registry.client import Registry, base_url
 
 if TYPE_CHECKING:
     from kp_langchain.config import Settings
 
 _MAX_BYTES = 2**20
-_LOCK_TIMEOUT_S = 10.0
 
 
 class StoredKey(BaseModel):
@@ -81,25 +78,13 @@ def save_key(url: str, agent_id: str, key: SecretStr) -> Path:
         ConfigError: The URL is invalid, or the key file cannot be read or written.
     """
     path = key_file()
-    entry = StoredKey(api_key=key, agent_id=agent_id)
+    keys = {**_read(path), base_url(url): StoredKey(api_key=key, agent_id=agent_id)}
     try:
-        with _exclusive_lock(path):
-            _write(path, {**_read(path), base_url(url): entry})
+        make_private(path)
+        _write(path, keys)
     except OSError as error:
         raise ConfigError(f"the key cannot be stored in {path}: {error.strerror}") from None
-    except sqlite3.Error as error:
-        raise ConfigError(f"the key cannot be stored in {path}: its lock failed: {error}") from None
     return path
-
-
-@contextmanager
-def _exclusive_lock(path: Path) -> Iterator[None]:
-    """Lock the key file against other processes; the lock ends with the process at the latest."""
-    lock_file = path.with_name(path.name + "-lock")
-    make_private(lock_file)
-    with closing(sqlite3.connect(lock_file, isolation_level=None, timeout=_LOCK_TIMEOUT_S)) as lock:
-        lock.execute("BEGIN EXCLUSIVE")
-        yield
 
 
 def _write(path: Path, keys: Mapping[str, StoredKey]) -> None:
@@ -112,8 +97,6 @@ def _write(path: Path, keys: Mapping[str, StoredKey]) -> None:
     try:
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:
             json.dump(entries, file, indent=1)
-            file.flush()
-            os.fsync(file.fileno())
         Path(temporary).replace(path)
     except BaseException:
         with suppress(OSError):
@@ -181,17 +164,15 @@ def agent_of(agent_id: str | None, settings: Settings, registry: Registry) -> st
         registry: The registry that traces are sent to.
 
     Returns:
-        `kp:agent:<id>`; None if there is none. If the registry spells the id of the same agent
-        differently, its spelling, because it deletes only units with that one.
+        `kp:agent:<id>`; None if there is none.
 
     Raises:
         ConfigError: The id is invalid or would be redacted, or the key file cannot be read.
     """
-    trace_agent, agent_of_key = agent_id or settings.agent_id, key_agent(registry)
+    trace_agent = agent_id or settings.agent_id
     if trace_agent is not None:
-        trace_agent = check_agent_id(trace_agent, settings.redaction)
-        is_same = agent_of_key is not None and normalise_agent_id(agent_of_key) == trace_agent
-        return agent_of_key if is_same else trace_agent
+        return check_agent_id(trace_agent, settings.redaction)
+    agent_of_key = key_agent(registry)
     if agent_of_key is None or redact_agent_id(agent_of_key, settings.redaction) != agent_of_key:
         return None  # traces cannot carry it
     return agent_of_key

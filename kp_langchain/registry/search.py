@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any, Required, TypedDict
 from urllib.parse import urlencode
 
 from kp_langchain.errors import ConfigError
-from kp_langchain.registry import pace
-from kp_langchain.registry.answers import Answer, json_object
+from kp_langchain.registry.answers import Answer, after_answer, json_object, wait_s
 from kp_langchain.store import Standing
 
 if TYPE_CHECKING:
@@ -32,8 +31,6 @@ MOST_PAGE_BYTES = 16 * 2**20
 """The largest page, in bytes. A larger one is asked for in parts."""
 
 _TYPE = "ReasoningTrace"
-# How many units in a row may be unreadable before the registry is taken for the cause.
-_MOST_UNREADABLE = 5
 _LONGEST_QUERY_CHARS = 1000
 
 
@@ -144,18 +141,13 @@ def _check_text(name: str, text: str) -> None:
 
 
 def _pages(reader: _Reader, offset: int, end: int) -> Iterator[SearchPage]:
-    size, unreadable = PAGE_SIZE, 0
+    size = PAGE_SIZE
     while offset < end:
         size = min(size, end - offset)
         answer, document = reader.read(offset, size)
-        is_unreadable = answer.kind == "done" and document is None
-        if is_unreadable and size > 1:
-            # One unit may be what makes it too large, or too deep to be parsed.
-            size //= 2
+        if answer.kind == "done" and document is None and size > 1:
+            size //= 2  # one unit may be what makes it too large, or too deep to be parsed
             continue
-        unreadable = unreadable + 1 if is_unreadable else 0
-        if unreadable > _MOST_UNREADABLE:
-            answer = replace(answer, kind="later", reason="its answers cannot be read")
         page = _page(answer, document, offset, size)
         yield page
         if page.answer.kind != "done" or page.next_offset is None:
@@ -164,15 +156,14 @@ def _pages(reader: _Reader, offset: int, end: int) -> Iterator[SearchPage]:
 
 
 def _page(answer: Answer, document: Any, offset: int, size: int) -> SearchPage:
-    if answer.kind != "done":
-        return SearchPage(answer, next_offset=offset)
-    if document is None:
+    if answer.kind == "done" and document is None:
         skipped = {"too large or not JSON": 1}
         return SearchPage(answer, read=1, skipped=skipped, next_offset=offset + 1)
     values = json_object(document)
     entries, total = values.get("data"), values.get("total")
-    if not isinstance(entries, list):
+    if answer.kind == "done" and not isinstance(entries, list):
         answer = replace(answer, kind="later", reason="its answer has no list of units")
+    if answer.kind != "done" or not isinstance(entries, list):
         return SearchPage(answer, next_offset=offset)
     entries = entries[:size]
     end = offset + len(entries)
@@ -223,7 +214,7 @@ class _Reader:
     until: datetime
 
     def read(self, offset: int, size: int) -> tuple[Answer, Any]:
-        """Return the answer to a request, and the page; None if it cannot be read."""
+        """Return the answer to a request, once it may be sent, and the page; None if unreadable."""
         query = urlencode({**self.conditions, "limit": size, "offset": offset})
         while True:
             # No other process sends to a registry from this store meanwhile.
@@ -231,18 +222,17 @@ class _Reader:
                 now, standing = self.clock(), self._standing()
                 # A key that may not contribute may read all the same.
                 waits = [self.own] if standing.stopped else [self.own, standing]
-                longest = max(waits, key=lambda one: pace.wait_s(one, now))
-                wait_s = pace.wait_s(longest, now)
-                if now + timedelta(seconds=wait_s) >= self.until:
-                    return _too_late(wait_s, longest.quiet_reason), None
-                if wait_s <= 0.0:
-                    path = f"/v1/knowledge?{query}"
-                    answer, document = self.read_json(path, MOST_PAGE_BYTES)
+                longest = max(waits, key=lambda one: wait_s(one, now))
+                rest_s = wait_s(longest, now)
+                if now + timedelta(seconds=rest_s) >= self.until:
+                    return _too_late(rest_s, longest.quiet_reason), None
+                if rest_s <= 0.0:
+                    answer, document = self.read_json(f"/v1/knowledge?{query}", MOST_PAGE_BYTES)
                     self._note(standing, answer)
                     if not answer.is_throttled:
                         return answer, document
                     continue
-            self.sleep(wait_s)
+            self.sleep(rest_s)
 
     def _standing(self) -> Standing:
         key = (self.own.registry, self.own.key_id)
@@ -252,23 +242,20 @@ class _Reader:
 
     def _note(self, standing: Standing, answer: Answer) -> None:
         """Record what an answer says about further requests."""
-        after = pace.after_answer(standing, answer, self.clock(), contributes=False)
-        self.own = after
-        if answer.kind == "stopped":
-            return  # it may take contributions although there is nothing to be read
-        if standing.stopped and not answer.is_throttled:
-            return  # it may refuse contributions although there is something to be read
+        self.own = after = after_answer(standing, answer, self.clock())
+        if answer.kind == "stopped" or (standing.stopped and not answer.is_throttled):
+            return  # reading and contributing may be refused apart from each other
         if self.outbox is None:
             _standings[after.registry, after.key_id] = after
         else:
             self.outbox.save(after)
 
 
-def _too_late(wait_s: float, reason: str | None) -> Answer:
-    if wait_s <= 0.0:
+def _too_late(rest_s: float, reason: str | None) -> Answer:
+    if rest_s <= 0.0:
         return Answer("later", "the time ran out before all was read")
-    text = f"no request may be sent for {wait_s:.0f} s: {reason}"
-    return Answer("later", text, retry_after_s=wait_s)
+    text = f"no request may be sent for {rest_s:.0f} s: {reason}"
+    return Answer("later", text, retry_after_s=rest_s)
 
 
 # What searches without a store met, by URL and id of the key. An hour may hold three 429 answers,

@@ -2,15 +2,14 @@
 
 Each attempt is recorded before and after its request. So another process can continue after this
 one ends: if it is unknown whether a unit arrived, the registry is asked before the unit is sent
-again, with the same idempotency key. When a request may be sent is up to `pace`.
+again, with the same idempotency key.
 """
 
 from __future__ import annotations
 
-import json
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -19,8 +18,16 @@ from typing import Any, Literal
 
 from kp_langchain._forksafe import ForkSafeLock, fork_gate
 from kp_langchain._logging import warn_once
-from kp_langchain.registry import pace
-from kp_langchain.registry.answers import Answer
+from kp_langchain.registry.answers import (
+    LONGEST_BACKOFF_S,
+    Answer,
+    after_answer,
+    backoff_s,
+    json_object,
+    parse_json,
+    seconds_until,
+    wait_s,
+)
 from kp_langchain.registry.client import ANONYMOUS, Registry
 from kp_langchain.store import Contribution, Standing, TraceStore
 from kp_langchain.store.contribution import with_new_idempotency_key
@@ -104,8 +111,8 @@ class Sender:
             return None
         if self._registry.key_id == ANONYMOUS:
             _warn_of_no_key(self._registry)
-            return pace.LONGEST_BACKOFF_S
-        quiet_s = pace.wait_s(self._standing(), self._clock())
+            return LONGEST_BACKOFF_S
+        quiet_s = wait_s(self._standing(), self._clock())
         if quiet_s > 0.0:
             return quiet_s
         with suppress(Exception):  # the request reports what is wrong
@@ -116,9 +123,9 @@ class Sender:
                 return _RETRY_TURN_S
             until = min(until, time.monotonic() + _TURN_S)
             while time.monotonic() < until:
-                wait_s = self._send_one(lease)
-                if wait_s is None or wait_s > 0.0:
-                    return wait_s
+                due_in_s = self._send_one(lease)
+                if due_in_s is None or due_in_s > 0.0:
+                    return due_in_s
         return _OTHERS_TURN_S
 
     def _standing(self) -> Standing:
@@ -134,19 +141,17 @@ class Sender:
         stored_unit = self._outbox.next_pending(self._registry.url)
         if stored_unit is None:
             return None
+        due_in_s = max(wait_s(standing, now), seconds_until(stored_unit.due_at, now))
+        if due_in_s > 0.0:
+            return due_in_s
         request = _next_request(stored_unit)
-        wait_s = max(pace.wait_s(standing, now), pace.seconds_until(stored_unit.due_at, now))
-        if wait_s > 0.0:
-            return wait_s
-        contributes = request == "contribute"
-        standing = pace.before_request(standing, now, contributes=contributes)
         unit = _before_request(stored_unit, now)
-        if not self._outbox.begin(unit, standing, read=stored_unit, lease=lease):
+        if not self._outbox.begin(unit, read=stored_unit, lease=lease):
             return 0.0
         with fork_gate.opened():
             answer = _make_request(self._registry, unit, request)
         now = self._clock()
-        standing = pace.after_answer(standing, answer, now, contributes=contributes)
+        standing = after_answer(standing, answer, now)
         unit = _after_answer(unit, request, answer, now)
         self._outbox.settle(unit, standing, read=stored_unit, lease=lease)
         _log_answer(unit, request, answer, self._registry)
@@ -235,7 +240,7 @@ def _after_withdrawal(unit: Contribution, answer: Answer, now: datetime) -> Cont
         return replace(unit, state="withdrawn", reason=None, issues=None, body=None)
     unit = replace(_try_again(unit, answer, now), issues=answer.issues)
     if answer.kind == "refused":
-        return replace(unit, due_at=now + timedelta(seconds=pace.LONGEST_BACKOFF_S))
+        return replace(unit, due_at=now + timedelta(seconds=LONGEST_BACKOFF_S))
     return unit
 
 
@@ -251,29 +256,20 @@ def _try_again(unit: Contribution, answer: Answer, now: datetime) -> Contributio
     goes to the end of the queue, so that a unit that always fails does not block the others.
     """
     is_quiet = answer.is_throttled or (answer.kind == "stopped" and not answer.is_stale)
-    due_at = now if is_quiet else now + timedelta(seconds=pace.backoff_s(unit.attempts))
+    due_at = now if is_quiet else now + timedelta(seconds=backoff_s(unit.attempts))
     return replace(unit, due_at=due_at, reason=answer.reason)
 
 
 def _has_same_verdict(unit: Contribution, copy: Any) -> bool:
-    """Return whether the registry's copy has the same verdict as this text.
-
-    The rest of a unit never changes. The registry's copy may have more confirmations.
-    """
+    """Return whether the registry's copy has the same verdict as this text."""
     if copy is None:  # the registry does not send its copy
         return unit.registry_id is None
-    try:
-        figures, confirmations = _verdict(json.loads(unit.body or ""))
-        registry_figures, registry_confirmations = _verdict(copy)
-    except (ValueError, KeyError, TypeError, AttributeError):
-        return False
-    return figures == registry_figures and confirmations <= registry_confirmations
+    return _verdict(parse_json(unit.body)) == _verdict(copy)
 
 
-def _verdict(unit: Mapping[str, Any]) -> tuple[list[Any], set[Any]]:
-    metadata = unit["metadata"]
-    figures = [metadata["success"], metadata["quality_score"], unit["outcome"]["confidence"]]
-    return figures, set(metadata.get("validated_by") or ())
+def _verdict(unit: Any) -> list[Any]:
+    metadata, outcome = (json_object(json_object(unit).get(key)) for key in ("metadata", "outcome"))
+    return [metadata.get("success"), metadata.get("quality_score"), outcome.get("confidence")]
 
 
 def _log_answer(unit: Contribution, request: Request, answer: Answer, registry: Registry) -> None:

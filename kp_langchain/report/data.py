@@ -15,7 +15,7 @@ from kp_langchain.review.recall_facts import credit_text
 if TYPE_CHECKING:
     from kp_langchain.gate.run import ShownTrace
     from kp_langchain.store import StoredRun, TraceStore
-    from kp_langchain.store.run_filters import RunFilters
+    from kp_langchain.store.run_columns import RunFilters
     from kp_langchain.verdict import Verdict
 
 _PAGE = 200

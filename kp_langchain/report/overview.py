@@ -10,7 +10,7 @@ from itertools import chain, count
 
 from kp_langchain.report.text import line_of
 from kp_langchain.review.stats import DomainStats, domain_stats
-from kp_langchain.store.run_filters import RunSummary
+from kp_langchain.store.run_columns import RunSummary
 
 _NAME_CHARS = 100
 _BLANK = "(blank)"

@@ -46,7 +46,7 @@ def recall_facts(store: TraceStore, run: StoredRun) -> RecallFacts:
     eligibility = store.recall_entries.eligibility([run.trace_id, *(one.trace_id for one in shown)])
     own = eligibility.get(run.trace_id)
     credit = None
-    if store.shown.shown_to(run.trace_id, limit=1):  # else the whole domain need not be counted
+    if store.shown.is_shown(run.trace_id):  # else the whole domain need not be counted
         from kp_langchain.recall.credit import credits_of
 
         credit = credits_of(store.shown.outcome_counts(run.domain)).get(run.trace_id)

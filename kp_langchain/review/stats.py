@@ -14,7 +14,7 @@ from kp_langchain.scoring.dimensions import DIMENSIONS
 from kp_langchain.scoring.worth import novelty_factor
 
 if TYPE_CHECKING:
-    from kp_langchain.store.run_filters import RunSummary
+    from kp_langchain.store.run_columns import RunSummary
 
 HISTOGRAM_BINS = 20
 _STEPS_OF_CURVE = 100

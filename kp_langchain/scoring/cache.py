@@ -179,6 +179,51 @@ class VectorCache:
             self._end = after
             self._append(rows, lengths, [all_keys[at] for at in order.tolist()], added_at[order])
 
+    def add_many(
+        self, vectors: Sequence[ArrayLike] | NDArray[Any], keys: Sequence[str | None]
+    ) -> None:
+        """Call `add` for one vector after the other.
+
+        Args:
+            vectors: Finite numbers of any magnitude, shape (n, dimensions).
+            keys: What they stand for, n of them.
+
+        Raises:
+            VectorError: As for `add`; nothing has been added then.
+        """
+        rows, lengths = self._read_all(vectors)
+        last = slice(-self._max_elements, None)
+        with self._lock:
+            self._append(rows[last], lengths[last], keys[last], self._clock())
+
+    def remove(self, keys: Set[str]) -> None:
+        """Forget the entries with some keys."""
+        with self._lock:
+            in_use = range(self._start, self._end)
+            stay = [at for at in in_use if self._keys[at] not in keys]
+            self._start = self._end - len(stay)
+            if stay and stay[0] != self._start:  # else only the oldest ones go
+                place = slice(self._start, self._end)
+                for array in (self._rows, self._lengths, self._added_at):
+                    array[place] = array[stay]
+                self._keys[place] = [self._keys[at] for at in stay]
+
+    def similarities(self, query: ArrayLike) -> tuple[list[str | None], NDArray[Any]]:
+        """Return the keys of all entries, the oldest first, and their cosine similarities.
+
+        Args:
+            query: `dimensions` finite numbers of any magnitude.
+
+        Raises:
+            VectorError: As for `add`.
+        """
+        row, length = self._read_one(query)
+        with self._lock:
+            self._expire()
+            rows = slice(self._start, self._end)
+            products = self._rows[rows].dot(row / np.float32(length))
+            return self._keys[rows], self._counted(products, frozenset())
+
     def nearest(self, query: ArrayLike, *, ignore: Set[str] = frozenset()) -> _Match | None:
         """Return the key of the most similar entry and the highest cosine similarity, -1 to 1.
 

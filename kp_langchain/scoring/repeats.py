@@ -47,10 +47,12 @@ def _single_spaced(text: str) -> str:
     """Return a text with one space in place of each white space, and none at its ends."""
     if not text.isascii():
         return " ".join(text.split())
-    # Twice as fast as splitting, or five times for a text with single spaces already.
+    # Twice as fast as splitting, or much faster for a text with single spaces already.
     for character in _OTHER_SPACES:
         text = text.replace(character, " ")
-    return _SPACES.sub(" ", text).strip(" ")
+    if "  " in text:  # found much sooner than the expression looks for it
+        text = _SPACES.sub(" ", text)
+    return text.strip(" ")
 
 
 class RepeatMemory:

@@ -5,14 +5,10 @@ from typing import TYPE_CHECKING
 
 from kp_langchain.gate import Rescored
 from kp_langchain.store.contribution import Contribution, Standing
-from kp_langchain.store.database import Compaction
-from kp_langchain.store.deletion import Deletion, Pruning
 from kp_langchain.store.outbox import Outbox
-from kp_langchain.store.run_columns import StoredRun
-from kp_langchain.store.run_filters import RunFilters, RunSummary
-from kp_langchain.store.shared_stores import default_store
-from kp_langchain.store.stored_memory import StoredMemory
-from kp_langchain.store.trace_store import TraceStore
+from kp_langchain.store.run_columns import Deletion, Pruning, RunFilters, RunSummary, StoredRun
+from kp_langchain.store.trace_store import TraceStore, default_store
+from kp_langchain.store.vectors import StoredMemory
 from kp_langchain.verdict import Verdict
 
 if TYPE_CHECKING:
@@ -26,7 +22,6 @@ else:  # these load SQLAlchemy
 
 
 __all__ = [
-    "Compaction",
     "ConfidenceModels",
     "Contribution",
     "Deletion",

@@ -5,9 +5,6 @@ Loads SQLAlchemy.
 
 from __future__ import annotations
 
-import json
-import math
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -21,20 +18,16 @@ from kp_langchain.calibration.model import ConfidenceModel
 from kp_langchain.calibration.next_to_label import TaskVerdict, UnlabelledRun
 from kp_langchain.errors import StoreError
 from kp_langchain.printable import first_fault
-from kp_langchain.schema import ReasoningTrace
 from kp_langchain.scoring.breakdown import ScoreBreakdown
 from kp_langchain.store.rows import clean_name, json_text
+from kp_langchain.store.run_columns import trace_of
 from kp_langchain.store.run_queries import is_kept, weightiest_first
 from kp_langchain.store.statements import Transactions
 from kp_langchain.store.tables import bodies, models, runs, scores, verdicts
 
 _UNLABELLED_SEARCHED, _UNLABELLED_RUNS = 10_000, 2_000
 _TASK_VERDICTS = 5_000
-# Of a longer objective, both ends tell it from others; foreign traces may have megabytes of it.
-_OBJECTIVE_CHARS = 10_000
 _newest_runs_first = (runs.c.created_at.desc(), runs.c.trace_id.desc())
-# What features raise that another program changed.
-_UNREADABLE = (ArithmeticError, AttributeError, RecursionError, TypeError, ValueError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,9 +73,8 @@ class ConfidenceModels:
             StoreError: The figures of a run cannot be read; the message names it.
         """
         with self._database.reading() as connection:
-            rows = _labelled_runs(connection, domain)
-        runs = [_labelled_run(row) for row in rows]
-        return [run for run in runs if run.is_current]
+            labelled = _labelled_runs(connection, domain)
+        return [run for run in labelled if run.is_current]
 
     def unlabelled(self, domain: str | None = None) -> list[UnlabelledRun]:
         """Return runs whose success no verdict states, and whose trace a person can still look at.
@@ -94,7 +86,8 @@ class ConfidenceModels:
             domain: Only runs of this domain; None for all.
         """
         with self._database.reading() as connection:
-            by_domain = _usable_models(_select_models(connection, domain, only_active=True))
+            models = _select_models(connection, domain, only_active=True)
+            by_domain = {one.domain: one.model for one in models if one.model.is_current}
             rows = _unlabelled_runs(connection, domain, with_features=bool(by_domain))
         return [_unlabelled_run(row, by_domain.get(row["domain"])) for row in rows]
 
@@ -105,11 +98,7 @@ class ConfidenceModels:
             domain: Only runs of this domain; None for all.
         """
         with self._database.reading() as connection:
-            rows = _newest_labels(connection, domain)
-        return [
-            TaskVerdict(row["domain"], task_key(row["task"], row["objective"]), row["success"])
-            for row in rows
-        ]
+            return _newest_labels(connection, domain)
 
     def verdict_counts(self) -> dict[str, tuple[int, int]]:
         """Return, by domain, the numbers of runs that succeeded and failed by their verdicts."""
@@ -172,8 +161,7 @@ class ConfidenceModels:
             StoreError: A model cannot be read; the message names it.
         """
         with self._database.reading() as connection:
-            rows = _select_models(connection, domain, only_active=only_active)
-        return [_installed_model(row) for row in rows]
+            return _select_models(connection, domain, only_active=only_active)
 
     def in_force(self, domain: str) -> ConfidenceModel | None:
         """Return the model in force for a domain, if there is one.
@@ -188,13 +176,13 @@ class ConfidenceModels:
 # ------------------------------------------------------------------ queries
 
 
-def _labelled_runs(connection: sa.Connection, domain: str) -> list[dict[str, Any]]:
+def _labelled_runs(connection: sa.Connection, domain: str) -> list[LabelledRun]:
     """Return what calibration needs of the runs of a domain that have a label, oldest first.
 
     A run's label is the `success` of the verdict that counts among those that state one.
     """
     labels = _labels()
-    select = (
+    select: sa.Select[Any] = (
         sa.select(
             runs.c.trace_id,
             runs.c.objective,
@@ -209,7 +197,7 @@ def _labelled_runs(connection: sa.Connection, domain: str) -> list[dict[str, Any
         .where(runs.c.domain == clean_name(domain), scores.c.features.is_not(None))
         .order_by(runs.c.created_at, runs.c.trace_id)
     )
-    return [dict(row) for row in connection.execute(select).mappings()]
+    return [_labelled_run(row) for row in connection.execute(select)]
 
 
 def _labels() -> sa.Subquery:
@@ -232,17 +220,9 @@ def _unlabelled_runs(
     if domain is not None:
         newest = newest.where(runs.c.domain == clean_name(domain))
     found = newest.order_by(*_newest_runs_first).limit(_UNLABELLED_SEARCHED).subquery()
-    features = sa.cast(scores.c.features, sa.Text) if with_features else sa.null()
-    trace = sa.cast(bodies.c.trace, sa.Text) if with_features else sa.null()
+    of_model = (scores.c.features, bodies.c.trace) if with_features else ()
     select = (
-        sa.select(
-            runs.c.trace_id,
-            runs.c.domain,
-            runs.c.task,
-            _ends_of_objective(),
-            features.label("features"),
-            trace.label("trace"),
-        )
+        sa.select(runs.c.trace_id, runs.c.domain, runs.c.task, runs.c.objective, *of_model)
         .join(found, found.c.trace_id == runs.c.trace_id)
         .join(scores, scores.c.trace_id == runs.c.trace_id)
         .join(bodies, bodies.c.trace_id == runs.c.trace_id)
@@ -253,8 +233,8 @@ def _unlabelled_runs(
     return [dict(row) for row in connection.execute(select).mappings()]
 
 
-def _newest_labels(connection: sa.Connection, domain: str | None) -> list[dict[str, Any]]:
-    """Return domain, task, objective and label of the newest runs that have one, newest first."""
+def _newest_labels(connection: sa.Connection, domain: str | None) -> list[TaskVerdict]:
+    """Return domain, task and label of the newest runs that have features and a label."""
     label = (
         sa.select(verdicts.c.success)
         .where(verdicts.c.trace_id == runs.c.trace_id, verdicts.c.success.is_not(None))
@@ -263,15 +243,17 @@ def _newest_labels(connection: sa.Connection, domain: str | None) -> list[dict[s
         .scalar_subquery()
     )
     # Not a condition on the features: it would read every row before its verdicts are looked up.
-    has_features = scores.c.features.is_not(None).label("has_features")
-    select = sa.select(
-        runs.c.domain, runs.c.task, _ends_of_objective(), label.label("success"), has_features
-    )
+    has_features = scores.c.features.is_not(None)
+    select = sa.select(runs.c.domain, runs.c.task, runs.c.objective, label, has_features)
     select = select.join(scores, scores.c.trace_id == runs.c.trace_id).where(_has_label())
     if domain is not None:
         select = select.where(runs.c.domain == clean_name(domain))
-    rows = connection.execute(select.order_by(*_newest_runs_first).limit(_TASK_VERDICTS)).mappings()
-    return [dict(row) for row in rows if row["has_features"]]
+    rows = connection.execute(select.order_by(*_newest_runs_first).limit(_TASK_VERDICTS))
+    return [
+        TaskVerdict(domain_of_run, task_key(task, objective), success)
+        for domain_of_run, task, objective, success, is_usable in rows
+        if is_usable
+    ]
 
 
 def _has_label() -> sa.ColumnElement[bool]:
@@ -282,15 +264,6 @@ def _has_label() -> sa.ColumnElement[bool]:
     return sa.exists(sa.select(verdicts.c.number).where(states_success).correlate(runs))
 
 
-def _ends_of_objective() -> sa.Label[str]:
-    objective, half = runs.c.objective, _OBJECTIVE_CHARS // 2
-    length = sa.func.length(objective)
-    first = sa.func.substr(objective, 1, half, type_=sa.String())
-    last = sa.func.substr(objective, length - half + 1, type_=sa.String())
-    ends = sa.case((length <= _OBJECTIVE_CHARS, objective), else_=first.concat(last))
-    return ends.label("objective")
-
-
 def _remove_model(connection: sa.Connection, domain: str) -> bool:
     """Take the model of a domain out of force; return whether there was one."""
     update = sa.update(models).where(models.c.domain == clean_name(domain), models.c.active)
@@ -299,16 +272,14 @@ def _remove_model(connection: sa.Connection, domain: str) -> bool:
 
 def _select_models(
     connection: sa.Connection, domain: str | None, *, only_active: bool
-) -> list[dict[str, Any]]:
-    """Return models, ordered by domain and version; their bodies as text, which may be damaged."""
-    columns = [column for column in models.c if column is not models.c.body]
-    body = sa.cast(models.c.body, sa.Text()).label("body")
-    select = sa.select(*columns, body).order_by(models.c.domain, models.c.version)
+) -> list[InstalledModel]:
+    """Return models, ordered by domain and version."""
+    select = sa.select(models).order_by(models.c.domain, models.c.version)
     if domain is not None:
         select = select.where(models.c.domain == clean_name(domain))
     if only_active:
         select = select.where(models.c.active)
-    return [dict(row) for row in connection.execute(select).mappings()]
+    return [_installed_model(dict(row)) for row in connection.execute(select).mappings()]
 
 
 # ------------------------------------------------------------------ rows
@@ -316,61 +287,38 @@ def _select_models(
 
 def _installed_model(row: dict[str, Any]) -> InstalledModel:
     try:
-        model = ConfidenceModel.from_dict(json.loads(row.pop("body")))
-        return InstalledModel(**row, model=model)
-    except (TypeError, ValueError) as error:
+        return InstalledModel(**row | {"model": ConfidenceModel.from_dict(row.pop("body"))})
+    except ValidationError as error:
         raise StoreError(
-            f"version {row['version']} of the model of domain {row['domain']!r} cannot be read, so "
-            "it was changed outside kp-langchain; take it out of force and fit another: "
-            f"kp-langchain calibrate remove {row['domain']} ({_reason(error)})"
+            f"version {row['version']} of the model of domain {row['domain']!r} cannot be read; "
+            "take it out of force and fit another: "
+            f"kp-langchain calibrate remove {row['domain']} ({first_fault(error)})"
         ) from error
-
-
-def _reason(error: Exception) -> str:
-    """Return in a few words why a model cannot be read."""
-    if not isinstance(error, ValidationError):
-        return " ".join(str(error).split()[:30])
-    return first_fault(error)
-
-
-def _usable_models(rows: list[dict[str, Any]]) -> dict[str, ConfidenceModel]:
-    """Return the models that can be read and are of this version, by domain."""
-    models = {}
-    for row in rows:
-        with suppress(StoreError):  # which calibration and `doctor` report
-            model = _installed_model(row).model
-            if model.is_current:
-                models[row["domain"]] = model
-    return models
 
 
 def _unlabelled_run(row: dict[str, Any], model: ConfidenceModel | None) -> UnlabelledRun:
     confidence = None
     if model is not None:
-        with suppress(*_UNREADABLE):
-            trace = ReasoningTrace.model_validate_json(row["trace"])
-            features = complete_features(json.loads(row["features"]), trace)
-            confidence = model.confidence(features or {})
+        features = complete_features(row["features"], trace_of(row["trace"], row["trace_id"]))
+        confidence = model.confidence(features or {})
     task = task_key(row["task"], row["objective"])
     return UnlabelledRun(row["trace_id"], row["domain"], task, confidence)
 
 
-def _labelled_run(row: dict[str, Any]) -> LabelledRun:
+def _labelled_run(row: sa.Row[Any]) -> LabelledRun:
     try:
-        dimensions = ScoreBreakdown.from_dict(row["breakdown"]).dimensions
-        features = {name: value for name, value in row["features"].items() if math.isfinite(value)}
-    except (AttributeError, TypeError, ValueError) as error:
+        dimensions = ScoreBreakdown.from_dict(row.breakdown).dimensions
+    except ValidationError as error:
         raise StoreError(
-            f"the figures of run {row['trace_id']} cannot be read, so they were changed outside "
-            "kp-langchain; restore the store from a backup, or delete that run: "
-            f"kp-langchain delete {row['trace_id']}"
+            f"the breakdown of {row.trace_id} cannot be read back; it was changed outside "
+            f"kp-langchain: delete the run: kp-langchain delete {row.trace_id}"
         ) from error
     return LabelledRun(
-        task=task_key(row["task"], row["objective"]),
-        success=row["success"],
-        features=features,
-        looked_successful=bool(features.get(LOOKED_SUCCESSFUL, True)),
-        created_at=row["created_at"],
-        trace_id=row["trace_id"],
+        task=task_key(row.task, row.objective),
+        success=row.success,
+        features=row.features,
+        looked_successful=bool(row.features.get(LOOKED_SUCCESSFUL, True)),
+        created_at=row.created_at,
+        trace_id=row.trace_id,
         values={name: dimension.value for name, dimension in dimensions.items()},
     )

@@ -65,11 +65,8 @@ class Contribution:
         """
         if self.registry_id is not None:
             return self.registry_id
-        try:
-            body_id = json.loads(self.body or "")["id"]
-        except (ValueError, TypeError, KeyError, RecursionError):
-            return self.trace_id
-        return body_id if isinstance(body_id, str) else self.trace_id
+        body_id: str = json.loads(self.body or "{}").get("id", self.trace_id)
+        return body_id
 
     @property
     def idempotency_key(self) -> str:
@@ -88,9 +85,6 @@ class Standing:
         quiet_reason: Why there is a quiet period.
         stopped: Whether the quiet period is there because the registry refused the key or the URL.
         failures: Number of attempts in a row that got no usable answer.
-        remaining: Requests left in the registry's present window, by its own count.
-        window_limit: Requests that the registry allows per window.
-        window_ends_at: When its present window ends, in UTC.
         throttled_at: When it answered 429 within the last hour (UTC, ISO 8601).
     """
 
@@ -100,9 +94,6 @@ class Standing:
     quiet_reason: str | None = None
     stopped: bool = False
     failures: int = 0
-    remaining: int | None = None
-    window_limit: int | None = None
-    window_ends_at: datetime | None = None
     throttled_at: Sequence[str] = ()
 
 

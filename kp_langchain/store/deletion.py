@@ -1,208 +1,193 @@
-"""Deletes runs with all that belongs to them, and what a store no longer needs."""
+"""Selects runs to delete, and deletes them from every table. Loads SQLAlchemy."""
 
 from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
 
-from kp_langchain.errors import ConfigError
-from kp_langchain.store import sql
-from kp_langchain.store.paused_runs import PausedRuns
-from kp_langchain.store.verdicts import ambiguous_id, unknown_run
+import sqlalchemy as sa
 
-if TYPE_CHECKING:
-    import sqlalchemy as sa
-
-    from kp_langchain.store.database import Database
-    from kp_langchain.store.run_filters import RunFilters
-    from kp_langchain.store.stored_memory import StoredMemory
+from kp_langchain.schema import TRACE_ID_PREFIX
+from kp_langchain.store import outbox_queries, run_queries
+from kp_langchain.store.rows import ambiguous_id, clean_name, unknown_run
+from kp_langchain.store.run_columns import Deletion, RunFilters
+from kp_langchain.store.run_queries import (
+    Conditions,
+    conditions_before_judging,
+    conditions_of,
+    order,
+)
+from kp_langchain.store.statements import Transactions
+from kp_langchain.store.tables import (
+    bodies,
+    external_traces,
+    jobs,
+    outbox,
+    paused_runs,
+    runs,
+    scores,
+    shown_traces,
+    vectors,
+    verdicts,
+)
+from kp_langchain.store.vector_queries import DELETIONS, count_up
 
 # The traces of one transaction, which other writers wait for, and their turn after it.
 _BATCH_SIZE = 250
 _OTHERS_TURN_S = 0.03
-_MATCHES_SHOWN = 10
+# What belongs to a run, by its trace id; `outbox` has rules of its own.
+_TABLES = (bodies, scores, verdicts, external_traces, shown_traces, vectors, runs)
+_c = runs.c
 
 
-@dataclass(frozen=True, slots=True)
-class Deletion:
-    """Runs that were deleted, or are to be.
-
-    Attributes:
-        by_domain: How many runs of each domain, the domain with most first.
-        at_registry: How many of them a registry has, or may have. These are withdrawn.
-        trace_ids: Ids of their traces.
-        unscored: Trace ids of runs that have ended and wait for their score.
-        paused: Keys of runs that wait for a human; see `paused_run_key`.
-    """
-
-    by_domain: Mapping[str, int] = field(default_factory=dict)
-    at_registry: int = 0
-    trace_ids: Sequence[str] = field(default=(), repr=False)
-    unscored: Sequence[str] = field(default=(), repr=False)
-    paused: Sequence[str] = field(default=(), repr=False)
-
-    def __len__(self) -> int:
-        """Return the number of runs, unscored and paused ones included."""
-        return len(self.trace_ids) + len(self.unscored) + len(self.paused)
-
-
-@dataclass(frozen=True, slots=True)
-class Pruning:
-    """What a store no longer needed, and no longer has.
-
-    Attributes:
-        expired_traces: Traces of runs that did not pass, after their `keep_days`.
-        expired_pauses: What runs recorded that waited too long for a human.
-        contributions: Contributions of deleted runs that no registry has.
-        remembered: Traces beyond those that novelty is measured against.
-        leftovers: Tags, verdicts and the like of runs that another program deleted, and what recall
-            noted of traces that are gone.
-    """
-
-    expired_traces: int
-    expired_pauses: int
-    contributions: int
-    remembered: int
-    leftovers: int
-
-
-def plan(database: Database, filters: RunFilters, *, keep: int = 0) -> Deletion:
+def plan(connection: sa.Connection, filters: RunFilters, *, keep: int = 0) -> Deletion:
     """Return what filters select, without deleting it.
 
     Args:
-        database: The database with the runs.
+        connection: A connection to read with.
         filters: They select the runs. Runs that are not judged yet match by domain, time and keys
             alone.
-        keep: The newest so many of the matching runs are not selected.
-
-    Raises:
-        ConfigError: There is neither a condition nor `keep`.
-        StoreError: The database cannot be read.
+        keep: The newest so many of the matching runs are not selected, and no others than judged
+            ones.
     """
-    if keep < 0:
-        raise ConfigError(f"keep={keep} must not be negative")
-    if not keep and not sql.run_lists.selecting(filters):
-        raise ConfigError(
-            "a deletion needs ids or conditions; to delete every run: until=datetime.now(UTC)"
-        )
-    queries, conditions = sql.deletion_queries, sql.run_lists
-    with database.reading() as connection:
-        domains = queries.matching(connection, conditions.conditions_of(filters), skip=keep)
-        unscored, paused = [], []
-        if not keep:
-            early = conditions.conditions_before_judging
-            unscored = list(queries.matching(connection, early(filters, sql.tables.runs)))
-            paused = queries.matching_paused(connection, early(filters, sql.tables.paused_runs))
-        return _deletion(connection, domains, unscored, paused)
+    domains = _matching(connection, conditions_of(filters), skip=keep)
+    if keep:
+        return _deletion(connection, domains)
+    unscored = _matching(connection, conditions_before_judging(filters, runs))
+    select = sa.select(paused_runs.c.place)
+    paused = connection.scalars(select.where(*conditions_before_judging(filters, paused_runs)))
+    return _deletion(connection, domains, list(unscored), list(paused))
 
 
-def plan_by_ids(database: Database, ids: Sequence[str]) -> Deletion:
+def plan_by_ids(connection: sa.Connection, ids: Iterable[str], location: str) -> Deletion:
     """Return the runs that ids identify, without deleting them.
 
     Args:
-        database: The database with the runs.
+        connection: A connection to read with.
         ids: Trace ids, run ids, or the first characters of either. The id of a run that several
             handlers recorded identifies all its traces.
+        location: Where the database is, for messages.
 
     Raises:
         UnknownRunError: An id fits no run, or several.
-        StoreError: The database cannot be read.
     """
     domains: dict[str, str] = {}
     unscored: dict[str, None] = {}
     paused: dict[str, None] = {}
-    with database.reading() as connection:
-        for id_ in ids:
-            rows = sql.run_queries.find_names(connection, id_)
-            pauses = sql.deletion_queries.find_paused(connection, id_)
-            run_ids = {row["run_id"] for row in rows} or {run_id for _, run_id in pauses}
-            if rows and len(run_ids) > 1:
-                raise ambiguous_id(id_, rows[:_MATCHES_SHOWN])
-            if len(run_ids) != 1:
-                raise unknown_run(id_, str(database.location))
-            for row in rows:
-                if row["state"] == "judged":
-                    domains[row["trace_id"]] = row["domain"]
-                else:
-                    unscored[row["trace_id"]] = None
-            paused |= dict.fromkeys(place for place, run_id in pauses if run_id in run_ids)
-        return _deletion(connection, domains, list(unscored), list(paused))
+    for id_ in ids:
+        rows = run_queries.find_names(connection, id_)
+        pauses = _find_paused(connection, id_)
+        run_ids = {row["run_id"] for row in rows} or {run_id for _, run_id in pauses}
+        if rows and len(run_ids) > 1:
+            raise ambiguous_id(id_, rows)
+        if len(run_ids) != 1:
+            raise unknown_run(id_, location)
+        domains |= {row["trace_id"]: row["domain"] for row in rows if row["state"] == "judged"}
+        unscored |= {row["trace_id"]: None for row in rows if row["state"] != "judged"}
+        paused |= dict.fromkeys(place for place, run_id in pauses if run_id in run_ids)
+    return _deletion(connection, domains, list(unscored), list(paused))
 
 
-def carry_out(database: Database, deletion: Deletion) -> None:
+def carry_out(database: Transactions, deletion: Deletion) -> None:
     """Delete runs, some hundreds in each transaction.
 
     Raises:
         StoreError: The database cannot be written; the runs of earlier transactions are deleted.
     """
-    now = datetime.now(UTC)
-    trace_ids = [*deletion.trace_ids, *deletion.unscored]
-    for batch in _batches(trace_ids):
+    for batch in _batches([*deletion.trace_ids, *deletion.unscored]):
         with database.writing() as connection:
-            sql.deletion_queries.delete(connection, batch, now)
-        _let_others_write()
+            delete(connection, batch)
+        # Who waits for the file polls: without a pause it would hardly ever find it free.
+        time.sleep(_OTHERS_TURN_S)
     for batch in _batches(deletion.paused):
         with database.writing() as connection:
-            sql.deletion_queries.delete_paused(connection, batch)
+            connection.execute(sa.delete(paused_runs).where(paused_runs.c.place.in_(batch)))
 
 
-def prune(database: Database, memory: StoredMemory) -> Pruning:
-    """Remove what a store no longer needs.
+def delete(connection: sa.Connection, trace_ids: Sequence[str]) -> None:
+    """Delete runs, and what belongs to them, from every table; count the deletion.
 
     Args:
-        database: The database of the store.
-        memory: A novelty memory with the bounds that are in force.
-
-    Raises:
-        StoreError: The database cannot be read or written.
+        connection: A write transaction.
+        trace_ids: Ids of their traces.
     """
-    expired_traces = _drop_expired_traces(database)
+    run_queries.lock(connection, trace_ids)  # in the order in which others lock
+    for table in _TABLES:
+        connection.execute(sa.delete(table).where(table.c.trace_id.in_(trace_ids)))
+    connection.execute(sa.delete(shown_traces).where(shown_traces.c.shown_id.in_(trace_ids)))
+    connection.execute(sa.delete(jobs).where(jobs.c.key.in_(trace_ids)))
+    outbox_queries.forget(connection, trace_ids, datetime.now(UTC))
+    count_up(connection, DELETIONS)  # so that other processes forget what was deleted
+
+
+def drop_expired_traces(database: Transactions) -> int:
+    """Delete the expired traces of runs that did not pass; return their number."""
+    total, dropped = 0, -1
+    while dropped:
+        with database.writing() as connection:
+            dropped = run_queries.drop_expired_bodies(connection)
+        total += dropped
+    return total
+
+
+def drop_finished_contributions(database: Transactions) -> int:
+    """Delete the contributions of deleted runs that no registry has; return their number."""
     with database.writing() as connection:
-        contributions = sql.outbox_queries.remove_finished_of_deleted(connection)
-    with database.writing() as connection:
-        leftovers = sql.deletion_queries.delete_leftovers(connection)
-    return Pruning(
-        expired_traces,
-        PausedRuns(database).drop_expired(),
-        contributions,
-        memory.prune_all(),
-        leftovers,
-    )
+        return outbox_queries.remove_finished_of_deleted(connection)
+
+
+# ------------------------------------------------------------------ selecting
+
+
+def _matching(
+    connection: sa.Connection, conditions: Conditions, *, skip: int = 0
+) -> dict[str, str]:
+    """Return the domains of the matching runs by their trace ids, the newest first.
+
+    Args:
+        connection: A connection to read with.
+        conditions: Only matching runs.
+        skip: Leave out so many of the newest.
+    """
+    select = sa.select(_c.trace_id, _c.domain).where(*conditions)
+    # SQLite takes no offset without a limit, and -1 for none; SQLAlchemy writes that.
+    rows = connection.execute(select.order_by(*order()).offset(skip or None))
+    return {row[0]: row[1] for row in rows}
+
+
+def _find_paused(connection: sa.Connection, id_prefix: str) -> list[tuple[str, str]]:
+    """Return place and run id of the paused runs whose run id begins with `id_prefix`."""
+    run_id = id_prefix.strip().lower().removeprefix(TRACE_ID_PREFIX)
+    if not run_id:
+        return []
+    of_run = run_queries.begins(paused_runs.c.run_id, clean_name(run_id))
+    rows = connection.execute(sa.select(paused_runs.c.place, paused_runs.c.run_id).where(of_run))
+    return [(row[0], row[1]) for row in rows]
 
 
 def _deletion(
     connection: sa.Connection,
     domains: Mapping[str, str],
-    unscored: Sequence[str],
-    paused: Sequence[str],
+    unscored: Sequence[str] = (),
+    paused: Sequence[str] = (),
 ) -> Deletion:
+    is_remote = sa.not_(outbox_queries.registry_has_nothing())
+    at_registry = sa.select(sa.func.count()).select_from(outbox).where(is_remote)
     trace_ids = list(domains)
-    at_registry = sum(
-        sql.deletion_queries.count_at_registry(connection, batch) for batch in _batches(trace_ids)
+    return Deletion(
+        dict(Counter(domains.values()).most_common()),
+        sum(
+            connection.scalar(at_registry.where(outbox.c.trace_id.in_(batch))) or 0
+            for batch in _batches(trace_ids)
+        ),
+        trace_ids,
+        unscored,
+        paused,
     )
-    by_domain = dict(Counter(domains.values()).most_common())
-    return Deletion(by_domain, at_registry, trace_ids, unscored, paused)
 
 
 def _batches(keys: Sequence[str]) -> Iterator[Sequence[str]]:
     for start in range(0, len(keys), _BATCH_SIZE):
         yield keys[start : start + _BATCH_SIZE]
-
-
-def _let_others_write() -> None:
-    # Who waits for the file polls: without a pause it would hardly ever find it free.
-    time.sleep(_OTHERS_TURN_S)
-
-
-def _drop_expired_traces(database: Database) -> int:
-    number = 0
-    while True:
-        with database.writing() as connection:
-            dropped = sql.run_queries.drop_expired_bodies(connection)
-        number += dropped
-        if dropped < sql.run_queries.MOST_EXPIRED_AT_ONCE:
-            return number

@@ -1,169 +1,135 @@
-"""An open database of one of two kinds, and what its drivers' errors mean. Loads SQLAlchemy."""
+"""SQLAlchemy's engine on a database, and what its drivers' errors mean. Loads SQLAlchemy.
+
+What is PostgreSQL's alone is in `postgres`, which loads psycopg.
+"""
 
 from __future__ import annotations
 
 import re
 import sqlite3
-from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib import import_module
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.exc import SQLAlchemyError
 
 from kp_langchain.config import mask_password
 from kp_langchain.errors import KPError, MissingExtraError, StoreError
+from kp_langchain.private_files import make_private
 from kp_langchain.store.location import Location
-from kp_langchain.store.tables import (
-    EARLIER_VERSION_TABLE,
-    SCHEMA_VERSION,
-    VERSION_TABLE,
-    metadata,
-)
+from kp_langchain.store.rows import dumps, loads
+from kp_langchain.store.tables import SCHEMA_VERSION, VERSION_TABLE, metadata
 
-IS_WRITE = "kp_is_write"
-"""The execution option of a connection whose transaction is going to write."""
-
-_FILE = "give a path in a folder you may write to"
-_MISSING_SQLSTATES = ("42P01", "3F000")  # of a table, of a schema
+_IS_WRITE = "kp_is_write"  # the option of a connection whose transaction writes
+_BUSY_TIMEOUT_S = 10.0
+_WAL_ATTEMPTS = 20
+_CREATION_LOCK = 0x6B705F6C63  # any number, the same in every version of this package
+_FILE = "give the path of a file in a folder you may write to"
 _VERSIONS = sa.Table(
     VERSION_TABLE, sa.MetaData(), sa.Column("version", sa.String(), primary_key=True)
 )
 
 
-class OpenDatabase(ABC):
-    """An open database, with its tables. What differs between the two kinds is in its subclasses.
-
-    Args:
-        location: Where it is.
-
-    Attributes:
-        engine: The SQLAlchemy engine, which holds its connections.
-        is_new: Whether opening it created its tables.
+def new_engine(location: Location) -> sa.Engine:
+    """Return an engine on a database, in which the tables are created if need be.
 
     Raises:
         ConfigError: The URL cannot be read.
-        StoreError: The schema has another version, or belongs to another program.
+        MissingExtraError: The PostgreSQL driver cannot be loaded.
+        StoreError: The schema has another version.
         sqlalchemy.exc.SQLAlchemyError, sqlite3.Error, OSError: The database cannot be opened.
     """
-
-    CREATION_LOCK: ClassVar[sa.Select[Any] | None] = None
-    """Keeps other processes from creating the tables until the transaction ends."""
-    EXPLANATIONS: ClassVar[Mapping[str, str]]
-    """Cause and remedy of a driver's error, by a pattern of its message in lower case."""
-
-    def __init__(self, location: Location) -> None:
-        self.engine = self._new_engine(location)
-        try:
-            with self.engine.connect() as connection:
-                version = _read_version(connection)
-            if version != SCHEMA_VERSION:
-                with self.write_transaction() as connection:
-                    if self.CREATION_LOCK is not None:
-                        connection.execute(self.CREATION_LOCK)
-                    _create_tables(connection, location)
-        except BaseException:
-            self.engine.dispose()
-            raise
-        self.is_new = version is None
-
-    @contextmanager
-    def write_transaction(self) -> Iterator[sa.Connection]:
-        """Yield a connection in a write transaction: committed at the end, undone by an exception.
-
-        Raises:
-            sqlalchemy.exc.SQLAlchemyError, sqlite3.Error: The database cannot be written.
-        """
-        with self.engine.connect() as connection:
-            connection = connection.execution_options(**{IS_WRITE: True})
-            with connection.begin():
-                yield connection
-
-    def describe_file_loss(self) -> str | None:
-        """Return what happened to its file, as a predicate ("was deleted"); None for nothing."""
-        return None
-
-    def abandon(self) -> None:
-        """Close it after its file was lost."""
-        self.engine.dispose()
-
-    @abstractmethod
-    def size_bytes(self) -> int:
-        """Return the size of the database, the write-ahead log of a SQLite file included."""
-
-    @abstractmethod
-    def compact(self) -> bool:
-        """Give back the room of deleted rows.
-
-        Returns:
-            False if other connections to a SQLite file kept what was deleted in its log.
-
-        Raises:
-            sqlalchemy.exc.SQLAlchemyError, sqlite3.Error: The database is busy, or has no room.
-        """
-
-    @abstractmethod
-    def _new_engine(self, location: Location) -> sa.Engine:
-        """Return an engine; nothing is connected yet."""
-
-
-def kind_of(location: Location) -> type[OpenDatabase]:
-    """Return the class of the database at a location.
-
-    Raises:
-        MissingExtraError: The PostgreSQL driver cannot be loaded.
-    """
-    # By name, because these modules import this one.
-    if location.path is not None:
-        return import_module("kp_langchain.store.sqlite").SqliteDatabase  # type: ignore[no-any-return]
+    engine = _postgres_engine(location) if location.path is None else _sqlite_engine(location.path)
     try:
-        return import_module("kp_langchain.store.postgres").PostgresDatabase  # type: ignore[no-any-return]
-    except ImportError as error:
-        raise MissingExtraError(
-            f"the psycopg driver cannot be loaded ({error}): pip install 'kp-langchain[postgres]'"
-        ) from error
+        with engine.connect() as connection:
+            version = _read_version(connection)
+        if version is None:
+            with write_transaction(engine) as connection:
+                if location.path is None:  # keeps other processes from doing the same
+                    connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_CREATION_LOCK)))
+                version = _read_version(connection) or _create_tables(connection)
+        _check_version(version, location)
+    except BaseException:
+        engine.dispose()
+        raise
+    return engine
 
 
-# ------------------------------------------------------------------ tables
+@contextmanager
+def write_transaction(engine: sa.Engine) -> Iterator[sa.Connection]:
+    """Yield a connection in a write transaction: committed at the end, undone by an exception."""
+    with engine.connect() as connection:
+        connection.execution_options(**{_IS_WRITE: True})
+        with connection.begin():
+            yield connection
 
 
 def _read_version(connection: sa.Connection) -> str | None:
     """Return the schema version of a database; None if it has none of our tables yet."""
-    inspector = sa.inspect(connection)
-    if inspector.has_table(VERSION_TABLE):
-        version: str | None = connection.scalar(sa.select(_VERSIONS.c.version))
-        return version
-    return "10" if inspector.has_table(EARLIER_VERSION_TABLE) else None
+    if not sa.inspect(connection).has_table(VERSION_TABLE):
+        return None
+    version: str | None = connection.scalar(sa.select(_VERSIONS.c.version))
+    return version
 
 
-def _create_tables(connection: sa.Connection, location: Location) -> None:
-    """Create the tables, unless another process has created them meanwhile."""
-    version = _read_version(connection)
-    if version == SCHEMA_VERSION:
-        return
-    if version is not None:
-        is_newer = version.isdecimal() and int(version) > int(SCHEMA_VERSION)
-        remedy = "upgrade it: pip install -U kp-langchain" if is_newer else "give another database"
-        raise StoreError(
-            f"the trace store at {location} has schema version {version}, and this kp-langchain "
-            f"reads only version {SCHEMA_VERSION}; {remedy}"
-        )
-    inspector = sa.inspect(connection)
-    for name in metadata.tables:
-        if inspector.has_table(name):
-            raise StoreError(
-                f"the database at {location} has a table {name!r} that is not kp-langchain's; "
-                "give it a database of its own"
-            )
+def _create_tables(connection: sa.Connection) -> str:
+    # Unchecked, so that a table of this name which is not ours is an error.
     metadata.create_all(connection, checkfirst=False)
     _VERSIONS.create(connection)
     connection.execute(_VERSIONS.insert().values(version=SCHEMA_VERSION))
+    return SCHEMA_VERSION
+
+
+def _check_version(version: str, location: Location) -> None:
+    if version != SCHEMA_VERSION:
+        raise StoreError(
+            f"the trace store at {location} has schema version {version}, and this kp-langchain "
+            f"reads only version {SCHEMA_VERSION}; give another database, or install the version "
+            "of kp-langchain that wrote it"
+        )
+
+
+def compact(engine: sa.Engine) -> bool:
+    """Give back the room of deleted rows; return whether no file has their text any more.
+
+    Raises:
+        sqlalchemy.exc.SQLAlchemyError: The database is busy, or has no room for a copy.
+    """
+    is_sqlite = engine.dialect.name == "sqlite"
+    connection = engine.raw_connection()  # outside any transaction, and without our limits
+    try:
+        cursor: Any = connection.cursor()
+        cursor.execute("VACUUM" if is_sqlite else f"VACUUM {', '.join(metadata.tables)}")
+        if is_sqlite:  # others may keep the log from being emptied
+            return not cursor.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]
+    except engine.dialect.dbapi.Error as error:  # type: ignore[union-attr]
+        raise sa.exc.OperationalError("VACUUM", None, error) from error
+    finally:
+        connection.close()
+    return True
 
 
 # ------------------------------------------------------------------ errors
+
+# Remedies, by a pattern of the driver's message in lower case.
+_REMEDIES = {
+    "is full|disk i/o|no space left": "make room and try again",
+    "is locked": "another process has been writing to it for 10 s; try again when that has ended",
+    "not a database|malformed": "the file is damaged or no SQLite database; "
+    "restore it from a backup, or give another path",
+    "readonly|unable to open": f"make it writable, or {_FILE}",
+    "already exists": "it has tables of another program or version; give another database",
+    "lock timeout": "another process has held a lock on it for 10 s; try again when that has ended",
+    "statement timeout": "see what keeps the server busy, or set a limit of your own in the URL: "
+    "?options=-c%20statement_timeout%3D5min",
+    "password|pg_hba.conf": "the server does not let this user in; check the URL",
+    "permission denied": "grant the user CREATE on the schema, or give it a database that it owns",
+    'database ".*" does not exist': "create it, or correct its name",
+    "connection|timeout|resolve": "check that the server runs and that the URL's host and port are "
+    "right",
+}
 
 
 @contextmanager
@@ -175,52 +141,133 @@ def as_store_errors(location: Location, purpose: str) -> Iterator[None]:
         purpose: What the block does with it: `open`, `read` or `write`.
 
     Raises:
-        StoreError: A driver, or the file system, raised an error inside the block.
+        StoreError: A driver, or the file system, raised an error inside the block, or a value in
+            the database could not be read.
     """
     try:
         yield
     except KPError:
         raise
     except (SQLAlchemyError, sqlite3.Error, OSError, ValueError) as error:
-        explanation = _explain(error, location)
+        is_of_file = isinstance(error, OSError | ValueError) and purpose == "open"
+        explanation = f"{error}; {_FILE}" if is_of_file else _explain(error)
         raise StoreError(
             f"cannot {purpose} the trace store at {location}: {explanation}"
         ) from error
 
 
-def is_missing_table(error: Exception) -> bool:
-    """Return whether `error` says that a table is missing."""
-    original = getattr(error, "orig", None)
-    return (
-        "no such table" in str(original)
-        or getattr(original, "sqlstate", None) in _MISSING_SQLSTATES
-    )
-
-
-def _explain(error: Exception, location: Location) -> str:
+def _explain(error: Exception) -> str:
     """Return what an error means for the user of the store: the cause, and a remedy."""
-    if isinstance(error, OSError) and location.path:
-        return _explain_file_error(error, location.path)
     original = getattr(error, "orig", None) or error
     text = mask_password(str(original)).strip() or type(original).__name__
-    cause = text.splitlines()[0]
-    if isinstance(error, ValueError) and location.path:
-        return f"{cause}; {_FILE}"
-    if is_missing_table(error):
-        return (
-            f"a table is missing ({cause}); try again: if all tables are missing, they are "
-            "created; otherwise restore the database from a backup"
-        )
-    for pattern, explanation in kind_of(location).EXPLANATIONS.items():
-        if re.search(pattern, text.lower()):
-            return explanation
-    return f"{cause}; see the cause below"
+    found = (remedy for pattern, remedy in _REMEDIES.items() if re.search(pattern, text.lower()))
+    return f"{text.splitlines()[0]}; {next(found, 'see the cause below')}"
 
 
-def _explain_file_error(error: OSError, path: Path) -> str:
-    if isinstance(error, IsADirectoryError):
-        return f"it is a folder; give a file's path, such as {path / 'traces.db'}"
-    where = error.filename or path
-    if isinstance(error, FileExistsError | NotADirectoryError):
-        return f"{where} lies in or is a file, not a folder; {_FILE}"
-    return f"{where}: {error.strerror or error}; {_FILE}"
+# ------------------------------------------------------------------ the two kinds
+
+
+def _postgres_engine(location: Location) -> sa.Engine:
+    try:
+        from kp_langchain.store import postgres
+    except ImportError as error:
+        raise MissingExtraError(
+            f"the psycopg driver cannot be loaded ({error}): pip install 'kp-langchain[postgres]'"
+        ) from error
+    return postgres.new_engine(location)
+
+
+def _sqlite_engine(path: Path) -> sa.Engine:
+    # `rw` does not create the file: one that was deleted meanwhile must be noticed.
+    uri = f"{path.as_uri()}?mode=rw"
+    engine = sa.create_engine(
+        sa.URL.create("sqlite", database=str(path)),
+        creator=lambda: sqlite3.connect(
+            uri, uri=True, timeout=_BUSY_TIMEOUT_S, check_same_thread=False
+        ),
+        json_serializer=dumps,
+        json_deserializer=loads,
+        hide_parameters=True,
+    )
+    sa.event.listen(engine, "connect", _on_connect)
+    sa.event.listen(engine, "begin", _on_begin)
+    return engine
+
+
+def _on_connect(connection: Any, _record: object) -> None:
+    # The driver must not begin transactions itself: it only begins deferred ones.
+    connection.isolation_level = None
+    connection.execute("PRAGMA synchronous=NORMAL")
+    connection.execute("PRAGMA foreign_keys=ON")
+    # Overwrite deleted content, such as expired bodies; not every build does so by default.
+    connection.execute("PRAGMA secure_delete=ON")
+    _use_write_ahead_log(connection)
+
+
+def _use_write_ahead_log(connection: Any) -> None:
+    """Switch the file to write-ahead logging, which is a lasting property of it."""
+    for attempt in range(1, _WAL_ATTEMPTS + 1):
+        try:
+            connection.execute("PRAGMA journal_mode=WAL")
+            break
+        except sqlite3.OperationalError as error:
+            # This pragma does not wait for another process's write as BEGIN does.
+            if "locked" not in str(error) or attempt == _WAL_ATTEMPTS:
+                raise
+            connection.execute("BEGIN IMMEDIATE")
+            connection.execute("ROLLBACK")
+
+
+def _on_begin(connection: sa.Connection) -> None:
+    # A deferred transaction that starts to write can fail at once instead of waiting.
+    is_write = connection.get_execution_options().get(_IS_WRITE, False)
+    driver: Any = connection.connection.driver_connection
+    driver.execute("BEGIN IMMEDIATE" if is_write else "BEGIN")
+
+
+Identity = tuple[int, int]
+"""Device and inode. No other file gets those of a file that is open."""
+
+
+class WatchedFile:
+    """A SQLite file, created for its owner alone, and watched while it is open.
+
+    SQLite does not notice when its file is deleted, moved or replaced: it silently keeps writing to
+    the file that it opened.
+
+    Args:
+        path: Its path.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        real = path.resolve()  # SQLite names log and index after the target of a link
+        beside = [real.with_name(real.name + suffix) for suffix in ("-wal", "-shm")]
+        self._beside: dict[Path, Identity | None] = dict.fromkeys(beside)
+        if not path.exists():
+            self.remove_log_and_index()  # those of a database that was deleted
+        make_private(path)
+        self._identity = _identity(path)
+
+    def note_log_and_index(self) -> None:
+        """Note its log and index, which SQLite keeps as long as there is a connection."""
+        self._beside = {path: _identity(path) for path in self._beside}
+
+    def is_lost(self) -> bool:
+        """Return whether it was deleted, moved or replaced."""
+        return _identity(self._path) != self._identity
+
+    def remove_log_and_index(self) -> None:
+        """Remove its log and index: SQLite would apply them to another file at its path."""
+        for path, identity in self._beside.items():
+            if identity is None or _identity(path) == identity:
+                path.unlink(missing_ok=True)
+
+
+def _identity(path: Path) -> Identity | None:
+    """Return the identity of the file at a path; None if there is none."""
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino

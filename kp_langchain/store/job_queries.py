@@ -7,7 +7,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from kp_langchain.store.statements import insert_or_ignore, insert_or_replace
+from kp_langchain.store.statements import execute_rows, insert_or_ignore, insert_or_replace
 from kp_langchain.store.tables import jobs, verdicts
 
 _j = jobs.c
@@ -25,7 +25,7 @@ _END = (
 
 def replace(connection: sa.Connection, rows: Sequence[dict[str, Any]]) -> None:
     """Insert jobs, each in place of an earlier one of its kind and key."""
-    connection.execute(insert_or_replace(jobs, connection.dialect.name), list(rows))
+    execute_rows(connection, insert_or_replace(jobs, connection.dialect.name), rows)
 
 
 def end(connection: sa.Connection, kind: str, keys: Collection[str], owner: str) -> dict[str, bool]:
@@ -56,13 +56,9 @@ def take(
         until: The end of the lease.
         limit: At most so many.
     """
-    select = (
-        sa.select(jobs)
-        .where(*_is_free(kind, now))
-        .order_by(_j.due_at, _j.key)
-        .limit(limit)
-        .with_for_update(skip_locked=True)
-    )
+    is_free = (_j.kind == kind, _j.due_at <= now, _j.lease_until < now)
+    select = sa.select(jobs).where(*is_free).order_by(_j.due_at, _j.key).limit(limit)
+    select = select.with_for_update(skip_locked=True)
     rows = [dict(row) for row in connection.execute(select).mappings()]
     if rows:
         keys = [row["key"] for row in rows]
@@ -71,24 +67,20 @@ def take(
     return rows
 
 
-def has_free(connection: sa.Connection, kind: str, now: float) -> bool:
-    """Return whether a job of a kind is due that no process has."""
-    select = sa.select(_j.key).where(*_is_free(kind, now))
-    return connection.scalar(select.limit(1)) is not None
-
-
 def add_lasting(connection: sa.Connection, row: dict[str, Any]) -> None:
     """Insert a job that is never ended, unless it is there."""
     connection.execute(insert_or_ignore(jobs, connection.dialect.name), [row])
 
 
-def extend(connection: sa.Connection, owner: str, until: float) -> bool:
-    """Have a process keep its jobs until a time; 0 gives them back.
+def extend(connection: sa.Connection, owner: str, until: float, kind: str | None = None) -> bool:
+    """Have a process keep its jobs, of a kind or all, until a time; 0 gives them back.
 
     Returns:
         Whether it has any.
     """
     update = sa.update(jobs).where(_j.owner == owner)
+    if kind is not None:
+        update = update.where(_j.kind == kind)
     return connection.execute(update.values(lease_until=until)).rowcount > 0
 
 
@@ -96,7 +88,3 @@ def count(connection: sa.Connection, kind: str) -> int:
     """Return the number of jobs of a kind."""
     select = sa.select(sa.func.count()).select_from(jobs).where(_j.kind == kind)
     return connection.scalar(select) or 0
-
-
-def _is_free(kind: str, now: float) -> tuple[sa.ColumnElement[bool], ...]:
-    return _j.kind == kind, _j.due_at <= now, _j.lease_until < now

@@ -1,4 +1,4 @@
-"""`Jobs`: what is still to be done, and who does it; `JobLoop`: the thread that does it.
+"""`Jobs`: what is still to be done, and who does it; `JobLoop`: a thread; `Backoff`: its pauses.
 
 A job is a row of the table `jobs`. Who does it has it by a lease. When a process dies, its leases
 expire, and another process does its jobs. The kinds are
@@ -12,6 +12,7 @@ expire, and another process does its jobs. The kinds are
 from __future__ import annotations
 
 import os
+import random
 import threading
 import time
 import weakref
@@ -23,9 +24,8 @@ from uuid import uuid4
 
 from kp_langchain._forksafe import fork_gate, leave_in_child
 from kp_langchain._logging import describe_error, warn_once
-from kp_langchain.errors import StoreError
+from kp_langchain.errors import LateError, StoreError
 from kp_langchain.store import sql
-from kp_langchain.store.backoff import Backoff
 from kp_langchain.store.rows import trace_key
 
 if TYPE_CHECKING:
@@ -35,15 +35,74 @@ if TYPE_CHECKING:
     from kp_langchain.store.database import Database
 
 JUDGE = "judge"
-SEND = "send"
 SCORE = "score {}"
+SEND = "send"
 
 LEASE_S = 30.0
 """For how long a process has a job, unless it renews the lease."""
 
 _MOST_TAKEN = 200  # at once
-_LONGEST_IDLE_S = 10.0
 _SHORTEST_REST_S = 0.05
+# A dead server costs 10 s a try, which what waits behind it would wait for.
+_FIRST_PAUSE_S = 1.0
+_LONGEST_PAUSE_S = 60.0
+
+
+def pause_s(failures: int, first_s: float, longest_s: float) -> float:
+    """Return how long to wait after so many failures in a row: twice as long each time.
+
+    Half of it is random, so that processes that failed together do not try again together.
+    Source: exponential backoff with equal jitter, M. Brooker 2015,
+    https://aws.amazon.com/blogs/architecture/exponential-backoff-and-jitter/
+
+    Args:
+        failures: The number of failures in a row.
+        first_s: The longest wait after the first one, in seconds.
+        longest_s: The longest wait after any, in seconds.
+    """
+    longest = min(longest_s, first_s * 2.0 ** min(failures - 1, 20))
+    return longest * random.uniform(0.5, 1.0)
+
+
+class Backoff:
+    """When to try again: after a second at most, then after pauses that grow up to a minute.
+
+    Attributes:
+        failures: The number of failures in a row.
+    """
+
+    def __init__(self) -> None:
+        self.failures = 0
+        self._due_at = float("-inf")  # by the monotonic clock
+
+    @property
+    def is_pausing(self) -> bool:
+        """Whether it is too early to try again."""
+        return self.failures > 0 and time.monotonic() < self._due_at
+
+    @property
+    def pause_left_s(self) -> float:
+        """The seconds until it is time to try again."""
+        return max(0.0, self._due_at - time.monotonic())
+
+    def check(self) -> None:
+        """Raise `LateError` while it is too early to try again."""
+        if self.is_pausing:
+            raise LateError("the store failed a moment ago")
+
+    def note_failure(self) -> None:
+        """Begin a pause."""
+        self.failures += 1
+        pause = pause_s(self.failures, _FIRST_PAUSE_S, _LONGEST_PAUSE_S)
+        self._due_at = time.monotonic() + pause
+
+    def note_success(self) -> None:
+        """Forget the failures."""
+        self.failures = 0
+
+    def end_pause(self) -> None:
+        """Allow the next try now, however little time has passed since the last failure."""
+        self._due_at = float("-inf")
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,9 +181,6 @@ class Jobs:
     def take(self, kind: str) -> list[dict[str, Any]]:
         """Lease the jobs of processes that have ended; return their rows."""
         now = time.time()
-        with self._database.reading() as connection:
-            if not sql.job_queries.has_free(connection, kind, now):
-                return []
         with self._database.writing() as connection:
             return sql.job_queries.take(
                 connection, kind, self.owner, now=now, until=now + LEASE_S, limit=_MOST_TAKEN
@@ -140,10 +196,10 @@ class Jobs:
         with self._database.writing() as connection:
             sql.job_queries.extend(connection, self.owner, time.time() + LEASE_S)
 
-    def release(self) -> None:
-        """Let other processes have the jobs of this one, which is about to end."""
+    def release(self, kind: str) -> None:
+        """Let other processes have the jobs of a kind of this one, which is about to end."""
         with self._database.writing() as connection:
-            sql.job_queries.extend(connection, self.owner, 0.0)
+            sql.job_queries.extend(connection, self.owner, 0.0, kind)
 
     def lease_lasting(self, kind: str, lasts_s: float) -> Lease | None:
         """Return the lease of the only job of a kind, which is never done; None if it is taken.
@@ -264,13 +320,12 @@ class JobLoop:
             with self._condition:
                 self._completed_pass, self._wait_s = number, wait_s
                 self._condition.notify_all()
-                is_awake = self._condition.wait_for(
-                    lambda: self._requested_pass > self._completed_pass,
-                    _LONGEST_IDLE_S if wait_s is None else wait_s,
-                )
-                if wait_s is None and not is_awake:
+                if wait_s is None and self._requested_pass == number:
                     self._thread = None
                     return
+                self._condition.wait_for(
+                    lambda: self._requested_pass > self._completed_pass, wait_s
+                )
 
 
 def drain_all(timeout_s: float) -> None:

@@ -13,6 +13,9 @@ _FILE_NAME = "traces.db"
 _EXAMPLES = "give a file's path, sqlite:///path, or postgresql://user:password@host/database"
 
 
+# ------------------------------------------------------------------ where it is
+
+
 @dataclass(frozen=True, slots=True)
 class Location:
     """The location of a database; exactly one of the two is set.
@@ -46,15 +49,13 @@ def locate(url: object) -> Location:
     if url is None:
         url = Settings.current().database_url or data_dir() / _FILE_NAME
     if isinstance(url, Path):
-        return _file(str(url))
+        return _file(url)
     if not isinstance(url, str) or not url.strip():
         raise ConfigError(f"{url!r:.80} is not a database; {_EXAMPLES}")
     scheme, separator, rest = url.strip().partition("://")
     kind = scheme.lower().partition("+")[0]
-    if not separator:
-        return _file(url)
-    if kind == "sqlite":
-        return _file(_path_of(url, rest))
+    if kind == "sqlite" or not separator:
+        return _file(_path_of(url, rest) if separator else url)
     if kind not in ("postgresql", "postgres"):
         raise ConfigError(f"databases of kind {scheme[:40]!r} are not supported; {_EXAMPLES}")
     if importlib.util.find_spec("psycopg") is None:
@@ -66,21 +67,15 @@ def locate(url: object) -> Location:
 
 def _path_of(url: str, rest: str) -> str:
     path = rest.removeprefix("/")
-    if not path or path == ":memory:" or path.startswith("file:") or "?" in path or path == rest:
+    if not path or path == rest or path.startswith("file:") or "?" in path:
         raise ConfigError(
             f"{url[:200]!r} does not name a file; write sqlite:///relative/path or "
-            "sqlite:////absolute/path, without options (to keep nothing, give the handler "
-            "store=None)"
+            "sqlite:////absolute/path, without options"
         )
     return path
 
 
-def _file(path: str) -> Location:
-    if path == ":memory:":
-        path = _path_of(path, path)
-    try:
-        return Location(path=Path(path).expanduser().absolute())
-    except (OSError, RuntimeError) as error:
-        raise ConfigError(
-            f"{path[:200]!r} cannot be resolved: {error}; give an absolute path"
-        ) from None
+def _file(path: str | Path) -> Location:
+    if str(path) == ":memory:":
+        raise ConfigError("a store needs a file; to keep nothing, give the handler store=None")
+    return Location(path=Path(path).expanduser().absolute())

@@ -1,4 +1,4 @@
-"""`Outbox`: what passed the gate and goes to a registry, and how far each trace has come.
+"""`Outbox`: what passed the gate and goes to a registry, and how far each `Contribution` has come.
 
 A contribution enters in the transaction that settles its run. After that, one process at a time
 sends: the one that has the lease of the job `send` (`Outbox.sending`). A verdict, in any process,
@@ -23,7 +23,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from kp_langchain.errors import ConfigError, StoreError
+from kp_langchain.errors import StoreError
 from kp_langchain.store import sql
 from kp_langchain.store.contribution import STATES, Contribution, Standing, State
 from kp_langchain.store.jobs import SEND, Jobs, Lease
@@ -68,11 +68,9 @@ class Outbox:
             offset: Skip so many at the beginning.
 
         Raises:
-            ConfigError: `limit` or `offset` is negative, or there is no such state.
+            ConfigError: `limit` or `offset` is negative.
         """
         check_page(limit, offset)
-        if state is not None and state not in STATES:
-            raise ConfigError(f"{state!r} is not a state; give one of {', '.join(STATES)}")
         with self._database.reading() as connection:
             return sql.outbox_queries.entries(connection, state, limit, offset)
 
@@ -122,14 +120,11 @@ class Outbox:
                 else:
                     sql.outbox_queries.write_standing(connection, change)
 
-    def begin(
-        self, unit: Contribution, standing: Standing, *, read: Contribution, lease: Lease
-    ) -> bool:
+    def begin(self, unit: Contribution, *, read: Contribution, lease: Lease) -> bool:
         """Record an attempt before it is made.
 
         Args:
             unit: The contribution as the attempt leaves it.
-            standing: The standing as the attempt leaves it.
             read: The contribution as it was read.
             lease: The lease of `sending`, which is renewed for the attempt.
 
@@ -141,10 +136,7 @@ class Outbox:
         """
         with self._database.writing() as connection:
             lease.renew(connection)
-            is_unchanged = sql.outbox_queries.begin(connection, unit, read)
-            if is_unchanged:
-                sql.outbox_queries.write_standing(connection, standing)
-        return is_unchanged
+            return sql.outbox_queries.begin(connection, unit, read)
 
     def settle(
         self,

@@ -14,7 +14,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from kp_langchain.store.contribution import Contribution, Standing, with_new_idempotency_key
-from kp_langchain.store.rows import clean_json, clean_text, trace_key
+from kp_langchain.store.rows import clean_text, trace_key
 from kp_langchain.store.run_queries import begins, possible_ids
 from kp_langchain.store.statements import insert_or_ignore, insert_or_replace
 from kp_langchain.store.tables import outbox, registries, runs
@@ -188,8 +188,7 @@ def begin(connection: sa.Connection, unit: Contribution, read: Contribution) -> 
     """Record an attempt; return False if a verdict changed the contribution since it was read."""
 
     def change(one: Contribution) -> Contribution:
-        # What verdicts change, whoever sends meanwhile.
-        if any(getattr(one, name) != getattr(read, name) for name in _OF_VERDICTS):
+        if one != read:
             return one
         attempts, first_at = unit.attempts, unit.first_attempt_at
         return replace(
@@ -197,9 +196,6 @@ def begin(connection: sa.Connection, unit: Contribution, read: Contribution) -> 
         )
 
     return _change(connection, unit.trace_id, change)
-
-
-_OF_VERDICTS = ("state", "body", "withdraw_asked")
 
 
 def settle(connection: sa.Connection, unit: Contribution, read: Contribution) -> None:
@@ -273,10 +269,8 @@ def _write(connection: sa.Connection, before: Contribution, after: Contribution)
     if after == before:
         return False
     values = asdict(after)
-    for name in ("reason", "registry_id"):
-        values[name] = None if values[name] is None else clean_text(values[name])
-    if after.issues is not None:
-        values["issues"] = clean_json(list(after.issues))
+    if after.registry_id is not None:
+        values["registry_id"] = clean_text(after.registry_id)
     connection.execute(sa.update(outbox).where(_c.trace_id == after.trace_id).values(values))
     return True
 

@@ -1,34 +1,25 @@
 """`PausedRuns`: what runs recorded before they paused for a human, until they are resumed.
 
 There is one row for each place: a thread, as seen by handlers of one domain and agent. A new pause
-there replaces an earlier one. Rows are deleted when they are claimed, forgotten, expired, or more
-than the store keeps.
+there replaces an earlier one. Rows are deleted when they are claimed, expired, or too many. Loads
+SQLAlchemy.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import sqlalchemy as sa
+
 from kp_langchain.run_keys import RunKeys
-from kp_langchain.store import sql
-from kp_langchain.store.database import Database
 from kp_langchain.store.rows import clean_name, json_text
 from kp_langchain.store.run_columns import key_columns
+from kp_langchain.store.statements import Transactions, insert_or_replace
+from kp_langchain.store.tables import paused_runs
 
-
-def paused_run_key(thread: str, domain: str, agent_id: str | None) -> str:
-    """Return the key under which a paused run waits: a hash, which reveals nothing of the thread.
-
-    Args:
-        thread: The thread in the form in which it may be stored; see `run_keys.stored_form`.
-        domain: The handler's domain.
-        agent_id: The handler's agent id, if it has one.
-    """
-    text = json.dumps([thread, domain, agent_id])
-    return hashlib.sha256(text.encode()).hexdigest()
+_c = paused_runs.c
+_count = sa.select(sa.func.count()).select_from(paused_runs)
 
 
 class PausedRuns:
@@ -40,7 +31,7 @@ class PausedRuns:
         database: The database of the store.
     """
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Transactions) -> None:
         self._database = database
 
     def __repr__(self) -> str:
@@ -49,7 +40,7 @@ class PausedRuns:
     def count(self) -> int:
         """Return the number of paused runs."""
         with self._database.reading() as connection:
-            return sql.paused_queries.count(connection)
+            return connection.scalar(_count) or 0
 
     def put(
         self, place: str, body: dict[str, Any], *, paused_at: datetime, days: float, most: int
@@ -78,35 +69,41 @@ class PausedRuns:
             "domain": clean_name(body["domain"]),
             **key_columns(keys),
         }
+        newest = sa.select(_c.place).order_by(_c.paused_at.desc(), _c.place).limit(most)
         with self._database.writing() as connection:
-            sql.paused_queries.write(connection, row)
-            n_expired = sql.paused_queries.drop_expired(connection, now)
-            return n_expired + sql.paused_queries.drop_oldest(connection, most)
+            insert = insert_or_replace(paused_runs, connection.dialect.name)
+            connection.execute(insert, [row])
+            n_dropped = _delete(connection, _c.expires_at <= now)
+            if (connection.scalar(_count) or 0) > most:
+                n_dropped += _delete(connection, _c.place.not_in(newest))
+        return n_dropped
 
     def claim(self, place: str) -> dict[str, Any] | None:
         """Delete what waits in a place and return it; of several claims one succeeds."""
-        if not self._has(place):
+        if not self._has(_c.place == place):
             return None
+        select = sa.select(_c.body).where(_c.place == place, _c.expires_at > datetime.now(UTC))
         with self._database.writing() as connection:
-            return sql.paused_queries.claim(connection, place, datetime.now(UTC))
-
-    def forget(self, place: str, until: datetime) -> None:
-        """Delete what waits in a place, if it paused no later than a time in UTC."""
-        if self._has(place):
-            with self._database.writing() as connection:
-                sql.paused_queries.forget(connection, place, until)
+            body: dict[str, Any] | None = connection.scalar(select.with_for_update())
+            if body is not None:
+                _delete(connection, _c.place == place)
+        return body
 
     def drop_expired(self) -> int:
         """Delete what has expired, and return the number of runs."""
-        now = datetime.now(UTC)
-        with self._database.reading() as connection:
-            if not sql.paused_queries.has_expired(connection, now):
-                return 0
-        with self._database.writing() as connection:
-            return sql.paused_queries.drop_expired(connection, now)
+        return self._delete_if_any(_c.expires_at <= datetime.now(UTC))
 
-    def _has(self, place: str) -> bool:
-        # Every new question in a thread asks this, and the answer is nearly always no; a read does
-        # not wait for other writers of the file.
+    def _delete_if_any(self, condition: sa.ColumnElement[bool]) -> int:
+        if not self._has(condition):
+            return 0
+        with self._database.writing() as connection:
+            return _delete(connection, condition)
+
+    def _has(self, condition: sa.ColumnElement[bool]) -> bool:
+        # A read does not wait for other writers of the file.
         with self._database.reading() as connection:
-            return sql.paused_queries.has(connection, place)
+            return connection.scalar(sa.select(_c.place).where(condition).limit(1)) is not None
+
+
+def _delete(connection: sa.Connection, condition: sa.ColumnElement[bool]) -> int:
+    return connection.execute(sa.delete(paused_runs).where(condition)).rowcount

@@ -5,6 +5,7 @@ Loads SQLAlchemy.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -13,47 +14,32 @@ import sqlalchemy as sa
 
 from kp_langchain.errors import ConfigError, StoreError
 from kp_langchain.schema import TRACE_ID_PREFIX
-from kp_langchain.store.deletion_queries import note_deletion
-from kp_langchain.store.pulled_units import (
-    STATES,
-    AdmittedUnit,
-    ExaminedUnit,
-    Fate,
-    PulledUnit,
-    UnitState,
-    check_admissible,
-    fate_of,
-    has_same_text,
-    read_json,
-    row_of,
-    unit_of,
+from kp_langchain.store.pulled_units import STATES, ExaminedUnit, Fate, PulledUnit, UnitState
+from kp_langchain.store.rows import (
+    body_of,
+    check_page,
+    clean_name,
+    clean_text,
+    json_text,
+    trace_key,
 )
-from kp_langchain.store.rows import check_page, clean_name, clean_text, json_text, trace_key
 from kp_langchain.store.run_columns import trace_of
 from kp_langchain.store.run_queries import begins, possible_ids
-from kp_langchain.store.statements import (
-    Transactions,
-    batches,
-    insert_or_ignore,
-    untyped,
-)
+from kp_langchain.store.statements import Transactions, batches, insert_or_replace
 from kp_langchain.store.tables import outbox, pulled_units, runs
-from kp_langchain.store.vector_queries import PULLED, count_up, remove
+from kp_langchain.store.vector_queries import DELETIONS, PULLED, count_up, is_admitted, remove
 
 if TYPE_CHECKING:
     from kp_langchain.schema import ReasoningTrace
 
 _MATCHES_SHOWN = 10
+_OBJECTIVE_CHARS = 10_000
 _c = pulled_units.c
-_findings_text = sa.cast(_c.findings, sa.Text()).label("findings")
-_columns = [
-    _findings_text if column is _c.findings else column
-    for column in pulled_units.columns
-    if column not in (_c.body, _c.is_clean)
-]
-_newest_first = (_c.pulled_at.desc(), _c.trace_id.desc())
+_columns = [column for column in _c if column not in (_c.body, _c.is_clean)]
+_DECISION = ("decided_at", "decided_by")
 # What a rule of ours may make different of a unit that the registry did not change.
-_TEXT_COLUMNS = ("objective", "body", "findings", "is_clean")
+_TEXT = ("objective", "body", "findings")
+_newest_first = (_c.pulled_at.desc(), _c.trace_id.desc())
 
 
 class PulledUnits:
@@ -108,7 +94,7 @@ class PulledUnits:
         # SQLite takes no offset without a limit, and -1 for none; SQLAlchemy writes that.
         with self._database.reading() as connection:
             rows = connection.execute(select.limit(limit).offset(offset or None)).mappings()
-            return [unit_of(dict(row)) for row in rows]
+            return [PulledUnit(**row) for row in rows]
 
     def get(self, id: str) -> PulledUnit | None:  # noqa: A002 - as TraceStore.get
         """Return the unit that `id` identifies, or None.
@@ -126,7 +112,7 @@ class PulledUnits:
             raise StoreError(
                 f"{str(id)!r} may mean several; give more characters of the id:{lines}"
             )
-        return unit_of(rows[0]) if rows else None
+        return PulledUnit(**rows[0]) if rows else None
 
     def trace(self, trace_id: str) -> ReasoningTrace | None:
         """Return the trace of a unit in any state; None for a rejected or an unknown one.
@@ -137,9 +123,10 @@ class PulledUnits:
         Raises:
             StoreError: Its body holds no trace.
         """
+        select = sa.select(_c.body).where(_c.trace_id == trace_id)
         with self._database.reading() as connection:
-            bodies = bodies_of(connection, [trace_id], of_any_state=True)
-        return trace_of(read_json(bodies[trace_id]) or {}, trace_id) if bodies else None
+            body = connection.scalar(select)
+        return None if body is None else trace_of(body, trace_id)
 
     def write(self, units: Sequence[ExaminedUnit], *, registry: str, domain: str) -> list[Fate]:
         """Write units in one transaction: all of them or none.
@@ -153,33 +140,31 @@ class PulledUnits:
             For each unit, what became of it.
         """
         now = datetime.now(UTC)
-        rows = [row_of(unit, registry=registry, domain=domain, now=now) for unit in units]
+        rows = [_row_of(unit, registry, domain, now) for unit in units]
         ids = [row["trace_id"] for row in rows]
         with self._database.writing() as connection:
             own = _ids_of_own_runs(connection, ids)
             rejected = _rejected_digests(connection, [row["digest"] for row in rows])
-            before = _locked(connection, ids)
-            bodies = bodies_of(connection, ids, of_any_state=True)
-            fates = [fate_of(row, before.get(row["trace_id"]), own, rejected) for row in rows]
-            new = [row for row, fate in zip(rows, fates, strict=True) if fate == "new"]
-            if new:
-                in_order = sorted(new, key=lambda row: str(row["trace_id"]))
-                connection.execute(
-                    insert_or_ignore(pulled_units, connection.dialect.name), in_order
-                )
-            former = []
+            before = _locked(connection, ids, _c.body)
+            fates = [_fate_of(row, before.get(row["trace_id"]), own, rejected) for row in rows]
+            written = []
             for row, fate in zip(rows, fates, strict=True):
-                id_ = row["trace_id"]
+                known = before.get(row["trace_id"], {})
+                stays = {"changed_at": None, "decided_at": None, "decided_by": None}
                 if fate == "changed":
-                    values = row | {"changed_at": now}
-                elif fate == "unchanged" and not has_same_text(row, before[id_], bodies.get(id_)):
-                    values = {name: row[name] for name in _TEXT_COLUMNS}
-                else:
+                    stays |= {name: known[name] for name in _DECISION} | {"changed_at": now}
+                elif fate == "unchanged" and not _has_same_text(row, known):
+                    stays = {name: known[name] for name in known if name not in _TEXT}
+                elif fate != "new":
                     continue
-                _update(connection, id_, values)
-                former.append(before[id_])
-            if new or former:
-                _note_change(connection, former)
+                written.append(row | stays)
+            if written:
+                in_order = sorted(written, key=lambda row: str(row["trace_id"]))
+                statement = insert_or_replace(pulled_units, connection.dialect.name)
+                connection.execute(statement, in_order)
+            _note_change(
+                connection, [before[id_] for row in written if (id_ := row["trace_id"]) in before]
+            )
         return fates
 
     def admit(self, *trace_ids: str, by: str, digest: str | None = None) -> list[str]:
@@ -201,10 +186,9 @@ class PulledUnits:
         with self._database.writing() as connection:
             before = _known(connection, trace_ids)
             for row in before.values():
-                check_admissible(row, digest)
-            changed = [id_ for id_, row in before.items() if row["state"] != "admitted"]
-            _decide(connection, changed, "admitted", by)
-        return changed
+                _check_admissible(row, digest)
+            changed = [row for row in before.values() if row["state"] != "admitted"]
+            return _decide(connection, changed, "admitted", by)
 
     def admit_clean(
         self,
@@ -228,10 +212,9 @@ class PulledUnits:
             The ids of those that are admitted by this.
         """
         with self._database.writing() as connection:
-            ids = _clean_ones(connection, domain, min_quality, among)
+            units = _clean_ones(connection, domain, min_quality, among)
             quality = f", claimed quality at least {min_quality:g}" if min_quality else ""
-            _decide(connection, ids, "admitted", by or f"rule: no findings{quality}")
-        return ids
+            return _decide(connection, units, "admitted", by or f"rule: no findings{quality}")
 
     def reject(self, *trace_ids: str, by: str) -> list[str]:
         """Never show units to runs, whether they were admitted before or not.
@@ -251,11 +234,9 @@ class PulledUnits:
         """
         with self._database.writing() as connection:
             before = _known(connection, trace_ids)
-            former = [row for row in before.values() if row["state"] != "rejected"]
-            changed = [row["trace_id"] for row in former]
+            changed = [row for row in before.values() if row["state"] != "rejected"]
             without_text = {"objective": "", "findings": json_text([]), "body": None}
-            _decide(connection, changed, "rejected", by, former, **without_text)
-        return changed
+            return _decide(connection, changed, "rejected", by, **without_text)
 
     def forget(self, *trace_ids: str) -> list[str]:
         """Delete units with all that the store knows of them; a later pull may bring them again.
@@ -270,42 +251,104 @@ class PulledUnits:
             before = _locked(connection, trace_ids)
             for batch in batches(list(before)):
                 connection.execute(sa.delete(pulled_units).where(_c.trace_id.in_(batch)))
-            if before:
-                _note_change(connection, before.values())
+            _note_change(connection, before.values())
         return list(before)
 
 
-def admitted(connection: sa.Connection, domain: str) -> list[AdmittedUnit]:
-    """Return the admitted units of a domain, the newest first; without runs of this store.
-
-    Args:
-        connection: A connection to read with.
-        domain: The domain's exact name.
-    """
-    select = sa.select(
-        _c.trace_id, _c.objective, *map(untyped, (_c.success, _c.confidence, _c.quality_score))
-    ).where(_c.domain == clean_name(domain), *_may_be_shown())
-    return [AdmittedUnit(*row) for row in connection.execute(select.order_by(*_newest_first))]
-
-
-def bodies_of(
-    connection: sa.Connection, trace_ids: Collection[str], *, of_any_state: bool = False
-) -> dict[str, str]:
+def bodies_of(connection: sa.Connection, trace_ids: Collection[str]) -> dict[str, str]:
     """Return the bodies of those of the units that are admitted, as the text of their JSON, by id.
 
     Args:
         connection: A connection to read with.
         trace_ids: Ids of units.
-        of_any_state: Whether to return those of units in any state.
     """
     texts: dict[str, str] = {}
-    conditions = () if of_any_state else _may_be_shown()
+    select = sa.select(_c.trace_id, sa.cast(_c.body, sa.Text())).where(is_admitted())
     for batch in batches(trace_ids):
-        select = sa.select(_c.trace_id, sa.cast(_c.body, sa.Text())).where(
-            _c.trace_id.in_(batch), _c.body.is_not(None), *conditions
-        )
-        texts |= {row[0]: row[1] for row in connection.execute(select)}
+        texts |= {
+            row[0]: row[1] for row in connection.execute(select.where(_c.trace_id.in_(batch)))
+        }
     return texts
+
+
+def _row_of(unit: ExaminedUnit, registry: str, domain: str, now: datetime) -> dict[str, Any]:
+    trace = unit.trace
+    return {
+        "trace_id": trace.id,
+        "registry": clean_text(registry),
+        "domain": clean_name(domain),
+        "objective": clean_text(trace.task.objective[:_OBJECTIVE_CHARS]),
+        "quality_score": trace.metadata.quality_score,
+        "success": trace.metadata.success,
+        "confidence": trace.outcome.confidence,
+        "state": "quarantined",
+        "findings": json_text([dict(finding) for finding in unit.findings]),
+        "is_clean": not unit.findings,
+        "body": body_of(trace),
+        "digest": clean_name(unit.digest),
+        "pulled_at": now,
+    }
+
+
+def _fate_of(
+    row: Mapping[str, Any],
+    before: Mapping[str, Any] | None,
+    own: Collection[str],
+    rejected: Collection[str],
+) -> Fate:
+    """Return what is to become of a unit.
+
+    Args:
+        row: Its row.
+        before: Its row in the store, if there is one.
+        own: Ids of runs of this store.
+        rejected: The digests of rejected units.
+    """
+    if row["trace_id"] in own:
+        return "own run"
+    if row["body"] is None:
+        return "too large"
+    if (before is not None and before["state"] == "rejected") or row["digest"] in rejected:
+        return "rejected"
+    if before is None:
+        return "new"
+    if before["registry"] != row["registry"]:
+        return "other registry"
+    # A registry takes no account of case.
+    is_same = before["domain"].casefold() == row["domain"].casefold()
+    is_same = is_same and before["digest"] == row["digest"]
+    are_known = all(one in before["findings"] for one in json.loads(row["findings"]))
+    return "unchanged" if is_same and are_known else "changed"
+
+
+def _has_same_text(row: Mapping[str, Any], before: Mapping[str, Any]) -> bool:
+    """Return whether our rules still make the same of a unit that the registry did not change."""
+    body = json.loads(row["body"])
+    for one in (body, before["body"]):  # its time is that of the pull where the unit has none
+        one["metadata"].pop("created_at", None)
+    after = body, json.loads(row["findings"])
+    return after == (before["body"], before["findings"])
+
+
+def _check_admissible(row: Mapping[str, Any], digest: str | None) -> None:
+    """Check that a unit may be admitted by someone who has read the text with this digest.
+
+    Raises:
+        StoreError: It may not; the message says why.
+    """
+    id_ = row["trace_id"]
+    has_changed = row["changed_at"] is not None and row["state"] == "quarantined"
+    if has_changed if digest is None else digest != row["digest"]:
+        what = "has changed, or new rules find more in it" if has_changed else "has another digest"
+        raise StoreError(
+            f"{id_} {what}; read what it is now, and give the digest that stands "
+            f"there: kp-langchain quarantine show {id_}"
+        )
+    if row["state"] == "rejected":
+        raise StoreError(
+            f"{id_} was rejected, and its text was deleted; to have it pulled again: "
+            f"kp-langchain quarantine forget {id_}"
+        )
 
 
 def _find(connection: sa.Connection, id_prefix: str) -> list[dict[str, Any]]:
@@ -331,9 +374,9 @@ def _clean_ones(
     domain: str | None,
     min_quality: float,
     among: Collection[str] | None,
-) -> list[str]:
-    """Return the ids of the quarantined units that have no findings and never changed, locked."""
-    select = sa.select(_c.trace_id).where(
+) -> list[Mapping[str, Any]]:
+    """Return the quarantined units that have no findings and never changed, locked."""
+    select = sa.select(*_columns).where(
         _c.state == "quarantined",
         _c.is_clean,
         _c.changed_at.is_(None),
@@ -344,11 +387,12 @@ def _clean_ones(
     # In the order of `locked`. A row that another transaction changes meanwhile is compared anew.
     select = select.order_by(_c.trace_id).with_for_update()
     if among is None:
-        return list(connection.scalars(select))
-    ids: list[str] = []
+        return list(map(dict, connection.execute(select).mappings()))
+    units: list[Mapping[str, Any]] = []
     for batch in batches(sorted(set(among))):
-        ids += connection.scalars(select.where(_c.trace_id.in_(batch)))
-    return ids
+        rows = connection.execute(select.where(_c.trace_id.in_(batch))).mappings()
+        units += map(dict, rows)
+    return units
 
 
 def _known(connection: sa.Connection, trace_ids: Sequence[str]) -> dict[str, dict[str, Any]]:
@@ -366,11 +410,13 @@ def _known(connection: sa.Connection, trace_ids: Sequence[str]) -> dict[str, dic
     return found
 
 
-def _locked(connection: sa.Connection, trace_ids: Collection[str]) -> dict[str, dict[str, Any]]:
+def _locked(
+    connection: sa.Connection, trace_ids: Collection[str], *more: sa.Column[Any]
+) -> dict[str, dict[str, Any]]:
     """Return those of the units that there are, by id, locked for this transaction."""
     by_id: dict[str, dict[str, Any]] = {}
     for batch in batches(sorted(set(trace_ids))):
-        select = sa.select(*_columns).where(_c.trace_id.in_(batch)).order_by(_c.trace_id)
+        select = sa.select(*_columns, *more).where(_c.trace_id.in_(batch)).order_by(_c.trace_id)
         rows = connection.execute(select.with_for_update()).mappings()
         by_id |= {row["trace_id"]: dict(row) for row in rows}
     return by_id
@@ -393,40 +439,40 @@ def _rejected_digests(connection: sa.Connection, digests: Collection[str]) -> se
     return set(connection.scalars(select)) if digests else set()
 
 
-def _update(connection: sa.Connection, trace_id: str, values: Mapping[str, Any]) -> None:
-    connection.execute(sa.update(pulled_units).where(_c.trace_id == trace_id).values(**values))
-
-
 def _decide(
     connection: sa.Connection,
-    trace_ids: Sequence[str],
+    units: Sequence[Mapping[str, Any]],
     state: UnitState,
     by: str,
-    former: Sequence[Mapping[str, Any]] = (),
     **more: Any,
-) -> None:
-    """Write a decision; `former` are the units that lose their text by it."""
+) -> list[str]:
+    """Write a decision on units, and return their ids.
+
+    Args:
+        connection: A write transaction.
+        units: The units, as they were.
+        state: Their new state.
+        by: Who or what decides.
+        more: New values of other columns.
+    """
+    ids = [unit["trace_id"] for unit in units]
     decision = {"state": state, "decided_at": datetime.now(UTC), "decided_by": clean_name(by)}
-    for trace_id in trace_ids:
-        _update(connection, trace_id, decision | more)
-    if trace_ids:
-        _note_change(connection, former)
+    for batch in batches(ids):
+        update = sa.update(pulled_units).where(_c.trace_id.in_(batch))
+        connection.execute(update.values(**decision | more))
+    _note_change(connection, units)
+    return ids
 
 
-def _note_change(connection: sa.Connection, former: Collection[Mapping[str, Any]] = ()) -> None:
+def _note_change(connection: sa.Connection, former: Collection[Mapping[str, Any]]) -> None:
     """Count a change to units, so that other processes read them anew.
 
     Args:
         connection: A write transaction.
-        former: The units whose text is another one now, or gone, as they were.
+        former: The units that changed, as they were.
     """
-    remove(connection, "task", [row["trace_id"] for row in former])
-    if any(row["state"] == "admitted" for row in former):
-        note_deletion(connection)
-    count_up(connection, PULLED)
-
-
-def _may_be_shown() -> tuple[sa.ColumnElement[bool], ...]:
-    # A run that was stored after the unit with its id counts, and not the unit.
-    is_own_run = sa.exists().where(runs.c.trace_id == _c.trace_id)
-    return (_c.state == "admitted", ~is_own_run)
+    if former:
+        remove(connection, "task", [row["trace_id"] for row in former])
+        if any(row["state"] == "admitted" for row in former):
+            count_up(connection, DELETIONS)
+        count_up(connection, PULLED)

@@ -2,21 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from kp_langchain.errors import StoreError
 from kp_langchain.store import sql
-from kp_langchain.store.vectors import (
-    Follower,
-    content_of,
-    embedder_columns,
-    is_finite,
-    vector_of,
-)
+from kp_langchain.store.vectors import Follower, content_of, embedder_columns, vector_of
 
 if TYPE_CHECKING:
     import numpy as np
@@ -175,77 +167,29 @@ def _read_tasks(
     connection: sa.Connection,
     since: int | None,
 ) -> Iterator[list[StoredTask]]:
-    space = _space_of(embedder)
+    queries, space = sql.vector_queries, _space_of(embedder)
     if since is None:  # units first: a run that was stored since counts, and not a unit
-        yield _admitted(connection, domain, space, scan_version)
-    rows = sql.vector_queries.tasks(
-        connection, domain, space, scan_version, since=since, limit=MOST_TASKS
+        units = queries.admitted_tasks(connection, domain, space, scan_version, limit=MOST_TASKS)
+        yield list(map(_stored_task, units))
+    runs = queries.tasks(connection, domain, space, scan_version, since=since, limit=MOST_TASKS)
+    yield list(map(_stored_task, runs))
+
+
+def _stored_task(row: sa.Row[Any]) -> StoredTask:
+    return StoredTask(
+        trace_id=row.trace_id,
+        objective=row.objective,
+        namespace=row.namespace,
+        is_open=row.is_open,
+        stays_local=row.privacy_level == "private",
+        is_own=row.is_own,
+        is_stated=bool(row.is_stated),
+        success=row.success,
+        confidence=row.confidence,
+        worth=row.worth,
+        entry=TaskEntry(vector_of(row.vector), row.planted, row.plan) if row.has_entry else None,
     )
-    yield [
-        StoredTask(
-            trace_id=row.trace_id,
-            objective=row.objective,
-            namespace=row.namespace,
-            is_open=bool(row.is_open),
-            stays_local=row.privacy_level == "private",
-            is_own=True,
-            is_stated=bool(row.is_stated),
-            success=bool(row.success),
-            confidence=_share(row.confidence),
-            worth=_share(row.worth),
-            entry=_entry(row) if row.has_entry else None,
-        )
-        for row in rows
-    ]
-
-
-def _admitted(
-    connection: sa.Connection, domain: str, space: Space, scan_version: int
-) -> list[StoredTask]:
-    """Return the admitted units of a domain."""
-    units = sql.pulled_queries.admitted(connection, domain)[:MOST_TASKS]
-    ids = [unit.trace_id for unit in units]
-    rows = sql.vector_queries.entries_of(connection, ids, space, scan_version)
-    return [
-        StoredTask(
-            trace_id=unit.trace_id,
-            objective=unit.objective,
-            namespace=None,
-            is_open=True,
-            stays_local=False,
-            is_own=False,
-            is_stated=False,
-            success=bool(unit.success),
-            confidence=_share(unit.confidence),
-            worth=_share(unit.quality_score),
-            entry=_entry(rows[unit.trace_id]) if unit.trace_id in rows else None,
-        )
-        for unit in units
-    ]
 
 
 def _space_of(embedder: EmbedderIdentity) -> Space:
-    columns = embedder_columns(embedder)
-    if columns is None:
-        raise StoreError("the embedder's identity is not made of two texts and a finite number")
-    return sql.vector_queries.Space("task", "", **columns)
-
-
-def _entry(row: sa.Row[Any]) -> TaskEntry:
-    planted = None if row.planted is None else str(row.planted)
-    return TaskEntry(vector_of(row.vector), planted, _plan(row.plan))
-
-
-def _share(value: Any) -> float:
-    """Return a number from 0 to 1; 0 for what another program has damaged."""
-    return min(max(float(value), 0.0), 1.0) if is_finite(value) else 0.0
-
-
-def _plan(text: object) -> dict[str, int]:
-    try:
-        values: Any = json.loads(text) if isinstance(text, str) else {}
-    except (ValueError, RecursionError):
-        values = {}
-    if not isinstance(values, dict):
-        return {}
-    return {name: count for name, count in values.items() if type(count) is int}
+    return sql.vector_queries.Space("task", "", **embedder_columns(embedder))

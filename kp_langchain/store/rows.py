@@ -5,15 +5,14 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
-from pydantic import BaseModel
-
-from kp_langchain._logging import warn_once
-from kp_langchain.errors import ConfigError
+from kp_langchain._logging import describe_error
+from kp_langchain.errors import ConfigError, StoreError, UnknownRunError
 
 if TYPE_CHECKING:
     from kp_langchain.schema import ReasoningTrace
@@ -26,13 +25,10 @@ _encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",",
 # SQLite takes 10^9 bytes in a row, PostgreSQL about as many in a value; a character takes up to 4.
 _LONGEST_BODY_CHARS = 200_000_000
 _LONGEST_TEXT_CHARS = 1_000_000
-# The length to which each text in a larger body is cut.
-_LONGEST_TEXT_IN_LARGE_BODY_CHARS = 10_000
 _LONGEST_NAME_CHARS = 500  # PostgreSQL's indexes take 2,704 bytes
+_ID_CHARS_SHOWN, _MATCHES_SHOWN = 100, 10
 _LONGEST_ID_CHARS = 150  # because an index holds it beside a name
 _BEGINNING_OF_LONGER_ID_CHARS = 85  # followed by 64 of its hash
-_DEEPEST = 200
-_MOST_BITS = 14_000  # about 4,300 digits, which Python refuses to read back
 
 
 def clean_text(text: str) -> str:
@@ -63,59 +59,20 @@ def trace_key(trace_id: str) -> str:
     return short_key(trace_id)
 
 
-def clean_json(value: Any, *, longest_text: int | None = None) -> Any:
-    """Return `value` as JSON that every engine takes; NaN and infinity become null.
+def clean_json(value: Any) -> Any:
+    """Return a JSON-like value as every engine takes it.
 
-    A short note replaces what JSON cannot hold: a container that contains itself, nesting deeper
-    than 200, a number of thousands of digits, and a container that cannot be read.
-
-    Args:
-        value: Any value.
-        longest_text: A note also replaces texts of more characters.
+    NaN and infinity become null, and what is no JSON the name of its type.
     """
-    return _clean(value, longest_text, ())
-
-
-def _clean(value: Any, longest_text: int | None, inside: tuple[int, ...]) -> Any:
     if isinstance(value, str):
-        if longest_text is not None and len(value) > longest_text:
-            return f"[left out: {len(value)} characters]"
         return clean_text(value)
-    if value is None or isinstance(value, bool):
-        return value
-    if isinstance(value, int):
-        return (
-            value if _is_writable(value) else f"[left out: a number of {value.bit_length()} bits]"
-        )
     if isinstance(value, float):
         return value if math.isfinite(value) else None
-    if isinstance(value, bytes | bytearray):
-        return _clean(value.decode(errors="replace"), longest_text, inside)
-    if not isinstance(value, dict | list | tuple | set | frozenset):
-        return f"<{type(value).__name__}>"
-    if id(value) in inside:
-        return "[left out: it holds itself]"
-    if len(inside) >= _DEEPEST:
-        return f"[left out: nested deeper than {_DEEPEST}]"
-    inside = (*inside, id(value))
-    try:
-        if isinstance(value, dict):
-            return {
-                _clean_key(key): _clean(item, longest_text, inside) for key, item in value.items()
-            }
-        return [_clean(item, longest_text, inside) for item in value]
-    except Exception:  # noqa: BLE001 - a foreign container may raise anything
-        return f"[left out: a {type(value).__name__} that cannot be read]"
-
-
-def _is_writable(number: int) -> bool:
-    if number.bit_length() > _MOST_BITS:
-        return False
-    try:
-        str(number)
-    except ValueError:  # Python's own limit on digits may be set lower
-        return False
-    return True
+    if isinstance(value, dict):
+        return {clean_text(str(key)): clean_json(item) for key, item in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [clean_json(item) for item in value]
+    return value if value is None or isinstance(value, int) else f"<{type(value).__name__}>"
 
 
 class JsonText(str):
@@ -130,10 +87,7 @@ def dumps(value: Any) -> str:
 
 
 def loads(text: str) -> Any:
-    """Return what stored JSON says; text that is no JSON any more as it is.
-
-    So one row that was changed outside is refused by whoever reads it, and stops no other row.
-    """
+    """Return what stored JSON says; damaged text as it is, which whoever reads it refuses."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError):
@@ -167,29 +121,21 @@ def with_outcome_of(trace: Any, row: Mapping[Any, Any]) -> Any:
     """Return a stored trace with the outcome that its row has, which verdicts may have changed.
 
     Args:
-        trace: The trace as JSON-like values, as it was recorded. Left as it is if it is damaged.
+        trace: The trace as JSON-like values, as it was recorded; None if it is not kept.
         row: The columns `success`, `confidence`, `score` and `validated_by`.
     """
-    if not isinstance(trace, dict):
-        return trace
-    metadata, outcome = trace.get("metadata"), trace.get("outcome")
-    if not (isinstance(metadata, dict) and isinstance(outcome, dict)):
-        return trace
-    metadata |= {"success": row["success"], "quality_score": row["score"]}
-    if row["validated_by"] is not None:
-        metadata["validated_by"] = row["validated_by"]
-    outcome["confidence"] = row["confidence"]
+    with suppress(TypeError, LookupError):  # one that is damaged is refused by whoever reads it
+        trace["metadata"] |= {"success": row["success"], "quality_score": row["score"]}
+        if row["validated_by"] is not None:
+            trace["metadata"]["validated_by"] = row["validated_by"]
+        trace["outcome"]["confidence"] = row["confidence"]
     return trace
 
 
 def expiry_after(keep_days: float | None) -> datetime | None:
     """Return when a body expires that is kept for so many days from now; None for never."""
-    if keep_days is None:
-        return None
-    try:
-        return datetime.now(UTC) + timedelta(days=keep_days)
-    except OverflowError:  # after the last day of the calendar
-        return None
+    # Of more days than the calendar has, nobody sees the end.
+    return None if keep_days is None else datetime.now(UTC) + timedelta(min(keep_days, 1_000_000))
 
 
 def clean_value(value: Any) -> Any:
@@ -201,35 +147,19 @@ def clean_value(value: Any) -> Any:
     return value
 
 
-def body_of(trace: ReasoningTrace) -> JsonText | None:
-    """Return a trace as it is stored; None, with a warning, if it is too large."""
+def body_of(trace: ReasoningTrace) -> JsonText:
+    """Return a trace as it is stored.
+
+    Raises:
+        StoreError: It cannot be written as JSON, or is too large.
+    """
     try:
-        data = trace.model_dump(warnings=False)
-    except (ValueError, TypeError, RecursionError):
-        data = _clean_model(trace).model_dump(warnings=False)
-    text = json_text(data)
+        text = json_text(trace.model_dump(warnings=False))
+    except (ValueError, TypeError, RecursionError) as error:
+        raise StoreError(f"a trace cannot be written as JSON: {describe_error(error)}") from error
     if len(text) > _LONGEST_BODY_CHARS:
-        text = json_text(clean_json(data, longest_text=_LONGEST_TEXT_IN_LARGE_BODY_CHARS))
-    if len(text) <= _LONGEST_BODY_CHARS:
-        return text
-    warn_once(
-        "large body",
-        "a trace of %d characters is too large to be kept; its figures are stored without it",
-        len(text),
-    )
-    return None
-
-
-def _clean_model(model: BaseModel) -> BaseModel:
-    return model.model_copy(update={name: _clean_part(value) for name, value in model})
-
-
-def _clean_part(value: Any) -> Any:
-    if isinstance(value, BaseModel):
-        return _clean_model(value)
-    if isinstance(value, list) and all(isinstance(item, BaseModel) for item in value):
-        return [_clean_model(item) for item in value]
-    return value if isinstance(value, datetime) else clean_json(value)
+        raise StoreError(f"a trace of {len(text)} characters is too large to be stored")
+    return text
 
 
 def contribution_of(trace_id: str, body: str, registry: str, now: datetime) -> dict[str, Any]:
@@ -246,8 +176,18 @@ def contribution_of(trace_id: str, body: str, registry: str, now: datetime) -> d
     }
 
 
-def _clean_key(key: object) -> str:
-    if isinstance(key, str):
-        return clean_text(key)
-    writable = _is_writable(key) if isinstance(key, int) else isinstance(key, float | None)
-    return str(key) if writable else f"<{type(key).__name__}>"
+def unknown_run(id_: str, location: str) -> UnknownRunError:
+    """Return the error for an id that no run has."""
+    return UnknownRunError(
+        f"no run {id_[:_ID_CHARS_SHOWN]!r} in {location}; "
+        "list them: kp-langchain review, or flush the handler first"
+    )
+
+
+def ambiguous_id(id_: str, matches: Sequence[dict[str, Any]]) -> UnknownRunError:
+    """Return the error for an id that several runs have, or that begins the ids of several."""
+    lines = "".join(
+        f"\n  {run['trace_id']}  {run['created_at']:%Y-%m-%d %H:%M} UTC  {run['domain']}"
+        for run in matches[:_MATCHES_SHOWN]
+    )
+    return UnknownRunError(f"{id_!r} may mean several runs; give more of a trace id:{lines}")

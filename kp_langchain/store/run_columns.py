@@ -1,25 +1,32 @@
 """The columns of a run, each declared once: its name, its type, and where its value comes from.
 
-`StoredRun` and `_OtherColumns` declare them. From these come the table (`tables.runs`), the rows
+`StoredRun` and `OtherColumns` declare them. From these come the table (`tables.runs`), the rows
 that are written (`recorded_row`, `judged_columns`), what a store returns of a run with its JSON
-form, and the fields of the log record (`log_fields`).
+form, and the fields of the log record. How runs are selected, counted and deleted is at the end.
 """
 
 # ruff: noqa: RUF009 - each of these calls returns a `field`
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import InitVar, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields
 from datetime import datetime
+from operator import attrgetter
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 from pydantic import ValidationError
 
+from kp_langchain._logging import log_event
+from kp_langchain.config import Settings
 from kp_langchain.errors import StoreError
-from kp_langchain.gate.scored_trace import gated_value
+from kp_langchain.gate.run import gated_value
+from kp_langchain.novelty_sources import is_measured, reason
+from kp_langchain.printable import printable
+from kp_langchain.redaction import redact
 from kp_langchain.redaction.spans import PLACEHOLDER
 from kp_langchain.run_keys import RunKeys
 from kp_langchain.schema import ReasoningTrace
@@ -35,13 +42,12 @@ from kp_langchain.store.rows import (
 )
 
 if TYPE_CHECKING:
-    from kp_langchain.gate.run import Run
-    from kp_langchain.gate.scored_trace import ScoredTrace
+    from kp_langchain.gate.run import Rescored, Run, ScoredTrace
     from kp_langchain.store.rows import JsonText
 
-ReadBody = Callable[[str], dict[str, Any] | None]
-"""Returns the trace of a trace id from the store as JSON-like values; None if it is not kept."""
+log = logging.getLogger("kp_langchain")
 
+Since = Literal["recorded", "judged", "outcome"]
 State = Literal["recorded", "judged"]
 """How far a run has come."""
 
@@ -49,6 +55,7 @@ SEARCHED_CHARS = 1000
 """So many characters at the beginning of an objective are searched."""
 
 _MOST_TOOLS = 100
+_OBJECTIVE_CHARS = 60
 _NO_KEYS = RunKeys()
 
 
@@ -68,9 +75,9 @@ class Column:
         key: What `RunKeys` calls it; empty if it is no key of the run.
     """
 
-    since: Literal["recorded", "judged", "outcome"]
+    since: Since
     of: Callable[[Any], Any] | None
-    clean: Callable[[Any], Any] = clean_value
+    clean: Callable[[Any], Any]
     log: bool | str = False
     key: str = ""
 
@@ -81,24 +88,29 @@ class Column:
 
 
 def _column(
-    since: Literal["recorded", "judged", "outcome"],
-    of: Callable[[Any], Any] | None = None,
+    since: Since,
+    of: str | Callable[[Any], Any] | None = None,
     clean: Callable[[Any], Any] = clean_value,
     *,
     log: bool | str = False,
 ) -> Any:
+    """Declare a column; `of` is also an attribute of a run, dotted if it is one of its parts."""
+    of = attrgetter(of) if isinstance(of, str) else of
     return field(metadata={"column": Column(since, of, clean, log)})
 
 
 def _key(key: str, clean: Callable[[Any], Any] = clean_value, *, log: bool | str = True) -> Any:
+    """Declare a column that holds a key of the run."""
+
     def of(run: Run | ScoredTrace) -> Any:
         return getattr(run.keys or _NO_KEYS, key)
 
     return field(metadata={"column": Column("recorded", of, clean, log, key)})
 
 
-def _computed() -> Any:
-    return field()  # no column has it
+def _computed(**options: bool) -> Any:
+    """Declare what no column has."""
+    return field(**options)  # type: ignore[call-overload]
 
 
 def _tool_names(run: Run | ScoredTrace) -> list[str]:
@@ -108,15 +120,6 @@ def _tool_names(run: Run | ScoredTrace) -> list[str]:
 
 def _count_recoveries(run: Run | ScoredTrace) -> int:
     return sum(step.type == "error_recovery" for step in run.trace.steps)
-
-
-def _dimensions(scored: ScoredTrace) -> dict[str, list[float]]:
-    dimensions = scored.breakdown.dimensions
-    return {name: [one.value, one.weight] for name, one in dimensions.items()}
-
-
-def _changes_by_rules(scored: ScoredTrace) -> dict[str, float]:
-    return {rule.name: rule.after - rule.before for rule in scored.breakdown.rules}
 
 
 def _expiry(scored: ScoredTrace) -> datetime | None:
@@ -129,14 +132,8 @@ def _clean_tags(tags: Sequence[str]) -> JsonText:
     return json_text([clean_name(tag) for tag in tags])
 
 
-class _Unread:
-    # Not declared in the dataclass, because `asdict` and `==` would include a field.
-    _breakdown_json: Any
-    _read_body: ReadBody
-
-
 @dataclass(frozen=True)
-class StoredRun(_Unread):
+class StoredRun:
     """One scored run as the store has it.
 
     Attributes:
@@ -179,67 +176,50 @@ class StoredRun(_Unread):
         dropped: How many `steps` and `texts` of it the recorder had no room for; empty if none.
         is_taken_over: Whether the process that recorded it ended before it was judged, so that
             another one judged it, by its policy and with the bundled scorer alone.
+        breakdown: How its score came about.
+        read_trace: Returns the trace of a trace id from the store.
     """
 
-    trace_id: str = _column("recorded", lambda run: run.trace.id, trace_key, log=True)
+    trace_id: str = _column("recorded", "trace.id", trace_key, log=True)
     run_id: str = _column(
         "recorded", lambda run: str(run.run_id), lambda text: clean_name(text.lower()), log=True
     )
-    created_at: datetime = _column("recorded", lambda run: run.trace.metadata.created_at)
-    domain: str = _column(
-        "recorded", lambda run: run.trace.metadata.task_domain, clean_name, log=True
-    )
-    framework: str | None = _column("recorded", lambda run: run.trace.metadata.framework, log=True)
-    agent_id: str | None = _column("recorded", lambda run: run.trace.metadata.agent_id, log=True)
-    objective: str = _column("recorded", lambda run: run.trace.task.objective)
-    success: bool = _column("outcome", lambda run: run.trace.metadata.success, log=True)
-    confidence: float = _column("outcome", lambda run: run.trace.outcome.confidence, log=True)
-    confidence_source: str | None = _column(
-        "outcome", lambda run: run.breakdown.confidence_source, log=True
-    )
+    created_at: datetime = _column("recorded", "trace.metadata.created_at")
+    domain: str = _column("recorded", "trace.metadata.task_domain", clean_name, log=True)
+    framework: str | None = _column("recorded", "trace.metadata.framework", log=True)
+    agent_id: str | None = _column("recorded", "trace.metadata.agent_id", log=True)
+    objective: str = _column("recorded", "trace.task.objective")
+    success: bool = _column("outcome", "trace.metadata.success", log=True)
+    confidence: float = _column("outcome", "trace.outcome.confidence", log=True)
+    confidence_source: str | None = _column("outcome", "breakdown.confidence_source", log=True)
     n_steps: int = _column("recorded", lambda run: len(run.trace.steps), log="steps")
-    score: float = _column("outcome", lambda run: run.breakdown.total, log=True)
-    threshold: float = _column("judged", lambda run: run.threshold, log=True)
-    decision: str = _column("outcome", lambda run: run.decision, log=True)
-    profile: str = _column("judged", lambda run: run.breakdown.profile, log=True)
-    visibility: str = _column("recorded", lambda run: run.trace.metadata.visibility)
-    privacy_level: str = _column("recorded", lambda run: run.trace.metadata.privacy_level)
+    score: float = _column("outcome", "breakdown.total", log=True)
+    threshold: float = _column("judged", "threshold", log=True)
+    decision: str = _column("outcome", "decision", log=True)
+    profile: str = _column("judged", "breakdown.profile", log=True)
+    visibility: str = _column("recorded", "trace.metadata.visibility")
+    privacy_level: str = _column("recorded", "trace.metadata.privacy_level")
     kept: bool = _computed()
     kept_until: datetime | None = _computed()
-    withheld: str | None = _column("recorded", lambda run: run.withheld)
+    withheld: str | None = _column("recorded", "withheld")
     session: str | None = _key("session")
     thread: str | None = _key("thread", log="thread_id")  # the log record has a `thread` of its own
     user_hash: str | None = _key("user", log="user")
     run_name: str | None = _key("name")
     namespace: str | None = _key("namespace")
     tags: list[str] = _key("tags", _clean_tags)
-    gate: str = _column("judged", lambda run: run.gate, log=True)
-    worth: float | None = _column("outcome", lambda run: run.worth, log=True)
-    twin_of: str | None = _column("outcome", lambda run: run.twin_of, trace_key, log=True)
-    similarity_to_twin: float | None = _column(
-        "outcome", lambda run: run.similarity_to_twin, log=True
-    )
+    gate: str = _column("judged", "gate", log=True)
+    worth: float | None = _column("outcome", "worth", log=True)
+    twin_of: str | None = _column("outcome", "twin_of", trace_key, log=True)
+    similarity_to_twin: float | None = _column("outcome", "similarity_to_twin", log=True)
     replaced_by: str | None = _column("outcome")
     recovered_errors: int | None = _column("recorded", _count_recoveries)
     tools: list[str] | None = _column("recorded", _tool_names, json_text)
     redactions: dict[str, int] | None = _column("recorded")
     dropped: dict[str, int] | None = _column("recorded", lambda run: dict(run.dropped), json_text)
-    is_taken_over: bool = _column("judged", lambda run: run.is_taken_over)
-    breakdown_json: InitVar[Any] = _computed()
-    read_body: InitVar[ReadBody] = _computed()
-
-    def __post_init__(self, breakdown_json: Any, read_body: ReadBody) -> None:
-        object.__setattr__(self, "_breakdown_json", breakdown_json)  # the dataclass is frozen
-        object.__setattr__(self, "_read_body", read_body)
-
-    @property
-    def breakdown(self) -> ScoreBreakdown:
-        """How its score came about.
-
-        Raises:
-            StoreError: What the store has is no breakdown.
-        """
-        return breakdown_of(self._breakdown_json, self.trace_id)
+    is_taken_over: bool = _column("judged", "is_taken_over")
+    breakdown: ScoreBreakdown = _computed(repr=False)
+    read_trace: Callable[[str], ReasoningTrace | None] = _computed(repr=False, compare=False)
 
     @property
     def gated_value(self) -> float:
@@ -253,16 +233,11 @@ class StoredRun(_Unread):
         Raises:
             StoreError: The store cannot be read, or the body holds no trace.
         """
-        body = self._read_body(self.trace_id) if self.kept else None
-        return None if body is None else trace_of(body, self.trace_id)
+        return self.read_trace(self.trace_id) if self.kept else None
 
     def to_dict(self) -> dict[str, Any]:
-        """Return everything but the trace as plain values, ready for JSON; times as ISO 8601.
-
-        Raises:
-            StoreError: The breakdown cannot be read back.
-        """
-        values = {one.name: getattr(self, one.name) for one in fields(self)}
+        """Return everything but the trace as plain values, ready for JSON; times as ISO 8601."""
+        values = self._values()
         texts = {
             name: value.isoformat() for name, value in values.items() if isinstance(value, datetime)
         }
@@ -274,9 +249,8 @@ class StoredRun(_Unread):
         The columns are its fields, those of `ScoreBreakdown.to_row`, and for each kind of sensitive
         text `redacted_<kind>`; `redactions` is their sum. `tags` and `tools` are joined by commas.
         """
-        values = {one.name: getattr(self, one.name) for one in fields(self)}
-        redactions = values.pop("redactions") or {}
-        dropped = values.pop("dropped") or {}
+        values = self._values()
+        redactions, dropped = values.pop("redactions") or {}, values.pop("dropped") or {}
         lists = {name: ",".join(values[name] or ()) for name in ("tags", "tools")}
         return (
             values
@@ -286,6 +260,9 @@ class StoredRun(_Unread):
             | {f"redacted_{kind}": count for kind, count in redactions.items()}
             | {f"dropped_{kind}": count for kind, count in dropped.items()}
         )
+
+    def _values(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in STORED_FIELDS}
 
 
 @dataclass(frozen=True)
@@ -314,20 +291,18 @@ class OtherColumns:
     state: str = _column("recorded")
     has_body: bool = _column("recorded")
     body_expires_at: datetime | None = _column("judged", _expiry)
-    keep_days: float | None = _column("judged", lambda run: run.keep_days)
-    task: str | None = _column("recorded", lambda run: run.task)
+    keep_days: float | None = _column("judged", "keep_days")
+    task: str | None = _column("recorded", "task")
     search_text: str = _column(
         "recorded", lambda run: folded(run.trace.task.objective)[:SEARCHED_CHARS]
     )
-    validated_by: list[str] | None = _column(
-        "outcome", lambda run: run.trace.metadata.validated_by, json_text
-    )
+    validated_by: list[str] | None = _column("outcome", "trace.metadata.validated_by", json_text)
     gated_value: float | None = _column(
         "judged", lambda run: None if run.withheld else run.gated_value
     )
-    passed: bool | None = _column("judged", lambda run: run.is_one_more_kept)
-    pass_rate: float | None = _column("judged", lambda run: run.pass_rate)
-    twin_similarity: float = _column("judged", lambda run: run.twin_similarity)
+    passed: bool | None = _column("judged", "is_one_more_kept")
+    pass_rate: float | None = _column("judged", "pass_rate")
+    twin_similarity: float = _column("judged", "twin_similarity")
     dimensions: dict[str, Any] | None = _column(
         "outcome",
         lambda run: {
@@ -340,11 +315,14 @@ class OtherColumns:
         lambda run: {rule.name: rule.after - rule.before for rule in run.breakdown.rules},
         json_text,
     )
-    novelty: float | None = _column("outcome", lambda run: run.breakdown.novelty.value)
-    novelty_source: str | None = _column(
-        "outcome", lambda run: run.breakdown.novelty_source, log=True
-    )
+    novelty: float | None = _column("outcome", "breakdown.novelty.value")
+    novelty_source: str | None = _column("outcome", "breakdown.novelty_source", log=True)
 
+
+STORED_FIELDS = tuple(
+    one.name for one in fields(StoredRun) if one.name not in ("breakdown", "read_trace")
+)
+"""What `StoredRun` has of a run in columns, by name."""
 
 COLUMNS: Mapping[str, Column] = MappingProxyType(
     {
@@ -364,18 +342,17 @@ KEY_COLUMNS: Mapping[str, str] = MappingProxyType(
 # ------------------------------------------------------------------ rows, and the log record
 
 
-def recorded_row(run: Run | ScoredTrace, body: JsonText | None, state: State) -> dict[str, Any]:
-    """Return the columns of `runs` that a run has from its first write on.
+def recorded_row(run: Run | ScoredTrace, body: JsonText | None) -> dict[str, Any]:
+    """Return the row of `runs` that a run has from its first write on.
 
     Args:
         run: The run.
         body: Its trace, as `body_of` returns it; None if that is not stored.
-        state: `recorded` or `judged`.
     """
     return _row(run, "recorded") | {
-        "state": state,
+        "state": "recorded",
         "has_body": body is not None,
-        "redactions": json_text(Counter(PLACEHOLDER.findall(body or body_of(run.trace) or ""))),
+        "redactions": json_text(Counter(PLACEHOLDER.findall(body or body_of(run.trace)))),
     }
 
 
@@ -401,10 +378,10 @@ _BY_TIME = {
 
 def key_columns(keys: RunKeys) -> dict[str, Any]:
     """Return the columns that hold the keys of a run."""
-    values = {name: (getattr(keys, key), COLUMNS[name]) for name, key in KEY_COLUMNS.items()}
+    values = {name: getattr(keys, key) for name, key in KEY_COLUMNS.items()}
     return {
-        name: None if value is None else column.clean(value)
-        for name, (value, column) in values.items()
+        name: None if value is None else COLUMNS[name].clean(value)
+        for name, value in values.items()
     }
 
 
@@ -430,6 +407,76 @@ _LOGGED = [
 ]
 
 
+def log_scored(scored: ScoredTrace) -> None:
+    """Write the record `kp.trace_scored` of a new run: a line to read, and each figure as a field.
+
+    Args:
+        scored: The run.
+    """
+    if not log.isEnabledFor(logging.INFO):
+        return
+    trace, breakdown, objective = scored.trace, scored.breakdown, _objective(scored)
+    log_event(
+        "kp.trace_scored %s %s (threshold %.2f%s) %s | %s%s%s",
+        trace.metadata.task_domain,
+        scored.decision,
+        scored.threshold,
+        "" if scored.gate == "score" else " of worth",
+        breakdown.line(),
+        trace.id,
+        " | " if objective else "",
+        objective,
+        fields=_fields(scored) | {"objective": objective},
+    )
+
+
+def _objective(scored: ScoredTrace) -> str:
+    """Return the beginning of the task as the log may have it: redacted at the strictest level."""
+    text = scored.trace.task.objective
+    if scored.trace.metadata.privacy_level == "private":
+        text = redact(text, level="aggregated", rules=Settings.current().redaction).value
+    return printable(text.strip()[:_OBJECTIVE_CHARS]).strip()
+
+
+def _fields(scored: ScoredTrace) -> dict[str, Any]:
+    breakdown = scored.breakdown
+    figures = breakdown.to_row()
+    del figures["worth_confidence"]  # a part of the worth, as the log does not have them
+    return {
+        **log_fields(scored),
+        "event": "kp.trace_scored",
+        "replaces": list(scored.replaces),
+        **figures,
+        "rules": [rule.name for rule in breakdown.rules],
+        "unreadable_share": breakdown.unreadable_share,
+        "over_budget": breakdown.over_budget,
+    }
+
+
+def log_rescored(change: Rescored, source: str) -> None:
+    """Write the record `kp.trace_rescored` of a run if a verdict changed it.
+
+    Args:
+        change: What changed.
+        source: Who gave the verdict.
+    """
+    if not change.changed:
+        return
+    log_event(
+        "kp.trace_rescored %s %s -> %s, %s %.3f -> %.3f (threshold %.2f; %s) | %s",
+        change.domain,
+        change.decision_before,
+        change.decision,
+        change.gate,
+        change.gated_value_before,
+        change.gated_value,
+        change.threshold,
+        source,
+        change.trace_id,
+        fields=asdict(change) | {"event": "kp.trace_rescored", "source": source},
+    )
+
+
 def trace_of(body: dict[str, Any], trace_id: str) -> ReasoningTrace:
     """Return the trace that a stored body holds.
 
@@ -443,28 +490,163 @@ def trace_of(body: dict[str, Any], trace_id: str) -> ReasoningTrace:
     try:
         return ReasoningTrace.model_validate(body)
     except ValidationError as error:
-        raise _damaged("body", trace_id, f" ({error.error_count()} faults)") from error
+        raise StoreError(
+            f"the body of {trace_id} cannot be read back ({error.error_count()} faults); it was "
+            "changed outside kp-langchain: restore it from a backup, or delete the run: "
+            f"kp-langchain delete {trace_id}"
+        ) from error
 
 
-def breakdown_of(value: Any, trace_id: str) -> ScoreBreakdown:
-    """Return the breakdown that the store has of a run.
+# ------------------------------------------------------------------ selecting, counting, deleting
 
-    Args:
-        value: The breakdown as JSON-like values.
-        trace_id: The trace's id, for messages.
+Sort = Literal["time", "score", "novelty"]
+"""What runs are listed by: the newest, the highest score, or the highest novelty first."""
 
-    Raises:
-        StoreError: It is no breakdown.
+
+class RunFilters(TypedDict, total=False):
+    """Conditions on runs; one that is left out or None matches every run.
+
+    Attributes:
+        domain: Only this domain (exact name).
+        decision: Only `kept`, only `below_threshold` or only `twin`.
+        min_score: Only runs with at least this score, 0 to 1.
+        since: Only runs that began at this time or later. A time without a zone is local.
+        until: Only runs that began before this time.
+        search: Only runs whose objective contains each of these words, in any case. The first 1,000
+            characters of an objective are searched.
+        rule: Only runs that this rule applied to: `single_thought`, `recovered_errors` or
+            `single_tool`.
+        tool: Only runs that used this tool (exact name).
+        recovered_errors: If True, only runs that recovered from an error.
+        near_duplicates: If True, only runs that repeat a kept one, or whose place one took.
+        session: Only runs of this session, in plain text or as the store has it.
+        thread: Only runs in this LangGraph thread, in either form.
+        user: Only runs for this user, in either form.
+        namespace: Only runs in this namespace, in either form.
+        tag: Only runs with this tag, in either form.
+        name: Only runs of this name, in either form.
     """
-    try:
-        return ScoreBreakdown.from_dict(value)
-    except (ValidationError, TypeError, ValueError, AttributeError) as error:
-        raise _damaged("breakdown", trace_id) from error
+
+    domain: str | None
+    decision: str | None
+    min_score: float | None
+    since: datetime | None
+    until: datetime | None
+    search: str | None
+    rule: str | None
+    tool: str | None
+    recovered_errors: bool | None
+    near_duplicates: bool | None
+    session: str | None
+    thread: str | None
+    user: str | None
+    namespace: str | None
+    tag: str | None
+    name: str | None
 
 
-def _damaged(what: str, trace_id: str, faults: str = "") -> StoreError:
-    return StoreError(
-        f"the {what} of {trace_id} cannot be read back{faults}; it was changed outside "
-        "kp-langchain: restore it from a backup, or delete the run: "
-        f"kp-langchain delete {trace_id}"
-    )
+@dataclass(frozen=True, slots=True)
+class RunSummary:
+    """The figures of one run.
+
+    Attributes:
+        trace_id: The trace's id, as `StoredRun` has it.
+        created_at: When the run began, in UTC.
+        domain: The run's domain.
+        decision: `kept`, `below_threshold` or `twin`.
+        gate: Whether its score or its worth was held against the threshold.
+        score: The score, 0 to 1.
+        worth: How much it is worth keeping, 0 to 1; None where its domain had no model.
+        threshold: What its score or worth was held against, 0 to 1.
+        success: Whether it counts as a success.
+        label: Whether it succeeded by the newest verdict that states it; None without one.
+        recovered_errors: How many errors it recovered from.
+        is_near_duplicate: Whether it repeats a kept run, or such a run took its place.
+        is_withheld: Whether it must never be contributed.
+        dimensions: The value and the weight of each dimension (0 to 1), by its name.
+        rules: What each rule that applied added to the score, by its name.
+        tools: Names of the tools that it used.
+        redactions: How often each kind of sensitive text was replaced, by kind.
+        dropped: How many `steps` and `texts` of it the recorder had no room for. This and the two
+            before are None for runs of a version that did not count them.
+        novelty_source: Where its novelty came from, as `ScoreBreakdown` has it; None if not known.
+    """
+
+    trace_id: str
+    created_at: datetime
+    domain: str
+    decision: str
+    gate: str
+    score: float
+    worth: float | None
+    threshold: float
+    success: bool
+    label: bool | None
+    recovered_errors: int
+    is_near_duplicate: bool
+    is_withheld: bool
+    dimensions: Mapping[str, Sequence[float]]
+    rules: Mapping[str, float]
+    tools: Sequence[str] | None
+    redactions: Mapping[str, int] | None
+    dropped: Mapping[str, int] | None
+    novelty_source: str | None = None
+
+    @property
+    def gated_value(self) -> float:
+        """What was held against the threshold: its score or its worth, 0 to 1."""
+        return gated_value(self.gate, self.score, self.worth)
+
+    @property
+    def why_unmeasured(self) -> str | None:
+        """Why its novelty was not measured; None if it was, or if that is not known."""
+        source = self.novelty_source
+        return None if source is None or is_measured(source) else reason(source)
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether it passed and was kept."""
+        return self.decision == "kept"
+
+
+# ------------------------------------------------------------------ deletions
+
+
+@dataclass(frozen=True, slots=True)
+class Deletion:
+    """Runs that were deleted, or are to be.
+
+    Attributes:
+        by_domain: How many runs of each domain, the domain with most first.
+        at_registry: How many of them a registry has, or may have. These are withdrawn.
+        trace_ids: Ids of their traces.
+        unscored: Trace ids of runs that have ended and wait for their score.
+        paused: Keys of runs that wait for a human; see `paused_run_key`.
+    """
+
+    by_domain: Mapping[str, int] = field(default_factory=dict)
+    at_registry: int = 0
+    trace_ids: Sequence[str] = field(default=(), repr=False)
+    unscored: Sequence[str] = field(default=(), repr=False)
+    paused: Sequence[str] = field(default=(), repr=False)
+
+    def __len__(self) -> int:
+        """Return the number of runs, unscored and paused ones included."""
+        return len(self.trace_ids) + len(self.unscored) + len(self.paused)
+
+
+@dataclass(frozen=True, slots=True)
+class Pruning:
+    """What a store no longer needed, and no longer has.
+
+    Attributes:
+        expired_traces: Traces of runs that did not pass, after their `keep_days`.
+        expired_pauses: What runs recorded that waited too long for a human.
+        contributions: Contributions of deleted runs that no registry has.
+        remembered: Traces beyond those that novelty is measured against.
+    """
+
+    expired_traces: int
+    expired_pauses: int
+    contributions: int
+    remembered: int

@@ -5,20 +5,20 @@ Loads SQLAlchemy.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import Collection, Mapping
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import sqlalchemy as sa
 
-from kp_langchain.gate.run import ExternalTrace, ShownTrace
+from kp_langchain.gate.run import ExternalTrace, Run, ShownTrace
 from kp_langchain.store.rows import clean_name, trace_key
-from kp_langchain.store.statements import Transactions, batches, insert_or_replace, untyped
+from kp_langchain.store.statements import Transactions, batches, insert_or_replace
 from kp_langchain.store.tables import external_traces, runs, shown_traces, verdicts
 
-Item = TypeVar("Item")
+if TYPE_CHECKING:
+    from kp_langchain.gate import ScoredTrace
 
-_PAGE = 1000
 _shown, _external = shown_traces.c, external_traces.c
 _PLACE = (_external.external_id, _external.span_id, _external.project, _external.is_part)
 # Whether a verdict states the success of the run that was shown a trace.
@@ -48,22 +48,6 @@ class OutcomeCount(NamedTuple):
     is_stated: bool
     runs: int
     namespace: str | None = None
-
-
-class ShownTo(NamedTuple):
-    """A run that was shown a trace, or held out from it.
-
-    Attributes:
-        trace_id: The id of the run's trace.
-        held_out: Whether it was held out.
-        success: Whether it succeeded.
-        is_stated: Whether a verdict says so.
-    """
-
-    trace_id: str
-    held_out: bool
-    success: bool
-    is_stated: bool
 
 
 class ShownTraces:
@@ -96,21 +80,16 @@ class ShownTraces:
         with self._database.reading() as connection:
             return shown_of(connection, trace_ids)
 
-    def shown_to(self, trace_id: str, *, limit: int = 100) -> list[ShownTo]:
-        """Return the runs that a trace was shown to or held out from, the newest first.
+    def is_shown(self, trace_id: str) -> bool:
+        """Return whether a trace was shown to a judged run, or held out from one.
 
         Args:
             trace_id: The id of the kept trace.
-            limit: At most so many.
         """
-        select = (
-            sa.select(_shown.trace_id, _shown.held_out, runs.c.success, _IS_STATED)
-            .join(runs, _IS_OUTCOME)
-            .where(_shown.shown_id == trace_key(trace_id))
-            .order_by(runs.c.created_at.desc(), _shown.trace_id)
-        )
+        select = sa.select(_shown.trace_id).join(runs, _IS_OUTCOME)
         with self._database.reading() as connection:
-            return [ShownTo(*row) for row in connection.execute(select.limit(limit))]
+            select = select.where(_shown.shown_id == trace_key(trace_id)).limit(1)
+            return connection.scalar(select) is not None
 
     def outcome_counts(self, domain: str) -> list[OutcomeCount]:
         """Return how the runs of a domain ended that were shown each trace, or held out from it.
@@ -118,15 +97,19 @@ class ShownTraces:
         Args:
             domain: The domain's exact name.
         """
-        grouped = _grouped(_outcomes().where(runs.c.domain == clean_name(domain)))
-        with self._database.reading() as connection:
-            return [OutcomeCount._make(row[1:]) for row in connection.execute(grouped)]
+        name = clean_name(domain)
+        return self._count(_outcomes().where(runs.c.domain == name)).get(name, [])
 
     def outcome_counts_by_domain(self) -> dict[str, list[OutcomeCount]]:
         """Return what `outcome_counts` returns, of every domain with runs shown something."""
+        return self._count(_outcomes())
+
+    def _count(self, outcomes: sa.Select[Any]) -> dict[str, list[OutcomeCount]]:
+        *columns, namespace = outcomes.subquery().c
+        grouped = sa.select(*columns, sa.func.count(), namespace).group_by(*columns, namespace)
         counts: dict[str, list[OutcomeCount]] = {}
         with self._database.reading() as connection:
-            for row in connection.execute(_grouped(_outcomes())):
+            for row in connection.execute(grouped):
                 counts.setdefault(row[0], []).append(OutcomeCount._make(row[1:]))
         return counts
 
@@ -143,16 +126,13 @@ class ExternalTraces:
     def __init__(self, database: Transactions) -> None:
         self._database = database
 
-    def of_tool(self, tool: str) -> Iterator[tuple[str, ExternalTrace]]:
-        """Yield trace id and external trace of each run that a tool recorded, in order of ids.
-
-        They are read a page at a time, and no transaction stays open between two of them.
+    def of_tool(self, tool: str) -> list[tuple[str, ExternalTrace]]:
+        """Return trace id and external trace of each run that a tool recorded, in order of ids.
 
         Args:
             tool: The name of the tool.
         """
-        select = sa.select(_external.trace_id, *_PLACE).where(_external.tool == tool)
-        return self._paged(select, _external.trace_id, lambda row: ExternalTrace(*row))
+        return self._select(_external.tool == tool)
 
     def of_run(self, trace_id: str) -> dict[str, ExternalTrace]:
         """Return where tools recorded a run, by their names.
@@ -170,12 +150,9 @@ class ExternalTraces:
             tool: The name of the tool.
             external_id: The tool's id of the trace.
         """
-        select = sa.select(_external.trace_id, *_PLACE).where(
+        return self._select(
             _external.tool == tool, _external.external_id == clean_name(external_id)
         )
-        with self._database.reading() as connection:
-            rows = connection.execute(select.order_by(_external.trace_id))
-            return [(row[0], ExternalTrace(*row[1:])) for row in rows]
 
     def has(self, tool: str, external: ExternalTrace) -> bool:
         """Return whether there is a run that a tool recorded as this trace and span.
@@ -184,59 +161,55 @@ class ExternalTraces:
             tool: The name of the tool.
             external: The trace and the root span of the run there.
         """
-        select = sa.select(_external.trace_id).where(
-            _external.tool == tool,
-            _external.external_id == clean_name(external.trace_id),
-            _external.span_id == (external.span_id and clean_name(external.span_id)),
-        )
-        with self._database.reading() as connection:
-            return connection.execute(select.limit(1)).first() is not None
+        in_trace = self.in_trace(tool, external.trace_id)
+        span_id = external.span_id and clean_name(external.span_id)
+        return any(one.span_id == span_id for _, one in in_trace)
 
-    def run_ids(self) -> Iterator[tuple[str, str]]:
-        """Yield trace id and run id of each run, in order of trace ids; paged as `of_tool` is."""
+    def run_ids(self) -> list[tuple[str, str]]:
+        """Return trace id and run id of each run, in order of trace ids."""
         select = sa.select(runs.c.trace_id, runs.c.run_id).where(runs.c.state == "judged")
-        return self._paged(select, runs.c.trace_id, lambda row: str(row[0]))
+        with self._database.reading() as connection:
+            return [
+                (row[0], row[1]) for row in connection.execute(select.order_by(runs.c.trace_id))
+            ]
 
-    def _paged(
-        self, select: sa.Select[Any], key: sa.Column[str], item_of: Callable[[Sequence[Any]], Item]
-    ) -> Iterator[tuple[str, Item]]:
-        """Yield the trace id of each row, and what the rest of it makes, in order of the ids."""
-        after = ""
-        while True:
-            page = select.where(key > after).order_by(key).limit(_PAGE)
-            with self._database.reading() as connection:
-                rows = connection.execute(page).all()
-            if not rows:
-                return
-            after = rows[-1][0]
-            yield from ((row[0], item_of(row[1:])) for row in rows)
+    def _select(self, *conditions: sa.ColumnElement[bool]) -> list[tuple[str, ExternalTrace]]:
+        select = sa.select(_external.trace_id, *_PLACE).where(*conditions)
+        with self._database.reading() as connection:
+            rows = connection.execute(select.order_by(_external.trace_id))
+            return [(row[0], ExternalTrace(*row[1:])) for row in rows]
 
 
 # ------------------------------------------------------------------ within a transaction
 
 
-def write_shown(
-    connection: sa.Connection, shown_to: Iterable[tuple[str, Sequence[ShownTrace]]]
-) -> None:
-    """Write which kept traces runs were shown.
+def write(connection: sa.Connection, linked_runs: Mapping[str, Run | ScoredTrace]) -> None:
+    """Write where other tracers recorded runs, and which kept traces they were shown.
 
     Args:
         connection: A write transaction.
-        shown_to: For each run the id of its trace, and the traces that it was shown.
+        linked_runs: The runs by the ids of their traces.
     """
-    rows = [
+    shown = [
+        asdict(one) | {"trace_id": trace_id, "shown_id": trace_key(one.trace_id)}
+        for trace_id, run in linked_runs.items()
+        for one in run.shown
+    ]
+    external = [
         {
             "trace_id": trace_id,
-            "shown_id": trace_key(one.trace_id),
-            "rank": one.rank,
-            "similarity": one.similarity,
-            "held_out": one.held_out,
+            "tool": clean_name(tool),
+            "external_id": clean_name(one.trace_id),
+            "span_id": one.span_id and clean_name(one.span_id),
+            "project": one.project and clean_name(one.project),
+            "is_part": one.is_part,
         }
-        for trace_id, shown in shown_to
-        for one in shown
+        for trace_id, run in linked_runs.items()
+        for tool, one in run.external_traces.items()
     ]
-    if rows:
-        connection.execute(insert_or_replace(shown_traces, connection.dialect.name), rows)
+    for table, rows in ((shown_traces, shown), (external_traces, external)):
+        if rows:
+            connection.execute(insert_or_replace(table, connection.dialect.name), rows)
 
 
 def shown_of(connection: sa.Connection, trace_ids: Collection[str]) -> dict[str, list[ShownTrace]]:
@@ -250,54 +223,14 @@ def shown_of(connection: sa.Connection, trace_ids: Collection[str]) -> dict[str,
     for batch in batches(trace_ids):
         select = (
             sa.select(
-                _shown.trace_id,
-                _shown.shown_id,
-                untyped(_shown.rank),
-                untyped(_shown.similarity),
-                _shown.held_out,
+                _shown.trace_id, _shown.shown_id, _shown.rank, _shown.similarity, _shown.held_out
             )
             .where(_shown.trace_id.in_(batch))
             .order_by(_shown.trace_id, _shown.rank, _shown.shown_id)
         )
-        for trace_id, shown_id, rank, similarity, held_out in connection.execute(select):
-            shown = ShownTrace(shown_id, _whole(rank), _similarity(similarity), bool(held_out))
-            found.setdefault(trace_id, []).append(shown)
+        for trace_id, *values in connection.execute(select):
+            found.setdefault(trace_id, []).append(ShownTrace(*values))
     return found
-
-
-def _whole(value: object) -> int:
-    return value if type(value) is int else 0
-
-
-def _similarity(value: object) -> float:
-    """Return a similarity, 0 to 1; 0 for what another program has damaged."""
-    is_number = isinstance(value, int | float) and math.isfinite(value)
-    return min(max(float(value), 0.0), 1.0) if is_number else 0.0  # type: ignore[arg-type]
-
-
-def write_external(
-    connection: sa.Connection, traces: Sequence[tuple[str, Mapping[str, ExternalTrace]]]
-) -> None:
-    """Write where other tracers recorded runs.
-
-    Args:
-        connection: A write transaction.
-        traces: For each run the id of its trace, and the external traces by the names of the tools.
-    """
-    rows = [
-        {
-            "trace_id": trace_id,
-            "tool": clean_name(tool),
-            "external_id": clean_name(external.trace_id),
-            "span_id": external.span_id and clean_name(external.span_id),
-            "project": external.project and clean_name(external.project),
-            "is_part": external.is_part,
-        }
-        for trace_id, by_tool in traces
-        for tool, external in by_tool.items()
-    ]
-    if rows:
-        connection.execute(insert_or_replace(external_traces, connection.dialect.name), rows)
 
 
 def external_of(connection: sa.Connection, trace_id: str) -> dict[str, ExternalTrace]:
@@ -306,13 +239,6 @@ def external_of(connection: sa.Connection, trace_id: str) -> dict[str, ExternalT
         sa.select(_external.tool, *_PLACE).where(_external.trace_id == trace_id)
     )
     return {row[0]: ExternalTrace(*row[1:]) for row in rows}
-
-
-def _grouped(outcomes: sa.Select[Any]) -> sa.Select[Any]:
-    """Return the number of equal outcomes, before the namespace."""
-    one = outcomes.subquery().c
-    *columns, namespace = one
-    return sa.select(*columns, sa.func.count(), namespace).group_by(*one)
 
 
 def _outcomes() -> sa.Select[Any]:

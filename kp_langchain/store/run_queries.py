@@ -1,33 +1,45 @@
-"""Queries on one run or some, by their ids: their rows, traces, scores and verdicts.
+"""Queries on runs, by their ids or by `RunFilters`: rows, traces, verdicts, lists and counts.
 
-Loads SQLAlchemy. Lists of runs are in `run_lists`.
+Loads SQLAlchemy.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import fields
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, fields
 from datetime import UTC, datetime
+from functools import cache, partial
 from typing import Any
 from zlib import crc32
 
 import sqlalchemy as sa
 
+from kp_langchain.config import Settings
+from kp_langchain.gate.check import JudgedRun
+from kp_langchain.run_keys import KINDS, Kind, forms_of
 from kp_langchain.schema import TRACE_ID_PREFIX
-from kp_langchain.store.rows import clean_name, clean_text, trace_key, with_outcome_of
-from kp_langchain.store.run_columns import COLUMNS, StoredRun
-from kp_langchain.store.statements import batches, insert_or_replace
-from kp_langchain.store.tables import bodies, runs, scores, vectors, verdicts
+from kp_langchain.store.rows import clean_name, clean_text, folded, trace_key, with_outcome_of
+from kp_langchain.store.run_columns import (
+    COLUMNS,
+    KEY_COLUMNS,
+    SEARCHED_CHARS,
+    STORED_FIELDS,
+    RunFilters,
+    RunSummary,
+    Sort,
+    State,
+)
+from kp_langchain.store.statements import batches, execute_rows, insert_or_ignore, insert_or_replace
+from kp_langchain.store.tables import bodies, jobs, runs, scores, vectors, verdicts
 from kp_langchain.verdict import Verdict
 
 _MATCHES_SHOWN = 10
 _POSTGRES_LOCKS = 0x6B706B70  # any number, the same in every version of this package
 _LAST_CHARACTER = "\U0010ffff"
 _c = runs.c
-_newest_first = (_c.created_at.desc(), _c.trace_id.desc())
-_outcome_columns = (_c.success, _c.confidence, _c.score, _c.validated_by)
-_IS_JUDGED = _c.state == "judged"
+newest_first = (_c.created_at.desc(), _c.trace_id.desc())
+outcome_columns = (_c.success, _c.confidence, _c.score, _c.validated_by)
 # More would delay the run that is written in the same transaction.
 MOST_EXPIRED_AT_ONCE = 1000
 _DELETE_BODY = sa.delete(bodies).where(bodies.c.trace_id == sa.bindparam("body_of"))
@@ -35,7 +47,7 @@ _of_verdict = tuple(verdicts.c[one.name] for one in fields(Verdict))
 _oldest_first = (verdicts.c.at, verdicts.c.number)
 weightiest_first = (verdicts.c.by_model, *(column.desc() for column in _oldest_first))
 """The order in which the verdict that counts comes first: see `Verdict.weight`."""
-_stored_run_columns = [_c[name] for name in COLUMNS if name in StoredRun.__dataclass_fields__]
+_stored_run_columns = [_c[name] for name in COLUMNS if name in STORED_FIELDS]
 
 
 def select_stored_runs() -> sa.Select[Any]:
@@ -44,7 +56,7 @@ def select_stored_runs() -> sa.Select[Any]:
     kept_until = sa.case((is_kept_now, _c.body_expires_at)).label("kept_until")
     columns = (*_stored_run_columns, scores.c.breakdown, is_kept_now.label("kept"), kept_until)
     with_scores = runs.outerjoin(scores, scores.c.trace_id == _c.trace_id)
-    return sa.select(*columns).select_from(with_scores).where(_IS_JUDGED)
+    return sa.select(*columns).select_from(with_scores).where(_c.state == "judged")
 
 
 def is_kept(at: datetime | None = None) -> sa.ColumnElement[bool]:
@@ -59,34 +71,53 @@ def is_kept(at: datetime | None = None) -> sa.ColumnElement[bool]:
     return sa.and_(_c.has_body, is_current)
 
 
-def write(
+# ------------------------------------------------------------------ writing
+
+
+def record(
     connection: sa.Connection,
     rows: Sequence[dict[str, Any]],
-    traces: Mapping[str, str],
-    breakdowns: Sequence[dict[str, Any]],
+    texts: Sequence[dict[str, Any]],
+    job_rows: Sequence[dict[str, Any]] = (),
+    *,
+    replaces: bool = False,
 ) -> None:
-    """Insert judged runs; each replaces an earlier one with its trace id.
+    """Insert runs that are not judged yet.
 
     Args:
         connection: A write transaction.
-        rows: The rows of `runs`.
-        traces: The texts of their traces by trace id, of those that are kept.
+        rows: The rows of `runs`; where they replace others, in the order of their ids, so that no
+            two transactions wait for each other.
+        texts: The rows of `bodies`.
+        job_rows: The rows of `jobs`.
+        replaces: Whether a run replaces an earlier one with its id, and is not ignored.
+    """
+    insert = insert_or_replace if replaces else insert_or_ignore
+    for table, of_table in ((runs, rows), (bodies, texts), (jobs, job_rows)):
+        execute_rows(connection, insert(table, connection.dialect.name), of_table)
+
+
+def settle(
+    connection: sa.Connection,
+    judged: Sequence[dict[str, Any]],
+    breakdowns: Sequence[dict[str, Any]],
+) -> None:
+    """Write what was decided on recorded runs.
+
+    Args:
+        connection: A write transaction that has ended their jobs.
+        judged: The new values of columns of `runs`, the same of each, with the `key` of the row.
         breakdowns: The rows of `scores`.
     """
-    # Every process locks rows in one order, so that two writers of the same ids cannot deadlock.
-    dialect = connection.dialect.name
-    in_order = _newest_by_id(rows)
-    connection.execute(insert_or_replace(runs, dialect), in_order)
-    connection.execute(insert_or_replace(scores, dialect), _newest_by_id(breakdowns))
-    delete_bodies(connection, [row["trace_id"] for row in in_order if not row["has_body"]])
-    texts = [{"trace_id": id_, "trace": traces[id_]} for id_ in sorted(traces)]
-    if texts:
-        connection.execute(insert_or_replace(bodies, dialect), texts)
+    execute_rows(connection, _update_of(tuple(judged[0])), judged)
+    execute_rows(connection, insert_or_replace(scores, connection.dialect.name), breakdowns)
+    delete_bodies(connection, [row["key"] for row in judged if not row["has_body"]])
 
 
-def _newest_by_id(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    by_id = {row["trace_id"]: row for row in rows}
-    return [by_id[trace_id] for trace_id in sorted(by_id)]
+@cache  # building it takes longer than executing it
+def _update_of(names: tuple[str, ...]) -> sa.Update:
+    values: dict[str, Any] = {name: sa.bindparam(name) for name in names if name != "key"}
+    return sa.update(runs).where(_c.trace_id == sa.bindparam("key")).values(values)
 
 
 def update(connection: sa.Connection, trace_id: str, changes: Mapping[str, Any]) -> None:
@@ -94,15 +125,10 @@ def update(connection: sa.Connection, trace_id: str, changes: Mapping[str, Any])
     connection.execute(sa.update(runs).where(_c.trace_id == trace_id).values(**changes))
 
 
-def write_breakdown(
-    connection: sa.Connection,
-    trace_id: str,
-    breakdown: str,
-    features: Mapping[str, float] | None,
-) -> None:
+def write_breakdown(connection: sa.Connection, trace_id: str, values: Mapping[str, Any]) -> None:
     """Write how the score of a run comes about now, and what a model reads of it."""
     statement = sa.update(scores).where(scores.c.trace_id == trace_id)
-    connection.execute(statement.values(breakdown=breakdown, features=features))
+    connection.execute(statement.values(**values))
 
 
 def delete_bodies(connection: sa.Connection, trace_ids: Collection[str]) -> None:
@@ -114,44 +140,23 @@ def delete_bodies(connection: sa.Connection, trace_ids: Collection[str]) -> None
 # ------------------------------------------------------------------ traces
 
 
-def body(connection: sa.Connection, trace_id: str) -> dict[str, Any] | None:
-    """Return the trace of one run; None if it is not kept."""
-    select = sa.select(bodies.c.trace, *_outcome_columns).join(runs, _c.trace_id == trace_id)
-    row = (
-        connection.execute(select.where(bodies.c.trace_id == trace_id, is_kept()))
-        .mappings()
-        .first()
-    )
-    return None if row is None else with_outcome_of(row["trace"], row)
-
-
 def body_texts(
     connection: sa.Connection, trace_ids: Collection[str], *conditions: sa.ColumnElement[bool]
 ) -> dict[str, str]:
-    """Return the traces of several runs by trace id, as the text of their JSON, damaged or not.
+    """Return the traces of several runs by trace id, as the text of their JSON.
 
     Args:
         connection: A connection to read with.
         trace_ids: Their ids; one whose trace is not kept is left out.
         conditions: On the runs.
     """
-    text = sa.cast(bodies.c.trace, sa.Text()).label("trace")
     select = (
-        sa.select(_c.trace_id, text, *_outcome_columns)
+        sa.select(_c.trace_id, bodies.c.trace, *outcome_columns)
         .join(bodies, bodies.c.trace_id == _c.trace_id)
         .where(_c.trace_id.in_(trace_ids), is_kept(), *conditions)
     )
     rows = connection.execute(select).mappings()
-    return {row["trace_id"]: _text_with_outcome(row) for row in rows}
-
-
-def _text_with_outcome(row: Mapping[Any, Any]) -> str:
-    text: str = row["trace"]
-    try:
-        trace = json.loads(text)
-    except (ValueError, RecursionError):  # another program has damaged it
-        return text
-    return json.dumps(with_outcome_of(trace, row)) if isinstance(trace, dict) else text
+    return {row["trace_id"]: json.dumps(with_outcome_of(row["trace"], row)) for row in rows}
 
 
 def drop_expired_bodies(connection: sa.Connection) -> int:
@@ -165,7 +170,8 @@ def drop_expired_bodies(connection: sa.Connection) -> int:
         connection.execute(statement.values(has_body=False, body_expires_at=None))
         delete_bodies(connection, trace_ids)
         of_runs = sa.and_(vectors.c.kind == "run", vectors.c.trace_id.in_(trace_ids))
-        connection.execute(sa.delete(vectors).where(of_runs))
+        # The rows stay, for those who follow: see `vector_queries.forget`.
+        connection.execute(sa.update(vectors).where(of_runs).values(fingerprint=None, vector=None))
     return len(trace_ids)
 
 
@@ -205,41 +211,36 @@ def lock_domains(connection: sa.Connection, domains: Collection[str]) -> None:
         connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_POSTGRES_LOCKS, key)))
 
 
-def whole_row(connection: sa.Connection, trace_id: str) -> dict[str, Any] | None:
-    """Return the whole row of a judged run, as `whole_rows` does; None if there is none."""
-    rows = whole_rows(connection, [trace_id], lock=False)
-    return rows[0] if rows else None
-
-
 def whole_rows(
-    connection: sa.Connection, trace_ids: Sequence[str], *, lock: bool
+    connection: sa.Connection, trace_ids: Collection[str], state: State = "judged"
 ) -> list[dict[str, Any]]:
-    """Return whole rows of judged runs, each with its `trace`, `breakdown` and `features`.
+    """Return whole rows of runs, each with its `trace`, `breakdown` and `features`.
 
     Args:
         connection: A connection to read with, or a write transaction.
         trace_ids: The ids of the traces. A trace that is not kept, or has expired, is None.
-        lock: Whether to lock the rows for this transaction.
+        state: Only runs that have come so far. One that is not judged has no score.
     """
+    kept_body = sa.and_(bodies.c.trace_id == _c.trace_id, is_kept())
+    joined = runs.outerjoin(bodies, kept_body)
+    joined = joined.outerjoin(scores, scores.c.trace_id == _c.trace_id)
     select = (
         sa.select(runs, bodies.c.trace, scores.c.breakdown, scores.c.features)
-        .select_from(
-            runs.outerjoin(bodies, sa.and_(bodies.c.trace_id == _c.trace_id, is_kept())).outerjoin(
-                scores, scores.c.trace_id == _c.trace_id
-            )
-        )
-        .where(_c.trace_id.in_(trace_ids), _IS_JUDGED)
+        .select_from(joined)
+        .where(_c.trace_id.in_(trace_ids), _c.state == state)
         .order_by(_c.trace_id)
     )
-    if lock:
-        select = select.with_for_update(of=runs)
-    rows = connection.execute(select).mappings()
-    return [{**row, "trace": with_outcome_of(row["trace"], row)} for row in rows]
+    rows = [dict(row) for row in connection.execute(select).mappings()]
+    if state == "judged":
+        for row in rows:
+            row["trace"] = with_outcome_of(row["trace"], row)
+    return rows
 
 
-def find(connection: sa.Connection, id_prefix: str) -> list[dict[str, Any]]:
-    """Return up to ten runs whose trace id or run id is, or else begins with, `id_prefix`."""
-    return _find(connection, id_prefix, select_stored_runs())
+def has_run(connection: sa.Connection, run_id: str) -> bool:
+    """Return whether there is a run with this id of LangChain's, in whatever state."""
+    select = sa.select(_c.trace_id).where(_c.run_id == run_id).limit(1)
+    return connection.scalar(select) is not None
 
 
 def lock(connection: sa.Connection, trace_ids: Collection[str]) -> list[str]:
@@ -248,29 +249,29 @@ def lock(connection: sa.Connection, trace_ids: Collection[str]) -> list[str]:
     return list(connection.scalars(select.with_for_update()))
 
 
+def find(connection: sa.Connection, id_prefix: str) -> list[dict[str, Any]]:
+    """Return up to ten runs whose trace id or run id is, or else begins with, `id_prefix`."""
+    return _find(connection, id_prefix, select_stored_runs().limit(_MATCHES_SHOWN))
+
+
 def find_names(connection: sa.Connection, id_prefix: str) -> list[dict[str, Any]]:
     """Return ids, domain, beginning and state of runs as `find` does, of whatever state."""
     select = sa.select(_c.trace_id, _c.run_id, _c.domain, _c.created_at, _c.state)
-    return _find(connection, id_prefix, select, limit=None)
+    return _find(connection, id_prefix, select)
 
 
 def _find(
-    connection: sa.Connection,
-    id_prefix: str,
-    select: sa.Select[Any],
-    *,
-    limit: int | None = _MATCHES_SHOWN,
+    connection: sa.Connection, id_prefix: str, select: sa.Select[Any]
 ) -> list[dict[str, Any]]:
-    select = select.order_by(*_newest_first).limit(limit)
     ids = possible_ids(id_prefix)
     run_id = clean_name(ids[-1].removeprefix(TRACE_ID_PREFIX)) if ids else ""
     of_run = (_c.run_id == run_id, begins(_c.run_id, run_id)) if run_id else (sa.false(),) * 2
     exact = [sa.or_(_c.trace_id == trace_key(id_), of_run[0]) for id_ in ids]
     by_prefix = [sa.or_(begins(_c.trace_id, clean_text(id_)), of_run[1]) for id_ in ids]
     for condition in (*exact, *by_prefix):
-        matches = connection.execute(select.where(condition)).mappings().all()
-        if matches:
-            return [dict(row) for row in matches]
+        matches = connection.execute(select.where(condition).order_by(*newest_first)).mappings()
+        if found := [dict(row) for row in matches]:
+            return found
     return []
 
 
@@ -300,13 +301,10 @@ def add_verdicts(connection: sa.Connection, by_trace: Iterable[tuple[str, Verdic
     """Insert verdicts, each given with the id of its trace."""
     rows = [
         {
+            **asdict(verdict),
             "trace_id": trace_id,
-            "at": verdict.at,
-            "success": verdict.success,
-            "confidence": verdict.confidence,
             "note": verdict.note and clean_text(verdict.note),
             "source": clean_text(verdict.source),
-            "by_model": verdict.by_model,
         }
         for trace_id, verdict in by_trace
     ]
@@ -314,25 +312,237 @@ def add_verdicts(connection: sa.Connection, by_trace: Iterable[tuple[str, Verdic
         connection.execute(sa.insert(verdicts), rows)
 
 
-def counting_verdict(connection: sa.Connection, trace_id: str) -> Verdict | None:
-    """Return the verdict on a trace that counts."""
-    select = sa.select(*_of_verdict).where(verdicts.c.trace_id == trace_id)
-    row = connection.execute(select.order_by(*weightiest_first).limit(1)).mappings().first()
-    return None if row is None else Verdict(**row)
-
-
-def verdicts_on(
-    connection: sa.Connection, trace_ids: Collection[str]
-) -> dict[str, list[dict[str, Any]]]:
+def verdicts_on(connection: sa.Connection, trace_ids: Collection[str]) -> dict[str, list[Verdict]]:
     """Return the verdicts on several traces by trace id, those on each the oldest first."""
-    by_trace: dict[str, list[dict[str, Any]]] = {}
+    by_trace: dict[str, list[Verdict]] = {}
     for batch in batches(trace_ids):
-        select = (
-            sa.select(verdicts.c.trace_id, *_of_verdict)
-            .where(verdicts.c.trace_id.in_(batch))
-            .order_by(*_oldest_first)
-        )
-        for row in connection.execute(select).mappings():
-            fields = dict(row)
-            by_trace.setdefault(fields.pop("trace_id"), []).append(fields)
+        select = sa.select(verdicts.c.trace_id, *_of_verdict)
+        select = select.where(verdicts.c.trace_id.in_(batch)).order_by(*_oldest_first)
+        for trace_id, *values in connection.execute(select):
+            by_trace.setdefault(trace_id, []).append(Verdict(*values))
     return by_trace
+
+
+# ------------------------------------------------------------------ conditions
+
+Conditions = Sequence[sa.ColumnElement[bool]]
+_SORT_COLUMNS: dict[Sort, list[sa.Column[Any]]] = {
+    "time": [], "score": [_c.score], "novelty": [_c.novelty],
+}  # fmt: skip
+_COLUMN_OF_KEY = {key: name for name, key in KEY_COLUMNS.items()}
+_LAST_MOMENT = datetime.max.replace(tzinfo=UTC)
+_summary_columns = [
+    *(_c[one.name] for one in fields(RunSummary) if one.name in _c),
+    sa.or_(_c.twin_of.is_not(None), _c.replaced_by.is_not(None)).label("is_near_duplicate"),
+    _c.withheld.is_not(None).label("is_withheld"),
+]
+
+
+def _contains(column: sa.Column[Any], part: str) -> sa.ColumnElement[bool]:
+    # LIKE ignores the case of letters on SQLite, and only there.
+    text = sa.cast(column, sa.Text())
+    return sa.func.replace(text, part, "") != text
+
+
+def _json_text(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False)
+
+
+def _has_key(kind: Kind, columns: Any, text: str) -> sa.ColumnElement[bool]:
+    """Return the condition that a run has a key, in plain text or as the store has it."""
+    rules = Settings.current().redaction  # its `pseudonym_key` may be the key of the hashes
+    forms = [clean_name(form) for form in forms_of(kind, text, rules)]
+    if kind == "tag":
+        return sa.or_(sa.false(), *(_contains(columns.tags, _json_text(form)) for form in forms))
+    condition: sa.ColumnElement[bool] = columns[_COLUMN_OF_KEY[kind]].in_(forms)
+    return condition
+
+
+def _has_words(text: str) -> sa.ColumnElement[bool]:
+    words = folded(text)[:SEARCHED_CHARS].split()
+    return sa.and_(sa.true(), *(_c.search_text.contains(one, autoescape=True) for one in words))
+
+
+_CONDITIONS: Mapping[str, Callable[[Any], sa.ColumnElement[bool]]] = {
+    "decision": lambda value: _c.decision == clean_text(value),
+    "min_score": lambda value: _c.score >= value,
+    "search": _has_words,
+    "rule": lambda value: _contains(_c.rules, f"{_json_text(value)}:"),
+    "tool": lambda value: _contains(_c.tools, _json_text(clean_name(value))),
+    "recovered_errors": lambda _: _c.recovered_errors > 0,
+    "near_duplicates": lambda _: sa.or_(_c.twin_of.is_not(None), _c.replaced_by.is_not(None)),
+}
+# These a run has before it is judged, and in `paused_runs` as well.
+_EARLY_CONDITIONS: Mapping[str, Callable[[Any, Any], sa.ColumnElement[bool]]] = {
+    "domain": lambda columns, value: columns.domain == clean_name(value),
+    "since": lambda columns, value: columns.created_at >= value,
+    "until": lambda columns, value: columns.created_at < value,
+    **{kind: partial(_has_key, kind) for kind in KINDS},
+}
+
+
+def selecting(filters: RunFilters) -> dict[str, Any]:
+    """Return the filters that leave out any run.
+
+    Raises:
+        TypeError: There is no such filter.
+    """
+    for name in filters:
+        if name not in RunFilters.__annotations__:
+            raise TypeError(f"unexpected filter {name!r}; see RunFilters")
+    values: dict[str, Any] = dict(filters)
+    if not (values.get("search") or "").split():
+        values.pop("search", None)
+    return {name: value for name, value in values.items() if value not in (None, False)}
+
+
+def conditions_of(filters: RunFilters) -> Conditions:
+    """Return the conditions on judged runs, as `RunFilters` explains them."""
+    conditions = [_c.state == "judged"]
+    for name, value in selecting(filters).items():
+        if name in _EARLY_CONDITIONS:
+            conditions.append(_EARLY_CONDITIONS[name](_c, value))
+        else:
+            conditions.append(_CONDITIONS[name](value))
+    return conditions
+
+
+def conditions_before_judging(filters: RunFilters, table: sa.Table) -> Conditions:
+    """Return the conditions on runs that are not judged yet, which match by what they have.
+
+    Args:
+        filters: The filters.
+        table: `runs` or `paused_runs`.
+    """
+    values = selecting(filters)
+    if not values.keys() <= _EARLY_CONDITIONS.keys():
+        return [sa.false()]
+    conditions = [_EARLY_CONDITIONS[name](table.c, value) for name, value in values.items()]
+    return [*conditions, _c.state == "recorded"] if table is runs else conditions
+
+
+def order(sort: Sort = "time", *, newest_first: bool = True) -> list[sa.ColumnElement[Any]]:
+    """Return what to order by: a figure, then the time at which runs began, then their ids.
+
+    Args:
+        sort: The figure; `time` for none.
+        newest_first: If False, the order is reversed.
+    """
+    columns: list[Any] = [*_SORT_COLUMNS[sort], _c.created_at, _c.trace_id]
+    return [column.desc() for column in columns] if newest_first else columns
+
+
+# ------------------------------------------------------------------ lists and counts
+
+
+def select_runs(
+    connection: sa.Connection,
+    conditions: Conditions,
+    *,
+    sort: Sort,
+    limit: int | None,
+    offset: int,
+    newest_first: bool,
+) -> list[dict[str, Any]]:
+    """Return the columns that `StoredRun` is made of, of the matching runs in their order."""
+    # In two steps, so that only the rows of the page are read whole, and not all that match.
+    page = sa.select(_c.trace_id).where(*conditions)
+    page = page.order_by(*order(sort, newest_first=newest_first)).limit(limit).offset(offset)
+    select = select_stored_runs().where(_c.trace_id.in_(page))
+    rows = connection.execute(select.order_by(*order(sort, newest_first=newest_first)))
+    return [dict(row) for row in rows.mappings()]
+
+
+def count(connection: sa.Connection, conditions: Conditions) -> int:
+    """Return the number of matching runs."""
+    return connection.scalar(sa.select(sa.func.count()).where(*conditions)) or 0
+
+
+def select_summaries(conditions: Conditions) -> sa.Select[Any]:
+    """Return the statement that selects summaries of the matching runs, without their labels."""
+    return sa.select(*_summary_columns).where(*conditions)
+
+
+def select_bodies(conditions: Conditions, *, with_expiring: bool) -> sa.Select[Any]:
+    """Return the statement that selects the traces of the matching runs.
+
+    Args:
+        conditions: Only those of matching runs.
+        with_expiring: Whether traces that expire count, and not just those kept for good.
+    """
+    columns = (_c.created_at, _c.trace_id, bodies.c.trace, _c.namespace, *outcome_columns)
+    select = sa.select(*columns).join(bodies, bodies.c.trace_id == _c.trace_id)
+    is_there = is_kept() if with_expiring else is_kept(_LAST_MOMENT)
+    return select.where(is_there, *conditions)
+
+
+def page_of(
+    connection: sa.Connection,
+    select: sa.Select[Any],
+    *,
+    after: tuple[datetime, str] | None,
+    newest_first: bool,
+    limit: int,
+) -> list[dict[str, Any]]:
+    """Return the next rows in the order of time; a trace has the outcome that its row has.
+
+    Args:
+        connection: A connection to read with.
+        select: Selects columns of runs.
+        after: `created_at` and `trace_id` of the last one before this page; None for the first.
+        newest_first: Whether the runs that began last come first.
+        limit: At most so many.
+    """
+    select = select.where(*_beyond(after, newest_first=newest_first))
+    select = select.order_by(*order(newest_first=newest_first)).limit(limit)
+    rows = [dict(row) for row in connection.execute(select).mappings()]
+    for row in rows:
+        if "trace" in row:
+            row["trace"] = with_outcome_of(row["trace"], row)
+    return rows
+
+
+def _beyond(
+    after: tuple[datetime, str] | None, *, newest_first: bool
+) -> Iterator[sa.ColumnElement[bool]]:
+    """Yield the condition that a run comes after another one in the order of time."""
+    if after is not None:
+        key = sa.tuple_(_c.created_at, _c.trace_id)
+        last = sa.tuple_(
+            sa.literal(after[0], _c.created_at.type), sa.literal(after[1], _c.trace_id.type)
+        )
+        yield key < last if newest_first else key > last
+
+
+def labels(connection: sa.Connection) -> dict[str, bool]:
+    """Return what the verdict that counts says, of those that state success, by trace id."""
+    select = (
+        sa.select(verdicts.c.trace_id, verdicts.c.success)
+        .where(verdicts.c.success.is_not(None))
+        .order_by(verdicts.c.by_model.desc(), verdicts.c.at, verdicts.c.number)
+    )
+    return {row[0]: row[1] for row in connection.execute(select)}  # the last one counts
+
+
+def recent_values(
+    connection: sa.Connection, domain: str, *, gate: str, since: datetime | None, limit: int
+) -> list[JudgedRun]:
+    """Return what the gate saw of a domain's last runs, and which passed, the oldest first.
+
+    Args:
+        connection: A connection to read with.
+        domain: The domain's exact name.
+        gate: `score` or `worth`; only runs that this gate judged.
+        since: Only runs that began at this time or later.
+        limit: At most so many.
+    """
+    select = (
+        sa.select(_c.gated_value, _c.passed, _c.pass_rate)
+        .where(_c.domain == clean_name(domain), _c.gate == gate, _c.gated_value.is_not(None))
+        .order_by(*newest_first)
+        .limit(limit)
+    )
+    if since is not None:
+        select = select.where(_c.created_at >= since)
+    rows = connection.execute(select).all()
+    return [JudgedRun(row[0], bool(row[1]), row[2]) for row in reversed(rows)]

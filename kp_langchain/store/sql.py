@@ -13,15 +13,13 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from kp_langchain.store import confidence_models as confidence_models
-    from kp_langchain.store import deletion_queries as deletion_queries
+    from kp_langchain.store import deletion as deletion
     from kp_langchain.store import engine as engine
     from kp_langchain.store import job_queries as job_queries
-    from kp_langchain.store import journal_queries as journal_queries
     from kp_langchain.store import outbox_queries as outbox_queries
-    from kp_langchain.store import paused_queries as paused_queries
+    from kp_langchain.store import paused_runs as paused_runs
     from kp_langchain.store import pulled_queries as pulled_queries
     from kp_langchain.store import run_links as run_links
-    from kp_langchain.store import run_lists as run_lists
     from kp_langchain.store import run_queries as run_queries
     from kp_langchain.store import tables as tables
     from kp_langchain.store import vector_queries as vector_queries
@@ -40,7 +38,7 @@ def load(*, with_postgres: bool = False) -> None:
     Args:
         with_postgres: Whether to import the PostgreSQL driver as well, if it is installed.
     """
-    driver = "postgres" if with_postgres else "sqlite"
+    driver = "postgres" if with_postgres else "engine"
     with suppress(ImportError):  # the error for users comes when the database is opened
-        for name in ("deletion_queries", "journal_queries", "run_queries", driver):
+        for name in ("deletion", "run_queries", driver):
             import_module(f"kp_langchain.store.{name}")

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
+from datetime import UTC, datetime
 from functools import cache
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import sqlite
+
+from kp_langchain.store.rows import dumps
 
 if TYPE_CHECKING:
     from kp_langchain.store.location import Location
@@ -70,6 +73,51 @@ def insert_into(table: sa.Table, dialect: str) -> Any:
     return sqlite.insert(table)
 
 
+def execute_rows(
+    connection: sa.Connection, statement: Any, rows: Sequence[Mapping[str, Any]]
+) -> None:
+    """Execute a statement for rows, in half the time that SQLAlchemy takes for it.
+
+    Args:
+        connection: A write transaction.
+        statement: The statement, which must be one that was built once.
+        rows: Rows of the same columns.
+    """
+    if not rows:
+        return
+    dialect: Any = type(connection.dialect)
+    text, order, constants = _text_of(statement, dialect, tuple(rows[0]))
+    values: Any = [{**constants, **row} for row in rows]
+    if order:
+        values = [tuple(_as_sqlite(row[name]) for name in order) for row in values]
+    else:
+        values = [{name: _plain(one) for name, one in row.items()} for row in values]
+    connection.exec_driver_sql(text, values)
+
+
+@cache
+def _text_of(
+    statement: Any, dialect: type[sa.Dialect], names: tuple[str, ...]
+) -> tuple[str, Sequence[str], dict[str, Any]]:
+    """Return the text of a statement, the order of its parameters, and those that are constant.
+
+    The order is empty where parameters have names.
+    """
+    compiled = statement.compile(dialect=dialect(), column_keys=names)
+    constants = {name: one for name, one in compiled.params.items() if name not in names}
+    return str(compiled), compiled.positiontup or (), constants
+
+
+def _plain(value: Any) -> Any:
+    return dumps(value) if isinstance(value, dict | list) else value
+
+
+def _as_sqlite(value: Any) -> Any:
+    if isinstance(value, datetime):
+        return value.astimezone(UTC).replace(tzinfo=None).isoformat(" ", "microseconds")
+    return _plain(value)
+
+
 def batches(keys: Collection[Key]) -> Iterator[list[Key]]:
     """Yield keys in lists that are short enough for one statement.
 
@@ -79,14 +127,3 @@ def batches(keys: Collection[Key]) -> Iterator[list[Key]]:
     in_order = list(keys)
     for start in range(0, len(in_order), _BATCH_SIZE):
         yield in_order[start : start + _BATCH_SIZE]
-
-
-def untyped(column: sa.ColumnElement[object]) -> sa.ColumnElement[object]:
-    """Return a column whose values come as the driver gives them.
-
-    SQLite takes values of any type, and a column's own type would raise for another one.
-
-    Args:
-        column: The column.
-    """
-    return sa.type_coerce(column, sa.types.NULLTYPE)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import types
 import typing
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -21,8 +21,6 @@ SCHEMA_VERSION = "13"
 """Raised with every change of the tables. A store of another version is refused."""
 
 VERSION_TABLE = "kp_schema"
-EARLIER_VERSION_TABLE = "kp_alembic_version"
-"""What versions of this package up to schema 10 called it."""
 
 
 class UtcTime(sa.types.TypeDecorator[datetime]):
@@ -77,68 +75,33 @@ def _type_of(hint: Any) -> tuple[Any, bool]:
     return _TYPES[origin](), types.NoneType in parts
 
 
-def _columns_of_runs() -> Iterator[sa.Column[Any]]:
-    """Yield the columns of `runs` as `run_columns` declares them."""
-    hints = typing.get_type_hints(StoredRun) | typing.get_type_hints(OtherColumns)
-    for name, column in COLUMNS.items():
-        kind, is_optional = _type_of(hints[name])
-        yield sa.Column(
-            name,
-            key_text() if name in _KEYS else kind,
-            primary_key=name == "trace_id",
-            nullable=is_optional or column.since != "recorded",
-        )
+def _column(name: str, hint: Any, *, may_be_null: bool = False) -> sa.Column[Any]:
+    """Return the column of a field of a dataclass; `trace_id` is the key of its table."""
+    kind, is_optional = _type_of(hint)
+    return sa.Column(
+        name,
+        key_text() if name in _KEYS else kind,
+        primary_key=name == "trace_id",
+        nullable=is_optional or may_be_null,
+    )
 
 
-def _columns_of(row: type) -> Iterator[sa.Column[Any]]:
-    """Yield a column for each field of a dataclass, of its type; its `trace_id` is the key."""
-    for name, hint in typing.get_type_hints(row).items():
-        kind, is_optional = _type_of(hint)
-        is_key = name == "trace_id"
-        yield sa.Column(
-            name, key_text() if is_key else kind, primary_key=is_key, nullable=is_optional
-        )
-
-
-def _columns_of_keys() -> Iterator[sa.Column[Any]]:
-    """Yield the columns that hold the keys of a run, as `runs` has them."""
-    hints = typing.get_type_hints(StoredRun)
-    for name in KEY_COLUMNS:
-        yield sa.Column(name, _type_of(hints[name])[0])
-
-
-def _judged_has_all() -> str:
-    """Return the condition that a run that is judged has all that it must have then."""
-    hints = typing.get_type_hints(StoredRun)
-    needed = [
-        name
-        for name, column in COLUMNS.items()
-        if column.since != "recorded" and name in hints and not _type_of(hints[name])[1]
-    ]
-    return " AND ".join(f"(state <> 'judged' OR {name} IS NOT NULL)" for name in needed)
-
+_HINTS = typing.get_type_hints(StoredRun) | typing.get_type_hints(OtherColumns)
 
 metadata = sa.MetaData()
 
 runs = sa.Table(
     "runs",
     metadata,
-    *_columns_of_runs(),
-    sa.CheckConstraint(_judged_has_all(), name="ck_runs_judged"),
+    *(
+        _column(name, _HINTS[name], may_be_null=column.since != "recorded")
+        for name, column in COLUMNS.items()
+    ),
     sa.Index("ix_runs_run_id", "run_id"),
     sa.Index("ix_runs_created_at", "created_at", "trace_id"),
     sa.Index("ix_runs_domain", "domain", "created_at", "trace_id"),
+    sa.Index("ix_runs_body_expires_at", "body_expires_at"),
 )
-# As text, because `sa.Index` imports PostgreSQL's dialect for its condition, for SQLite as well.
-sa.event.listen(
-    runs,
-    "after_create",
-    sa.DDL(  # type: ignore[no-untyped-call]
-        "CREATE INDEX ix_runs_body_expires_at ON runs (body_expires_at) "
-        "WHERE body_expires_at IS NOT NULL"
-    ),
-)
-
 # What each run says: its trace as it was recorded. Success, confidence, score and confirmations are
 # in `runs`, because verdicts change them.
 bodies = sa.Table(
@@ -186,7 +149,7 @@ shown_traces = sa.Table(
 pulled_units = sa.Table(
     "pulled_units",
     metadata,
-    *_columns_of(PulledUnit),
+    *(_column(name, hint) for name, hint in typing.get_type_hints(PulledUnit).items()),
     sa.Column("is_clean", sa.Boolean(), nullable=False),  # whether there are no findings
     sa.Column("body", sa.JSON(none_as_null=True)),
     sa.Index("ix_pulled_units_domain", "domain", "state"),
@@ -295,7 +258,7 @@ paused_runs = sa.Table(
     sa.Column("run_id", key_text(), nullable=False),
     sa.Column("created_at", UtcTime(), nullable=False),
     sa.Column("domain", sa.String(), nullable=False),  # empty if the run does not name one itself
-    *_columns_of_keys(),
+    *(_column(name, _HINTS[name], may_be_null=True) for name in KEY_COLUMNS),
     sa.Index("ix_paused_runs_expires_at", "expires_at"),
     sa.Index("ix_paused_runs_paused_at", "paused_at"),
 )
@@ -331,8 +294,5 @@ registries = sa.Table(
     sa.Column("quiet_reason", sa.String()),
     sa.Column("stopped", sa.Boolean(), nullable=False),
     sa.Column("failures", sa.Integer(), nullable=False),
-    sa.Column("remaining", sa.Integer()),
-    sa.Column("window_limit", sa.Integer()),
-    sa.Column("window_ends_at", UtcTime()),
     sa.Column("throttled_at", sa.JSON(), nullable=False),
 )

@@ -2,27 +2,40 @@
 
 from __future__ import annotations
 
+import copyreg
+import weakref
+from collections import deque
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Unpack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self, Unpack
 
+from kp_langchain._forksafe import ForkSafeLock
 from kp_langchain.errors import ConfigError
 from kp_langchain.gate import Rescored
 from kp_langchain.gate.check import WINDOW, JudgedRun
+from kp_langchain.scoring.breakdown import ScoreBreakdown
 from kp_langchain.scoring.repeats import DEFAULT_MAX_ELEMENTS
 from kp_langchain.scoring.scorer_options import check_bounds
-from kp_langchain.store import deletion, sql
-from kp_langchain.store.deletion import Deletion, Pruning
-from kp_langchain.store.rows import check_page, trace_key
-from kp_langchain.store.run_columns import StoredRun, trace_of
-from kp_langchain.store.run_filters import RunSummary
-from kp_langchain.store.score_log import log_rescored
-from kp_langchain.store.store_parts import StoreParts
-from kp_langchain.store.stored_memory import StoredMemory
+from kp_langchain.store import sql
+from kp_langchain.store.database import Database
+from kp_langchain.store.journal import Journal
+from kp_langchain.store.location import Location, locate
+from kp_langchain.store.outbox import Outbox
+from kp_langchain.store.recall_entries import RecallEntries
+from kp_langchain.store.rows import ambiguous_id, check_page, trace_key
+from kp_langchain.store.run_columns import (
+    Deletion,
+    Pruning,
+    RunSummary,
+    StoredRun,
+    log_rescored,
+    trace_of,
+)
+from kp_langchain.store.vectors import StoredMemory
 from kp_langchain.store.verdicts import (
-    ambiguous_id,
     judge_stored,
     redact_note,
     redactor_of,
@@ -31,13 +44,19 @@ from kp_langchain.store.verdicts import (
 from kp_langchain.verdict import Verdict
 
 if TYPE_CHECKING:
+    import sqlalchemy as sa
+
     from kp_langchain.domain_policy import Gate
     from kp_langchain.gate import ScoredTrace
     from kp_langchain.schema import ReasoningTrace
-    from kp_langchain.store.run_filters import RunFilters, Sort
+    from kp_langchain.store.confidence_models import ConfidenceModels
+    from kp_langchain.store.paused_runs import PausedRuns
+    from kp_langchain.store.pulled_queries import PulledUnits
+    from kp_langchain.store.run_columns import RunFilters, Sort
+    from kp_langchain.store.run_links import ExternalTraces, ShownTraces
 
 
-class TraceStore(StoreParts):
+class TraceStore:
     """Scored runs in SQLite or PostgreSQL. Safe to use from several threads, and after a fork.
 
     Nothing is opened before the first use. That creates the database.
@@ -46,9 +65,8 @@ class TraceStore(StoreParts):
     Every method that reads or writes raises `StoreError` when the database cannot be opened, read
     or written; a write is then undone as a whole.
 
-    The file may be deleted, moved or replaced while it is in use, and tables may be dropped. The
-    next use notices that and logs a warning. It continues with what is there now, or creates what
-    is missing.
+    The file may be deleted, moved or replaced while it is in use. The next use notices that and
+    logs a warning. It continues with what is there now, or creates what is missing.
 
     Args:
         url: Path of a SQLite file, `sqlite:///path`, or `postgresql://user:password@host/database`;
@@ -58,6 +76,101 @@ class TraceStore(StoreParts):
         ConfigError: `url` is neither a path nor a URL of a supported kind.
         MissingExtraError: `url` names a PostgreSQL database and its driver is not installed.
     """
+
+    def __init__(self, url: str | Path | None = None) -> None:
+        self._database = Database(locate(url))
+        self._journal = Journal(self._database)
+
+    @property
+    def location(self) -> str:
+        """Path or URL of the database, without the password."""
+        return str(self._database.location)
+
+    @property
+    def database(self) -> Database:
+        """The database of this store, for the parts of this package that keep tables in it."""
+        return self._database
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.location!r})"
+
+    # ------------------------------------------------------------------ parts
+
+    def load_drivers(self) -> None:
+        """Import what the first use needs, which takes 0.2 s once a process; open nothing."""
+        self._database.load_drivers()
+
+    @property
+    def journal(self) -> Journal:
+        """The writes of finished runs, and the runs that wait for being judged."""
+        return self._journal
+
+    @property
+    def outbox(self) -> Outbox:
+        """The contributions of this store."""
+        return Outbox(self._database)
+
+    @property
+    def paused(self) -> PausedRuns:
+        """The runs of this store that wait for a human."""
+        return sql.paused_runs.PausedRuns(self._database)
+
+    @property
+    def external_traces(self) -> ExternalTraces:
+        """Where other tracers recorded the runs of this store."""
+        return sql.run_links.ExternalTraces(self._database)
+
+    @property
+    def recall_entries(self) -> RecallEntries:
+        """The tasks of this store's kept runs, as recall compares them with a new one."""
+        return RecallEntries(self._database)
+
+    @property
+    def shown(self) -> ShownTraces:
+        """Which kept traces the runs of this store were shown as examples."""
+        return sql.run_links.ShownTraces(self._database)
+
+    @property
+    def pulled(self) -> PulledUnits:
+        """The units of registries in this store, and which of them runs may be shown."""
+        return sql.pulled_queries.PulledUnits(self._database)
+
+    @property
+    def models(self) -> ConfidenceModels:
+        """The confidence models of this store."""
+        return sql.confidence_models.ConfidenceModels(self._database)
+
+    @property
+    def remembered(self) -> StoredMemory:
+        """The traces of this store that novelty is measured against."""
+        return StoredMemory(self._database)
+
+    def compact(self) -> bool:
+        """Give back the room of what was deleted, so that no file has its text any more.
+
+        SQLite writes the file anew, which takes as much room again meanwhile; others may read and
+        write before and after. PostgreSQL runs `VACUUM`, which makes the room free for new rows.
+
+        Returns:
+            Whether that is complete. If not, other processes kept reading an earlier state of the
+            file; compact it again when they have ended.
+
+        Raises:
+            StoreError: There is no room for it, or another process kept writing for 10 s.
+        """
+        return self._database.compact()
+
+    def close(self) -> None:
+        """Release the connections. The next use opens them again."""
+        self._database.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # ------------------------------------------------------------------ runs
 
     def add(self, scored: ScoredTrace, *, registry: str | None = None) -> None:
         """Write one scored run, in place of an earlier one with the same trace id.
@@ -78,7 +191,7 @@ class TraceStore(StoreParts):
             scored: The runs.
             registry: As for `add`.
         """
-        self.journal.add([replace(one, registry=registry) for one in scored])
+        self.journal.add([replace(one, registry=registry, memory_scope=None) for one in scored])
 
     def novelty_memory(
         self,
@@ -117,9 +230,9 @@ class TraceStore(StoreParts):
         """
         with self._database.reading() as connection:
             matches = sql.run_queries.find(connection, str(id))
-        if len(matches) > 1:
-            raise ambiguous_id(str(id), matches)
-        return self._stored_run(matches[0]) if matches else None
+            if len(matches) > 1:
+                raise ambiguous_id(str(id), matches)
+            return self._stored_run(matches[0]) if matches else None
 
     def report_outcome(
         self,
@@ -188,9 +301,8 @@ class TraceStore(StoreParts):
         Args:
             trace_id: The whole id of its trace.
         """
-        ids = [trace_key(id_) for id_ in sql.run_queries.possible_ids(trace_id)]
-        by_trace = self.verdicts_by_trace(ids)
-        return next((by_trace[id_] for id_ in ids if id_ in by_trace), [])
+        key = trace_key(trace_id)
+        return self.verdicts_by_trace([key]).get(key, [])
 
     def verdicts_by_trace(self, trace_ids: Collection[str]) -> dict[str, list[Verdict]]:
         """Return the verdicts on several runs by trace id, those on each the oldest first.
@@ -199,13 +311,10 @@ class TraceStore(StoreParts):
             trace_ids: The ids as `StoredRun` has them. A run without a verdict is left out.
         """
         with self._database.reading() as connection:
-            by_trace = sql.run_queries.verdicts_on(connection, trace_ids)
-        return {trace_id: [Verdict(**row) for row in rows] for trace_id, rows in by_trace.items()}
+            return sql.run_queries.verdicts_on(connection, trace_ids)
 
     def body_texts(self, trace_ids: Collection[str]) -> dict[str, str]:
         """Return the traces of several runs by trace id, as the text of their JSON.
-
-        The text is as the database has it: reading it as JSON fails if it is damaged.
 
         Args:
             trace_ids: The ids as `StoredRun` has them. A run whose trace is not kept is left out.
@@ -236,9 +345,9 @@ class TraceStore(StoreParts):
             ConfigError: `limit` or `offset` is negative.
         """
         check_page(limit, offset)
-        conditions = sql.run_lists.conditions_of(filters)
+        conditions = sql.run_queries.conditions_of(filters)
         with self._database.reading() as connection:
-            rows = sql.run_lists.select_runs(
+            rows = sql.run_queries.select_runs(
                 connection,
                 conditions,
                 sort=sort,
@@ -246,7 +355,7 @@ class TraceStore(StoreParts):
                 offset=offset,
                 newest_first=newest_first,
             )
-        return [self._stored_run(row) for row in rows]
+            return [self._stored_run(row) for row in rows]
 
     def count(self, **filters: Unpack[RunFilters]) -> int:
         """Return the number of runs.
@@ -254,31 +363,24 @@ class TraceStore(StoreParts):
         Args:
             filters: As `RunFilters` explains them.
         """
-        conditions = sql.run_lists.conditions_of(filters)
+        conditions = sql.run_queries.conditions_of(filters)
         with self._database.reading() as connection:
-            return sql.run_lists.count(connection, conditions)
+            return sql.run_queries.count(connection, conditions)
 
     def summaries(self, **filters: Unpack[RunFilters]) -> Iterator[RunSummary]:
         """Yield the figures of runs, for counting over many; the oldest first.
 
-        They are read a page at a time, and no transaction stays open between two of them. Runs are
-        left out whose figures another program has damaged.
+        They are read a page at a time, and no transaction stays open between two of them.
 
         Args:
             filters: As `RunFilters` explains them.
         """
-        conditions = sql.run_lists.conditions_of(filters)
+        conditions = sql.run_queries.conditions_of(filters)
         with self._database.reading() as connection:
-            labels = sql.run_lists.labels(connection)
-        after: tuple[datetime, str] | None = None
-        while True:
-            with self._database.reading() as connection:
-                page = sql.run_lists.page_of_summaries(connection, conditions, after=after)
-            if not page:
-                return
-            after = page[-1]["created_at"], page[-1]["trace_id"]
-            summaries = (RunSummary(**row, label=labels.get(row["trace_id"])) for row in page)
-            yield from (one for one in summaries if one.is_sound)
+            labels = sql.run_queries.labels(connection)
+        select = sql.run_queries.select_summaries(conditions)
+        for row in self._paged(select, newest_first=False, page_size=5000):
+            yield RunSummary(**row, label=labels.get(row["trace_id"]))
 
     def recent_values(
         self, domain: str, gate: Gate = "score", *, since: datetime | None = None
@@ -298,7 +400,7 @@ class TraceStore(StoreParts):
             oldest run first.
         """
         with self._database.reading() as connection:
-            return sql.run_lists.recent_values(
+            return sql.run_queries.recent_values(
                 connection, domain, gate=gate, since=since, limit=WINDOW
             )
 
@@ -336,22 +438,10 @@ class TraceStore(StoreParts):
         **filters: Unpack[RunFilters],
     ) -> Iterator[tuple[ReasoningTrace, str | None]]:
         """Yield what `traces` does, each with the namespace of its run as the store has it."""
-        conditions = sql.run_lists.conditions_of(filters)
-        after: tuple[datetime, str] | None = None
-        while True:
-            with self._database.reading() as connection:
-                page = sql.run_lists.page_of_bodies(
-                    connection,
-                    conditions,
-                    after=after,
-                    newest_first=newest_first,
-                    with_expiring=with_expiring,
-                )
-            if not page:
-                return
-            for created_at, trace_id, body, namespace in page:
-                after = (created_at, trace_id)
-                yield trace_of(body, trace_id), namespace
+        conditions = sql.run_queries.conditions_of(filters)
+        select = sql.run_queries.select_bodies(conditions, with_expiring=with_expiring)
+        for row in self._paged(select, newest_first=newest_first, page_size=20):
+            yield trace_of(row["trace"], row["trace_id"]), row["namespace"]
 
     def plan_deletion(self, *ids: str, keep: int = 0, **filters: Unpack[RunFilters]) -> Deletion:
         """Return what `delete` would delete, for `carry_out`. Delete nothing.
@@ -365,15 +455,22 @@ class TraceStore(StoreParts):
             ConfigError: There are neither ids nor conditions, or both.
             UnknownRunError: An id fits no run, or several.
         """
-        if not ids:
-            return deletion.plan(self._database, filters, keep=keep)
-        if keep or sql.run_lists.selecting(filters):
-            raise ConfigError("a deletion takes ids or conditions, not both")
-        return deletion.plan_by_ids(self._database, [str(one) for one in ids])
+        if keep < 0:
+            raise ConfigError(f"keep={keep} must not be negative")
+        has_conditions = keep or sql.run_queries.selecting(filters)
+        if bool(ids) == bool(has_conditions):
+            raise ConfigError(
+                "a deletion needs either ids or conditions; "
+                "to delete every run: until=datetime.now(UTC)"
+            )
+        with self._database.reading() as connection:
+            if ids:
+                return sql.deletion.plan_by_ids(connection, map(str, ids), self.location)
+            return sql.deletion.plan(connection, filters, keep=keep)
 
     def carry_out(self, plan: Deletion) -> None:
         """Delete the runs that `plan_deletion` returned; see `delete`."""
-        deletion.carry_out(self._database, plan)
+        sql.deletion.carry_out(self._database, plan)
 
     def delete(self, *ids: str, **filters: Unpack[RunFilters]) -> Deletion:
         """Delete runs for good: traces, scores, verdicts, tags, and what novelty remembers of them.
@@ -412,12 +509,82 @@ class TraceStore(StoreParts):
         """
         check_bounds(max_remembered, ttl_ms)
         size = max_remembered or DEFAULT_MAX_ELEMENTS
-        return deletion.prune(self._database, StoredMemory(self._database, "", size, ttl_ms))
+        memory = StoredMemory(self._database, "", size, ttl_ms)
+        return Pruning(
+            sql.deletion.drop_expired_traces(self._database),
+            self.paused.drop_expired(),
+            sql.deletion.drop_finished_contributions(self._database),
+            memory.prune_all(),
+        )
 
     def _stored_run(self, row: dict[str, Any]) -> StoredRun:
-        breakdown = row.pop("breakdown")
-        return StoredRun(**row, breakdown_json=breakdown, read_body=self._read_body)
+        breakdown = ScoreBreakdown.from_dict(row.pop("breakdown"))
+        return StoredRun(**row, breakdown=breakdown, read_trace=self._read_trace)
 
-    def _read_body(self, trace_id: str) -> dict[str, Any] | None:
+    def _read_trace(self, trace_id: str) -> ReasoningTrace | None:
         with self._database.reading() as connection:
-            return sql.run_queries.body(connection, trace_id)
+            rows = sql.run_queries.whole_rows(connection, [trace_id])
+        body = rows[0]["trace"] if rows else None
+        return None if body is None else trace_of(body, trace_id)
+
+    def _paged(
+        self, select: sa.Select[Any], *, newest_first: bool, page_size: int
+    ) -> Iterator[dict[str, Any]]:
+        """Yield rows a page at a time; no transaction stays open between two of them."""
+        after: tuple[datetime, str] | None = None
+        while True:
+            with self._database.reading() as connection:
+                page = sql.run_queries.page_of(
+                    connection, select, after=after, newest_first=newest_first, limit=page_size
+                )
+            if not page:
+                return
+            after = page[-1]["created_at"], page[-1]["trace_id"]
+            yield from page
+
+
+# ------------------------------------------------------------------ shared stores
+
+# Shared stores that stay open although no handler uses them at present.
+_MOST_KEPT_OPEN = 16
+
+
+def default_store(url: str | Path | None = None) -> TraceStore:
+    """Return the store at `url` that this process shares, so that handlers share its connections.
+
+    The 16 that were used last stay open; `close` releases a store's connections.
+
+    Args:
+        url: As for `TraceStore`.
+
+    Raises:
+        ConfigError: `url` is neither a path nor a URL of a supported kind.
+        MissingExtraError: `url` names a PostgreSQL database and its driver is not installed.
+    """
+    location = locate(url)
+    with _lock:
+        store = _stores.get(location)
+        if store is None:
+            store = _stores[location] = TraceStore(location.url or location.path)
+        if store in _recent:
+            _recent.remove(store)
+        _recent.append(store)
+    return store
+
+
+_stores: weakref.WeakValueDictionary[Location, TraceStore] = weakref.WeakValueDictionary()
+_recent: deque[TraceStore] = deque(maxlen=_MOST_KEPT_OPEN)
+_lock = ForkSafeLock()
+
+
+def _reduce(store: TraceStore) -> tuple[object, ...]:
+    """Pickle a store as its address, password included.
+
+    All its copies that reach a process are one store there.
+    """
+    location = store.database.location
+    return default_store, (location.url or location.path,)
+
+
+# A subclass is pickled with its state, as any object is.
+copyreg.pickle(TraceStore, _reduce)  # type: ignore[arg-type]

@@ -11,7 +11,7 @@ import sqlalchemy as sa
 
 from kp_langchain.store.rows import clean_name, short_key
 from kp_langchain.store.run_queries import body_texts, is_kept
-from kp_langchain.store.statements import batches, insert_into, untyped
+from kp_langchain.store.statements import batches, execute_rows, insert_into
 from kp_langchain.store.tables import counts, pulled_units, runs, vectors
 
 DELETIONS = "deletions"
@@ -104,7 +104,7 @@ def mark(connection: sa.Connection) -> Mark:
 
 def count_up(connection: sa.Connection, name: str) -> None:
     """Add one to a count of the table `counts`."""
-    connection.execute(_add_one(connection.dialect.name), [{"name": name, "number": 1}])
+    execute_rows(connection, _add_one(connection.dialect.name), [{"name": name, "number": 1}])
 
 
 @cache
@@ -117,33 +117,23 @@ def _add_one(dialect: str) -> Any:
 # ------------------------------------------------------------------ writing
 
 
-def write(
-    connection: sa.Connection, rows: Sequence[dict[str, Any]], *, only_complete: bool = False
-) -> None:
+def write(connection: sa.Connection, rows: Sequence[dict[str, Any]]) -> None:
     """Insert rows; each replaces an earlier one of its kind, trace, scope and embedder.
 
     Args:
         connection: A write transaction.
         rows: The rows, which have the same columns.
-        only_complete: Whether an earlier row stays, and only gets what it lacks.
     """
     if rows:
-        insert = _insert(connection.dialect.name, only_complete)
         _begin_change(connection)
-        connection.execute(insert, list(rows))
+        execute_rows(connection, _insert(connection.dialect.name), rows)
 
 
 @cache
-def _insert(dialect: str, only_complete: bool) -> Any:
+def _insert(dialect: str) -> Any:
     insert = insert_into(vectors, dialect).values(change=_THIS_CHANGE[dialect])
     names = set(_c.keys()) - {"number", *_KEY}
-    values: dict[str, Any] = {name: insert.excluded[name] for name in names}
-    if only_complete:
-        values = {
-            "change": insert.excluded.change,
-            "fingerprint": sa.func.coalesce(_c.fingerprint, insert.excluded.fingerprint),
-            "vector": sa.func.coalesce(_c.vector, insert.excluded.vector),
-        }
+    values = {name: insert.excluded[name] for name in names}
     return insert.on_conflict_do_update(index_elements=list(_KEY), set_=values)
 
 
@@ -186,9 +176,8 @@ def _begin_change(connection: sa.Connection) -> None:
 _KEPT: sa.Select[Any] = sa.select(
     *(_r[name] for name in ("trace_id", "run_id", "visibility", "privacy_level", "namespace")),
     (_r.decision == "kept").label("is_kept"),
-    # Without the columns' types, which would raise for a value of another type; SQLite takes any.
     *(
-        untyped(_v[name]).label(name)
+        _v[name]
         for name in (
             "fingerprint", "vector", "model", "revision", "baseline", "confidence", "is_stated",
         )
@@ -228,7 +217,6 @@ def kept(
 def remembered(
     connection: sa.Connection,
     memory: Space,
-    content: str,
     *,
     since: int | None,
     newest: int,
@@ -238,20 +226,20 @@ def remembered(
 
     Args:
         connection: A connection to read with.
-        memory: The memory.
-        content: `vector` for the vectors of its embedder, `fingerprint` for all text hashes of its
-            scope.
+        memory: The memory. Text hashes are those of its scope, vectors those of its embedder.
         since: Only rows that have changed since; None for all.
-        newest: At most so many.
+        newest: At most so many of each.
         oldest: Only rows of a later time, in UTC; None for all.
     """
-    is_meant = memory.condition()
-    if content == "fingerprint":
-        is_meant = sa.and_(_c.kind == "memory", _c.scope == memory.scope)
-    is_meant = sa.and_(is_meant, _c[content].is_not(None))
-    last = connection.scalar(_nth_newest(is_meant, newest)) or 0
-    select = sa.select(_c.number, _c.trace_id, untyped(_c[content]).label("content"), _c.at)
-    select = select.where(is_meant).order_by(_c.number).limit(PAGE_SIZE)
+    is_meant = sa.and_(_c.kind == memory.kind, _c.scope == memory.scope)
+    is_comparable = sa.and_(memory.condition(), _c.vector.is_not(None))
+    conditions = (is_comparable, sa.and_(is_meant, _c.fingerprint.is_not(None)))
+    last = min(connection.scalar(_nth_newest(one, newest)) or 0 for one in conditions)
+    vector = sa.case((is_comparable, _c.vector)).label("vector")
+    columns = (_c.number, _c.trace_id, _c.fingerprint, vector, _c.at)
+    select: sa.Select[Any] = (
+        sa.select(*columns).where(is_meant).order_by(_c.number).limit(PAGE_SIZE)
+    )
     if since is not None:
         select = select.where(_c.change >= since)
     if oldest is not None:
@@ -264,26 +252,28 @@ def remembered(
         last = rows[-1].number
 
 
-def prune(connection: sa.Connection, memory: Space, *, keep: int, until: datetime | None) -> int:
-    """Delete the rows of a memory that are too many or too old; return their number.
+def prune(
+    connection: sa.Connection, scope: str | None, *, keep: int, until: datetime | None
+) -> int:
+    """Delete the rows of memories that are too many or too old; return their number.
 
     Args:
         connection: A write transaction.
-        memory: The memory.
-        keep: The newest that stay.
+        scope: The scope of the memories; None for all.
+        keep: The newest of each embedder that stay.
         until: Rows of this time or an earlier one are deleted, too; None for none.
     """
-    is_meant = memory.condition()
-    is_superfluous = _c.number <= _nth_newest(is_meant, keep).scalar_subquery()
+    of_embedder = (_c.scope, _c.model, _c.revision, _c.baseline)
+    place = sa.func.row_number().over(partition_by=of_embedder, order_by=_c.number.desc())
+    select = sa.select(_c.number, _c.at, place.label("place")).where(_c.kind == "memory")
+    if scope is not None:
+        select = select.where(_c.scope == scope)
+    ranked = select.subquery().c
+    is_superfluous = ranked.place > keep
     if until is not None:
-        is_superfluous = sa.or_(is_superfluous, _c.at <= until)
-    return connection.execute(sa.delete(vectors).where(is_meant, is_superfluous)).rowcount
-
-
-def memories(connection: sa.Connection) -> list[Space]:
-    """Return all memories that have rows."""
-    select = sa.select(_c.scope, _c.model, _c.revision, _c.baseline).distinct()
-    return [Space("memory", *row) for row in connection.execute(select.where(_c.kind == "memory"))]
+        is_superfluous = sa.or_(is_superfluous, ranked.at <= until)
+    superfluous = sa.select(ranked.number).where(is_superfluous)
+    return connection.execute(sa.delete(vectors).where(_c.number.in_(superfluous))).rowcount
 
 
 def count_remembered(connection: sa.Connection) -> int:
@@ -302,9 +292,9 @@ def _nth_newest(condition: sa.ColumnElement[bool], count: int) -> sa.Select[tupl
 
 _ENTRY = (
     _t.trace_id.is_not(None).label("has_entry"),
-    untyped(_t.vector).label("vector"),
-    untyped(_t.planted).label("planted"),
-    sa.cast(_t.plan, sa.Text()).label("plan"),
+    _t.vector,
+    _t.planted,
+    _t.plan,
 )
 
 
@@ -338,10 +328,11 @@ def tasks(
         sa.select(
             *(_r[name] for name in ("trace_id", "namespace", "privacy_level", "objective")),
             _may_be_shown().label("is_open"),
-            untyped(_r.success).label("success"),
-            untyped(sa.func.coalesce(_v.confidence, _r.confidence)).label("confidence"),
-            untyped(_v.is_stated).label("is_stated"),
-            untyped(sa.func.coalesce(_r.worth, _r.score)).label("worth"),
+            sa.true().label("is_own"),
+            _r.success,
+            sa.func.coalesce(_v.confidence, _r.confidence).label("confidence"),
+            _v.is_stated,
+            sa.func.coalesce(_r.worth, _r.score).label("worth"),
             *_ENTRY,
         )
         .join_from(_run, runs, _r.trace_id == _v.trace_id)
@@ -359,13 +350,43 @@ def tasks(
     return connection.execute(select.order_by(*newest_first)).all()
 
 
-def entries_of(
-    connection: sa.Connection, trace_ids: Collection[str], space: Space, scan_version: int
-) -> dict[str, sa.Row[Any]]:
-    """Return by trace id what is compared of tasks, as far as it is there."""
-    select = sa.select(_t.trace_id, *_ENTRY).where(_is_of(space, scan_version))
-    rows = connection.execute(select.where(_t.trace_id.in_(trace_ids)))
-    return {row.trace_id: row for row in rows}
+def admitted_tasks(
+    connection: sa.Connection, domain: str, space: Space, scan_version: int, *, limit: int
+) -> Sequence[sa.Row[Any]]:
+    """Return the newest admitted units of a domain, as `tasks` does; without runs of this store.
+
+    Args:
+        connection: A connection to read with.
+        domain: The domain's exact name.
+        space: The tasks of an embedder.
+        scan_version: Rows of another version of the scan count as missing.
+        limit: At most so many.
+    """
+    is_of_unit = sa.and_(_t.trace_id == _p.trace_id, _is_of(space, scan_version))
+    select: sa.Select[Any] = (
+        sa.select(
+            *(_p[name] for name in ("trace_id", "objective", "success", "confidence")),
+            _p.quality_score.label("worth"),
+            sa.null().label("namespace"),
+            sa.null().label("privacy_level"),
+            sa.true().label("is_open"),
+            sa.false().label("is_own"),
+            sa.false().label("is_stated"),
+            *_ENTRY,
+        )
+        .join_from(pulled_units, _task, is_of_unit, isouter=True)
+        .where(_p.domain == clean_name(domain), is_admitted())
+        .order_by(_p.pulled_at.desc(), _p.trace_id.desc())
+        .limit(limit)
+    )
+    return connection.execute(select).all()
+
+
+def is_admitted() -> sa.ColumnElement[bool]:
+    """Return the condition that a unit of a registry may be shown."""
+    # A run that was stored after the unit with its id counts, and not the unit.
+    is_own_run = sa.exists().where(_r.trace_id == _p.trace_id)
+    return sa.and_(_p.state == "admitted", ~is_own_run)
 
 
 def _is_of(space: Space, scan_version: int) -> sa.ColumnElement[bool]:
@@ -409,30 +430,29 @@ def eligibility(connection: sa.Connection, trace_ids: Collection[str]) -> dict[s
         trace_ids: Their ids; one that the store does not have is left out.
     """
     is_admitted = _p.state == "admitted"
-    own = sa.select(_r.trace_id, _r.domain, _r.objective, _may_be_shown(), untyped(_r.success))
-    pulled = sa.select(_p.trace_id, _p.domain, _p.objective, is_admitted, untyped(_p.success))
+    own = sa.select(_r.trace_id, _r.domain, _r.objective, _may_be_shown(), _r.success)
+    pulled = sa.select(_p.trace_id, _p.domain, _p.objective, is_admitted, _p.success)
     planted_in = planted(connection, trace_ids)
     found: dict[str, Eligibility] = {}
     for batch in batches(trace_ids):
         # A run of this store counts, and not a unit with its id.
         for select, column in ((pulled, _p.trace_id), (own, _r.trace_id)):
             for row in connection.execute(select.where(column.in_(batch))):
-                may_be_shown = bool(row[3]) and bool(row[4])
-                found[row[0]] = Eligibility(
-                    str(row[1]), str(row[2]), may_be_shown, planted_in.get(row[0])
-                )
+                trace_id, domain, objective, may_be_shown, success = row
+                is_open = bool(may_be_shown and success)
+                found[trace_id] = Eligibility(domain, objective, is_open, planted_in.get(trace_id))
     return found
 
 
 def planted(connection: sa.Connection, trace_ids: Collection[str]) -> dict[str, str]:
     """Return by id what looks like planted instructions, of those of the traces with any."""
     newest: dict[str, Any] = {}
-    select = sa.select(_t.trace_id, untyped(_t.planted)).where(_t.kind == "task")
+    select = sa.select(_t.trace_id, _t.planted).where(_t.kind == "task")
     for batch in batches(trace_ids):
         # Of several embedders, the row that the newest rules made; it comes last.
         in_order = select.where(_t.trace_id.in_(batch)).order_by(_t.scan_version)
         newest |= {row[0]: row[1] for row in connection.execute(in_order)}
-    return {id_: str(kinds) for id_, kinds in newest.items() if kinds is not None}
+    return {id_: kinds for id_, kinds in newest.items() if kinds is not None}
 
 
 def bodies_to_show(connection: sa.Connection, trace_ids: Collection[str]) -> dict[str, str]:

@@ -1,20 +1,28 @@
-"""What is compared of runs: a follower of the table `vectors`, and the kept runs in it."""
+"""What is compared of runs: a follower of the table `vectors`, and what is read with it.
+
+`StoredMemory` is the novelty memory that outlives the process; the kept runs are what others may
+repeat.
+"""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterable, Sequence
+import time
+from collections.abc import Callable, Iterable, Sequence, Set
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from kp_langchain._logging import warn_once
+from kp_langchain._forksafe import ForkSafeLock
+from kp_langchain._logging import describe_error, warn_once
 from kp_langchain.embedding.identity import NO_IDENTITY, EmbedderIdentity
-from kp_langchain.gate.scored_trace import may_leave
-from kp_langchain.gate.twins import OFF, KeptTrace, hold_against_twins
-from kp_langchain.scoring.novelty_memory import MemoryEntry
-from kp_langchain.scoring.repeats import fingerprint
+from kp_langchain.gate.judge import OFF, KeptTrace, hold_against_twins
+from kp_langchain.gate.run import may_leave
+from kp_langchain.scoring.in_process_memory import InProcessMemory
+from kp_langchain.scoring.novelty_memory import Match, MemoryEntry
+from kp_langchain.scoring.repeats import DEFAULT_MAX_ELEMENTS, fingerprint
 from kp_langchain.scoring.trace_text import embedded_text
+from kp_langchain.scoring.window import Window
 from kp_langchain.store import sql
 from kp_langchain.store.rows import expiry_after, short_key, trace_key
 
@@ -30,6 +38,10 @@ if TYPE_CHECKING:
 MOST_COMPARED = 1000
 """A run is compared with at most so many kept ones of its domain, the newest."""
 
+# Pruning waits until there are so many more than the memory holds, one for each of this number.
+_SLACK = 10
+_READ_AGAIN_S = 60.0
+
 Row = TypeVar("Row")
 
 
@@ -42,27 +54,24 @@ class Page(Generic[Row]):
 
     Attributes:
         rows: The rows.
-        is_first_of_all: Whether all rows come, from this page on, and not only what changed.
-        is_after_deletion: Whether that is because runs were deleted.
+        is_anew: Whether nothing that was read before holds any more: runs were deleted, or another
+            database took the place of this one. All rows come again, from this page on.
     """
 
     rows: Sequence[Row]
-    is_first_of_all: bool
-    is_after_deletion: bool
+    is_anew: bool
 
 
 class Follower(Generic[Row]):
     """Reads rows of the table `vectors`, and later what changed of them.
 
-    After a deletion of runs, all rows are read again. It is not safe to use from several threads.
+    It is not safe to use from several threads.
 
     Args:
         database: The database.
         read: Returns the rows on a connection, a page at a time; or those that may have changed
             since the change with a number.
-        with_pulled: Whether all rows are also read again when units of registries changed.
-        deletions: How many deletions are known to whoever has rows before the first read; None if
-            nobody has.
+        with_pulled: Whether all rows are also read anew when units of registries changed.
     """
 
     def __init__(
@@ -71,13 +80,12 @@ class Follower(Generic[Row]):
         read: Callable[[sa.Connection, int | None], Iterable[Sequence[Row]]],
         *,
         with_pulled: bool = False,
-        deletions: int | None = None,
     ) -> None:
         self._database = database
         self._read = read
         self._with_pulled = with_pulled
-        self._deletions = deletions
         self._mark: Mark | None = None
+        self._reads_all = True
 
     def read(self, take: Callable[[Page[Row]], None]) -> None:
         """Read what is new, and hand it over. A row may come more than once.
@@ -90,39 +98,33 @@ class Follower(Generic[Row]):
         """
         with self._database.reading() as connection:
             mark, before = sql.vector_queries.mark(connection), self._mark
-            if mark == before:
+            if mark == before and not self._reads_all:
                 return
-            is_deleted = self._deletions is not None and mark.deletions != self._deletions
-            is_all = (
-                before is None
-                or is_deleted
+            is_anew = before is not None and (
+                mark.deletions != before.deletions
                 or mark.change < before.change  # another database took its place
                 or (self._with_pulled and mark.pulled != before.pulled)
             )
-            since = None if before is None or is_all else before.change
-            for rows in self._read(connection, since):
-                take(Page(rows, is_all, is_deleted))
-                is_all = is_deleted = False
-            self._mark, self._deletions = mark, mark.deletions
+            is_all = self._reads_all or is_anew or before is None
+            for rows in self._read(connection, None if is_all or before is None else before.change):
+                take(Page(rows, is_anew))
+                is_anew = False
+            self._mark, self._reads_all = mark, False
 
     def restart(self) -> None:
-        """Have the next read begin anew."""
-        self._mark = None
+        """Have the next read return all rows again."""
+        self._reads_all = True
 
 
 # ------------------------------------------------------------------ columns
 
 
-def embedder_columns(identity: EmbedderIdentity) -> dict[str, Any] | None:
-    """Return the columns of an identity; None if an embedder made it of other values."""
-    values: tuple[object, object, object] = (identity.model, identity.revision, identity.baseline)
-    model, revision, baseline = values
-    if not (isinstance(model, str) and isinstance(revision, str) and is_finite(baseline)):
-        return None
+def embedder_columns(identity: EmbedderIdentity) -> dict[str, Any]:
+    """Return the columns of an identity."""
     return {
-        "model": short_key(model),
-        "revision": short_key(revision),
-        "baseline": float(baseline),  # type: ignore[arg-type]
+        "model": short_key(identity.model),
+        "revision": short_key(identity.revision),
+        "baseline": identity.baseline,
     }
 
 
@@ -133,26 +135,38 @@ def content_of(vector: NDArray[np.float32] | None) -> bytes | None:
     return None if vector is None else np.asarray(vector, dtype="<f4").tobytes()
 
 
-def vector_of(content: object) -> NDArray[np.float32] | None:
+def vector_of(content: bytes | None) -> NDArray[np.float32] | None:
     """Return the vector that a column holds; None if it holds none."""
-    if not isinstance(content, bytes) or not content or len(content) % 4:
+    if content is None:
         return None
     import numpy as np
 
-    vector = np.frombuffer(content, dtype="<f4").astype(np.float32, copy=False)
-    return vector if np.isfinite(vector).all() else None
+    return np.frombuffer(content, dtype="<f4").astype(np.float32, copy=False)
 
 
-def is_finite(value: object) -> bool:
-    """Return whether a column holds a finite number."""
-    return isinstance(value, int | float) and math.isfinite(value)
+def memory_row(scope: str, entry: MemoryEntry) -> dict[str, Any]:
+    """Return the row of a trace that novelty is measured against.
+
+    Args:
+        scope: The domain whose traces are compared with each other; empty for all.
+        entry: What is compared of the trace.
+    """
+    return {
+        "kind": "memory",
+        "trace_id": trace_key(entry.trace_id),
+        "scope": short_key(scope),
+        "fingerprint": entry.fingerprint,
+        "vector": content_of(entry.vector),
+        "at": datetime.now(UTC),
+        **embedder_columns(entry.identity),
+    }
 
 
 # ------------------------------------------------------------------ kept runs
 
 
 def follow_kept(database: Database, domain: str) -> Follower[sa.Row[Any]]:
-    """Return a follower of the kept runs of a domain; see `kept_trace`.
+    """Return a follower of the kept runs of a domain; of what changed, some may not be kept.
 
     Args:
         database: The database.
@@ -165,30 +179,14 @@ def follow_kept(database: Database, domain: str) -> Follower[sa.Row[Any]]:
     return Follower(database, read)
 
 
-def kept_trace(row: sa.Row[Any]) -> KeptTrace | None:
-    """Return a kept run as others are compared with it; None, and warn, if its row is damaged."""
-    model, revision, baseline = row.model, row.revision, row.baseline
-    is_sound = (
-        isinstance(model, str)
-        and isinstance(revision, str)
-        and is_finite(baseline)
-        and baseline < 1
-        and is_finite(row.confidence)
-        and isinstance(row.fingerprint, bytes | None)
-    )
-    if not is_sound:
-        warn_once(
-            "damaged vectors",
-            "the kept run %s cannot be compared with others, because its row in vectors is damaged",
-            row.trace_id,
-        )
-        return None
-    identity = EmbedderIdentity(model, revision, float(baseline))
+def kept_trace(row: sa.Row[Any]) -> KeptTrace:
+    """Return a kept run as others are compared with it."""
+    identity = EmbedderIdentity(row.model, row.revision, row.baseline)
     return KeptTrace(
         MemoryEntry(row.trace_id, row.fingerprint, vector_of(row.vector), identity),
         row.run_id,
-        float(row.confidence),
-        bool(row.is_stated),
+        row.confidence,
+        row.is_stated,
         may_leave(row.visibility, row.privacy_level),
         row.namespace,
     )
@@ -203,16 +201,15 @@ def run_row(run: ScoredTrace, candidate: KeptTrace | None = None) -> dict[str, A
     """
     candidate = candidate or KeptTrace.of(run, run.entry or MemoryEntry(run.trace.id, None))
     entry = candidate.entry
-    embedder = embedder_columns(entry.identity)
     return {
         "kind": "run",
         "trace_id": trace_key(entry.trace_id),
         "scope": sql.vector_queries.scope_of(run.trace.metadata.task_domain),
         "fingerprint": entry.fingerprint,
-        "vector": None if embedder is None else content_of(entry.vector),
+        "vector": content_of(entry.vector),
         "confidence": candidate.confidence,
         "is_stated": candidate.is_stated,
-        **(embedder or embedder_columns(NO_IDENTITY) or {}),
+        **embedder_columns(entry.identity),
     }
 
 
@@ -226,7 +223,7 @@ def candidate_of(connection: sa.Connection, trace_id: str, run: ScoredTrace) -> 
     """
     stored = sql.vector_queries.of_run(connection, trace_id)
     known = None if stored is None else kept_trace(stored)
-    if known is None or known.entry.fingerprint is None:  # damaged, or added by hand
+    if known is None or known.entry.fingerprint is None:  # added by hand
         text_hash = fingerprint(embedded_text(run.trace))
         return KeptTrace.of(run, MemoryEntry(trace_id, text_hash))
     candidate = KeptTrace.of(run, known.entry)
@@ -247,7 +244,8 @@ def hold_stored_against_twins(
         return run
     domain = run.trace.metadata.task_domain
     rows = sql.vector_queries.kept(connection, domain, None, MOST_COMPARED)
-    kept = [trace for row in rows if (trace := kept_trace(row)) is not None]
+    kept = Window[KeptTrace](MOST_COMPARED)
+    kept.put((trace.entry, trace) for trace in map(kept_trace, rows))
     return hold_against_twins(run, candidate, kept)
 
 
@@ -281,3 +279,198 @@ def replace_kept(
             sql.vector_queries.forget(connection, [trace_id])
         sql.run_queries.update(connection, trace_id, changes)
         sql.outbox_queries.ask_withdrawal(connection, trace_id, datetime.now(UTC))
+
+
+# ------------------------------------------------------------------ novelty
+
+
+class StoredMemory:
+    """A novelty memory in a store. Got from `TraceStore.novelty_memory`.
+
+    It compares with a window in this process. That is filled from the store when the first trace
+    comes, and again when vectors of another embedder come. What other processes have remembered
+    since is added once a minute; after a deletion from the store, the window is emptied and filled
+    again then. What this process remembers is written at once.
+
+    While the store fails or does not answer, novelty is measured in the window alone, with one
+    warning per kind of error, and the store is asked again after a minute. What cannot be written
+    is remembered in this process alone.
+
+    Args:
+        database: The database of the store.
+        scope: A domain; empty for all domains.
+        max_elements: How many traces of one embedder are kept.
+        ttl_ms: Milliseconds after which a trace is forgotten; None for when newer ones come.
+        may_read: Says whether the store can be read; by default it always can.
+        writes: Whether it writes what it remembers; a handler's is written with its runs.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        scope: str = "",
+        max_elements: int = DEFAULT_MAX_ELEMENTS,
+        ttl_ms: float | None = None,
+        *,
+        may_read: Callable[[], bool] = lambda: True,
+        writes: bool = True,
+    ) -> None:
+        self._database = database
+        self._scope = short_key(scope)
+        self._max_elements = max_elements
+        self._ttl_ms = ttl_ms
+        self._may_read = may_read
+        self._writes = writes
+        self._window = InProcessMemory(max_elements, ttl_ms)
+        self._lock = ForkSafeLock()
+        self._identity = NO_IDENTITY  # of the vectors in the window
+        self._dimensions = 0
+        self._follower: Follower[Any] = Follower(database, self._read)
+        self._due_at = float("-inf")
+        self._until_pruning = 0  # so that a process that writes little prunes as well
+
+    def __repr__(self) -> str:
+        return f"StoredMemory({str(self._database.location)!r})"
+
+    def __reduce__(self) -> tuple[partial[StoredMemory], tuple[()]]:
+        # What reads and writes belongs to this process, and so does the window.
+        bounds = (self._scope, self._max_elements, self._ttl_ms)
+        return (partial(type(self), self._database, *bounds), ())
+
+    @property
+    def max_elements(self) -> int:
+        """How many traces it remembers at most."""
+        return self._max_elements
+
+    def compare(self, entry: MemoryEntry, *, ignore: Set[str] = frozenset()) -> Match:
+        """Compare an entry with the remembered ones; see `NoveltyMemory`."""
+        self._update([entry])
+        return self._window.compare(entry, ignore=ignore)
+
+    def compare_then_add(
+        self, entries: Sequence[MemoryEntry], *, ignore: Set[str] = frozenset()
+    ) -> list[Match]:
+        """Compare entries with the remembered ones, and remember them; see `NoveltyMemory`."""
+        self._update(entries)
+        # With ids as the store has them, so that they are known again.
+        entries = [entry._replace(trace_id=trace_key(entry.trace_id)) for entry in entries]
+        matches = self._window.compare_then_add(entries, ignore=ignore)
+        self._remember(entries)
+        return matches
+
+    def add(self, entry: MemoryEntry) -> None:
+        """Remember an entry."""
+        self.compare_then_add([entry])
+
+    def count(self) -> int:
+        """Return the number of remembered traces in the store, of any scope and embedder.
+
+        Raises:
+            StoreError: The database cannot be read.
+        """
+        with self._database.reading() as connection:
+            return sql.vector_queries.count_remembered(connection)
+
+    def prune_all(self) -> int:
+        """Delete what is too old or beyond `max_elements` in any scope; return how many rows.
+
+        Raises:
+            StoreError: The database cannot be written.
+        """
+        with self._database.writing() as connection:
+            return self._prune(connection, None)
+
+    def _update(self, entries: Sequence[MemoryEntry]) -> None:
+        """Fill the window from the store, if it is time to."""
+        with self._lock:
+            embedded = next((one for one in entries if one.vector is not None), None)
+            if embedded is not None and embedded.vector is not None:
+                self._dimensions = len(embedded.vector)
+                if embedded.identity != self._identity:
+                    self._identity = embedded.identity
+                    self._follower.restart()
+                    self._due_at = float("-inf")
+            if time.monotonic() < self._due_at or not self._may_read():
+                return
+            self._due_at = time.monotonic() + _READ_AGAIN_S
+            try:
+                self._follower.read(self._take)
+            except Exception as error:  # noqa: BLE001 - a full disk, a dead server
+                self._warn("cannot be read now", error)
+
+    def _read(
+        self, connection: sa.Connection, since: int | None
+    ) -> Iterable[Sequence[sa.Row[Any]]]:
+        return sql.vector_queries.remembered(
+            connection,
+            sql.vector_queries.Space("memory", self._scope, **embedder_columns(self._identity)),
+            since=since,
+            newest=self._max_elements,
+            oldest=self._oldest(),
+        )
+
+    def _take(self, page: Page[Any]) -> None:
+        if page.is_anew:
+            self._window.clear()
+        now = datetime.now(UTC)
+        # Of a clock that is ahead, 0.
+        ages_s = [max(0.0, (now - row.at).total_seconds()) for row in page.rows]
+        pairs = list(zip(page.rows, ages_s, strict=True))
+        self._window.insert_repeats(
+            (row.fingerprint, row.trace_id, age_s)
+            for row, age_s in pairs
+            if row.fingerprint is not None
+        )
+        n_bytes = 4 * self._dimensions  # an embedder may change its vectors, and keep its name
+        pairs = [pair for pair in pairs if pair[0].vector and len(pair[0].vector) == n_bytes]
+        if pairs:
+            import numpy as np
+
+            matrix = np.frombuffer(b"".join(row.vector for row, _ in pairs), dtype="<f4")
+            self._window.insert_vectors(
+                self._identity,
+                matrix.reshape(len(pairs), -1).astype(np.float32, copy=False),
+                [row.trace_id for row, _ in pairs],
+                [age_s for _, age_s in pairs],
+            )
+
+    def _remember(self, entries: Sequence[MemoryEntry]) -> None:
+        """Write entries, and prune now and then."""
+        self._until_pruning -= len(entries)
+        is_full = self._until_pruning <= 0
+        if not (self._writes or is_full) or not self._may_read():
+            return
+        try:
+            with self._database.writing() as connection:
+                if self._writes:
+                    rows = [memory_row(self._scope, entry) for entry in entries]
+                    sql.vector_queries.write(connection, rows)
+                if is_full:
+                    self._prune(connection, self._scope)
+                    self._until_pruning = max(1, self._max_elements // _SLACK)
+        except Exception as error:  # noqa: BLE001 - a full disk, a dead server
+            self._warn("cannot be written", error)
+
+    def _prune(self, connection: sa.Connection, scope: str | None) -> int:
+        keep, until = self._max_elements, self._oldest()
+        return sql.vector_queries.prune(connection, scope, keep=keep, until=until)
+
+    def _oldest(self) -> datetime | None:
+        """Return the time at which a trace would be just too old now; None if it never is."""
+        if self._ttl_ms is None:
+            return None
+        try:
+            return datetime.now(UTC) - timedelta(milliseconds=self._ttl_ms)
+        except OverflowError:  # before the first day of the calendar
+            return None
+
+    def _warn(self, what: str, error: Exception) -> None:
+        location = self._database.location
+        warn_once(
+            f"memory:{what}:{location}:{type(error).__name__}",
+            "what is remembered for novelty %s in %s (%s); novelty is measured against what this "
+            "process remembers",
+            what,
+            location,
+            describe_error(error),
+        )

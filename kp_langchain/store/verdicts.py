@@ -10,37 +10,36 @@ import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 from uuid import UUID
 
 from kp_langchain._forksafe import ForkSafeLock
-from kp_langchain._logging import warn_once
 from kp_langchain.calibration.features import complete_features
 from kp_langchain.config import Settings
-from kp_langchain.errors import StoreError, UnknownRunError
 from kp_langchain.gate import Rescored, ScoredTrace, rejudge
-from kp_langchain.gate.scored_trace import may_leave
+from kp_langchain.gate.run import may_leave
 from kp_langchain.schema import Metadata, Outcome, ReasoningTrace, Task
+from kp_langchain.scoring.breakdown import ScoreBreakdown
 from kp_langchain.store import sql
 from kp_langchain.store.rows import (
+    ambiguous_id,
     clean_text,
     contribution_of,
     expiry_after,
     json_text,
     trace_key,
+    unknown_run,
 )
-from kp_langchain.store.run_columns import breakdown_of, keys_of, outcome_columns, trace_of
+from kp_langchain.store.run_columns import keys_of, outcome_columns, trace_of
 from kp_langchain.store.vectors import (
     candidate_of,
     hold_stored_against_twins,
     replace_kept,
     run_row,
 )
-from kp_langchain.verdict import LONGEST_NOTE_CHARS, Verdict
+from kp_langchain.verdict import LONGEST_NOTE_CHARS, Verdict, counting
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     import sqlalchemy as sa
 
     from kp_langchain.gate.run import ExternalTrace
@@ -49,9 +48,12 @@ if TYPE_CHECKING:
 Redactor: TypeAlias = Callable[[str], str]
 """A user's function that takes a text and returns the redacted text."""
 
-_LONGEST_ID_CHARS = 100
-_MATCHES_SHOWN = 10
-_owners: dict[str, weakref.WeakSet[RedactsNotes]] = {}
+# What a row and `ScoredTrace` call by one name.
+_SAME_IN_BOTH = (
+    "decision", "threshold", "keep_days", "features", "task", "withheld", "gate",
+    "twin_similarity", "twin_of", "similarity_to_twin", "is_taken_over",
+)  # fmt: skip
+_owners: weakref.WeakKeyDictionary[RedactsNotes, str] = weakref.WeakKeyDictionary()
 _lock = ForkSafeLock()
 
 
@@ -86,20 +88,21 @@ def judge_stored(
         if not names:
             raise unknown_run(id_, str(database.location))
         if len({row["run_id"] for row in names}) > 1:
-            raise ambiguous_id(id_, names[:_MATCHES_SHOWN])
+            raise ambiguous_id(id_, names)
         sql.run_queries.lock_domains(connection, {row["domain"] for row in names})
         # Without those that were deleted since.
         trace_ids = sql.run_queries.lock(connection, [row["trace_id"] for row in names])
         if not trace_ids:
             raise unknown_run(id_, str(database.location))
-        rows = sql.run_queries.whole_rows(connection, trace_ids, lock=True)
-        counting = {id_: sql.run_queries.counting_verdict(connection, id_) for id_ in trace_ids}
+        rows = sql.run_queries.whole_rows(connection, trace_ids)
+        earlier = sql.run_queries.verdicts_on(connection, trace_ids)
         sql.run_queries.add_verdicts(connection, [(trace_id, verdict) for trace_id in trace_ids])
-        runs = [
-            rejudge_stored(connection, row, verdict, registry, counting[row["trace_id"]])
+        judged = [
+            rejudge_stored(
+                connection, row, verdict, registry, counting(earlier.get(row["trace_id"], ()))
+            )
             for row in rows
         ]
-        judged = [run for run in runs if run is not None]
         changed = [run for run in judged if Rescored.of(run).changed]
         if jobs_of is not None and (jobs := jobs_of(changed)):
             sql.job_queries.replace(connection, jobs)
@@ -111,35 +114,34 @@ def rejudge_stored(
     row: dict[str, Any],
     verdict: Verdict,
     registry: str | None,
-    counting: Verdict | None = None,
-) -> ScoredTrace | None:
+    before: Verdict | None = None,
+) -> ScoredTrace:
     """Judge a run again by a verdict that is written, and save what changed.
 
     Args:
         connection: A write transaction.
-        row: The run's whole row, read and locked within it.
+        row: The run's whole row, read within it and locked.
         verdict: The verdict.
         registry: URL of the registry to contribute to, if any.
-        counting: The verdict on the run that counted before. If it counts more, the run stays as
+        before: The verdict on the run that counted before. If it counts more, the run stays as
             it is.
 
     Returns:
-        The run as it is now; `previous` is the run as it was, or None if it stays so. None, with a
-        warning, for a run that another program has damaged: it stays as it is.
+        The run as it is now; `previous` is the run as it was, or None if it stays so.
+
+    Raises:
+        StoreError: The run cannot be read back.
     """
-    external = sql.run_links.external_of(connection, row["trace_id"])
-    try:
-        run = load_run(row, external)
-    except StoreError as error:
-        warn_once("damaged run", "a verdict is stored, and its run is not judged again: %s", error)
-        return None
-    if counting is not None and verdict.weight < counting.weight:
+    run = load_run(row, sql.run_links.external_of(connection, row["trace_id"]))
+    if before is not None and verdict.weight < before.weight:
         return run
     run = _decide(connection, row, rejudge(run, verdict))
     trace_id = row["trace_id"]
     sql.run_queries.update(connection, trace_id, _changes(row, run))
     sql.run_queries.write_breakdown(
-        connection, trace_id, json_text(run.breakdown.to_dict()), _features(run)
+        connection,
+        trace_id,
+        {"breakdown": json_text(run.breakdown.to_dict()), "features": _features(run)},
     )
     if not run.keep_body:
         sql.run_queries.delete_bodies(connection, [trace_id])
@@ -173,11 +175,10 @@ def stored_as_scored(database: Database, trace_id: str) -> ScoredTrace | None:
         StoreError: The database or the run's body cannot be read.
     """
     with database.reading() as connection:
-        row = sql.run_queries.whole_row(connection, trace_key(trace_id))
-        if row is None:
-            return None
-        external = sql.run_links.external_of(connection, row["trace_id"])
-    return load_run(row, external)
+        key = trace_key(trace_id)
+        rows = sql.run_queries.whole_rows(connection, [key])
+        external = sql.run_links.external_of(connection, key)
+        return load_run(rows[0], external) if rows else None
 
 
 def load_run(row: dict[str, Any], external_traces: Mapping[str, ExternalTrace]) -> ScoredTrace:
@@ -193,24 +194,14 @@ def load_run(row: dict[str, Any], external_traces: Mapping[str, ExternalTrace]) 
     body = row["trace"]
     return ScoredTrace(
         trace=_trace_without_steps(row) if body is None else trace_of(body, row["trace_id"]),
-        breakdown=breakdown_of(row["breakdown"], row["trace_id"]),
-        decision=row["decision"],
-        threshold=row["threshold"],
-        run_id=_run_id(row["run_id"]),
+        breakdown=ScoreBreakdown.from_dict(row["breakdown"]),
+        run_id=UUID(row["run_id"]),
         keep_body=body is not None,
-        keep_days=row["keep_days"],
-        features=row["features"] if isinstance(row["features"], dict) else None,
-        task=row["task"],
-        withheld=row["withheld"],
         keys=keys_of(row),
         stored_id=row["trace_id"],
-        gate=row["gate"],
-        twin_similarity=row["twin_similarity"],
-        twin_of=row["twin_of"],
-        similarity_to_twin=row["similarity_to_twin"],
         dropped=row["dropped"] or {},
         external_traces=external_traces,
-        is_taken_over=bool(row["is_taken_over"]),
+        **{name: row[name] for name in _SAME_IN_BOTH},
     )
 
 
@@ -232,13 +223,6 @@ def _trace_without_steps(row: dict[str, Any]) -> ReasoningTrace:
         steps=[],
         outcome=Outcome.model_construct(result_summary="", confidence=row["confidence"]),
     )
-
-
-def _run_id(text: str) -> UUID:
-    try:
-        return UUID(text)
-    except ValueError:  # whoever called `add` gave an id of another form
-        return cast("UUID", text)
 
 
 def _changes(row: dict[str, Any], run: ScoredTrace) -> dict[str, Any]:
@@ -274,25 +258,6 @@ def _update_outbox(
         elif run.previous is not None and run.trace != run.previous.trace:
             # The registry's copy is outdated although the run still passes: replace it.
             sql.outbox_queries.renew(connection, trace_id, body)
-
-
-def unknown_run(id_: str, location: str) -> UnknownRunError:
-    """Return the error for an id that no run has."""
-    return UnknownRunError(
-        f"no run {id_[:_LONGEST_ID_CHARS]!r} in {location}; "
-        "list them: kp-langchain review, or flush the handler first"
-    )
-
-
-def ambiguous_id(id_: str, matches: Sequence[dict[str, Any]]) -> UnknownRunError:
-    """Return the error for an id that several runs have, or that begins the ids of several."""
-    lines = "".join(
-        f"\n  {run['trace_id']}  {run['created_at']:%Y-%m-%d %H:%M} UTC  {run['domain']}"
-        for run in matches
-    )
-    if len({run["run_id"] for run in matches}) == 1:
-        return UnknownRunError(f"{id_!r} is a run with several traces; give a trace id:{lines}")
-    return UnknownRunError(f"{id_!r} may mean several runs; give more characters of the id:{lines}")
 
 
 # ------------------------------------------------------------------ notes
@@ -338,9 +303,7 @@ def use_redactor(location: str, owner: RedactsNotes) -> None:
     """
     # Not the redactor itself: it may refer to its owner, which would then never be freed.
     with _lock:
-        for other in [known for known, owners in _owners.items() if not owners]:
-            del _owners[other]
-        _owners.setdefault(location, weakref.WeakSet()).add(owner)
+        _owners[owner] = location
 
 
 def redactor_of(location: str) -> Redactor | None:
@@ -353,7 +316,7 @@ def redactor_of(location: str) -> Redactor | None:
         ConfigError: The settings cannot be read, or the redactor that they name cannot be imported.
     """
     with _lock:
-        owners = list(_owners.get(location, ()))
+        owners = [owner for owner, place in _owners.items() if place == location]
     redactors = [Settings.current().redaction.load_redactor(), *(one.redactor for one in owners)]
     distinct = list({id(one): one for one in redactors if one is not None}.values())
     if not distinct:

@@ -24,7 +24,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from kp_langchain import DomainPolicy, KPCallbackHandler, Scorer
-from kp_langchain.recording import judge_queue
+from kp_langchain.recording import engine
 from kp_langchain.recording.run_builder import RunBuilder
 from kp_langchain.store.journal import Journal
 from tests.benchmarks.harness import machine, parser, table
@@ -34,7 +34,7 @@ _WARM_UP = 20
 _PARTS: dict[str, tuple[Any, str]] = {
     "build": (RunBuilder, "build"),
     "record": (Journal, "record"),
-    "judge": (judge_queue, "judge_run"),
+    "judge": (engine, "judge_run"),
     "settle": (Journal, "settle"),
 }
 

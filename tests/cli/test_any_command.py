@@ -121,11 +121,11 @@ STORES: dict[str, tuple[Callable[[], Any], int, str]] = {
     "missing": (lambda: None, 1, "there is no database at"),
     "without runs": (lambda: TraceStore("runs.db").count(), 0, ""),
     "touched": (lambda: Path("runs.db").touch(), 0, ""),
-    "newer": (lambda: record() and make_newer(), 1, "upgrade it: pip install -U kp-langchain"),
+    "newer": (lambda: record() and make_newer(), 1, "install the version of"),
     "text": (
         lambda: Path("runs.db").write_bytes(b"no database\n" * 100),
         1,
-        "the file is not a SQLite database",
+        "the file is damaged or no SQLite database",
     ),
 }
 

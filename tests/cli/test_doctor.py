@@ -140,7 +140,7 @@ BROKEN: list[tuple[str, dict[str, str], str, str]] = [
     ("databas_url = 'x'\n", {}, "", "did you mean database_url"),
     ("", {"KP_EMBEDDING_MODEL": NO_FOLDER}, "embedding", NO_FOLDER),
     ("", {"KP_DATABASE_URL": "file/a/new.db"}, "store", "/file/a/new.db cannot be created: "),
-    ("", {"KP_DATABASE_URL": "file"}, "store", "the file is not a SQLite database"),
+    ("", {"KP_DATABASE_URL": "file"}, "store", "the file is damaged or no SQLite database"),
     ("", {"KP_REGISTRY_URL": "http://registry.example.org"}, "registry", "write https://"),
 ]
 

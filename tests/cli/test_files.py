@@ -271,7 +271,6 @@ BAD: list[tuple[Any, str]] = [
       for fields in (
           {"content": {"a": SECRET}}, {"content": [SECRET, 5]},
           {"content": "a", "tool_calls": [{"id": "1", "args": SECRET}]},
-          {"content": "a", "function_call": {"arguments": SECRET}},
           {"content": "a", "role": SECRET},
           {"content": "a", "role": "tool", "tool_call_id": "1", "status": SECRET},
           {"role": None, "type": None, "content": SECRET},

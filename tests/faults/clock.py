@@ -12,17 +12,18 @@ from contextlib import contextmanager
 import pytest
 
 _SHORT_S = {
-    "kp_langchain.registry.pace._FIRST_BACKOFF_S": 0.002,
-    "kp_langchain.registry.pace.LONGEST_BACKOFF_S": 0.2,
-    "kp_langchain.registry.pace._HOUR_S": 0.5,
-    "kp_langchain.registry.pace._MARGIN_S": 0.01,
-    "kp_langchain.registry.pace._DEFAULT_INTERVAL_S": 0.0,
-    "kp_langchain.registry.pace._THROTTLE_WAIT_S": 0.05,
+    "kp_langchain.registry.answers._FIRST_BACKOFF_S": 0.002,
+    "kp_langchain.registry.answers.LONGEST_BACKOFF_S": 0.2,
+    "kp_langchain.registry.sender.LONGEST_BACKOFF_S": 0.2,
+    "kp_langchain.registry.answers._HOUR_S": 0.5,
+    "kp_langchain.registry.answers._MARGIN_S": 0.01,
+    "kp_langchain.registry.answers._DEFAULT_INTERVAL_S": 0.0,
+    "kp_langchain.registry.answers._THROTTLE_WAIT_S": 0.05,
     "kp_langchain.registry.sender._RETRY_TURN_S": 0.01,
     "kp_langchain.registry.sender._OTHERS_TURN_S": 0.001,
-    "kp_langchain.store.backoff._FIRST_PAUSE_S": 0.01,
-    "kp_langchain.store.backoff._LONGEST_PAUSE_S": 0.05,
-    "kp_langchain.store.sqlite._BUSY_TIMEOUT_S": 0.05,
+    "kp_langchain.store.jobs._FIRST_PAUSE_S": 0.01,
+    "kp_langchain.store.jobs._LONGEST_PAUSE_S": 0.05,
+    "kp_langchain.store.engine._BUSY_TIMEOUT_S": 0.05,
 }
 
 

@@ -23,7 +23,7 @@ from kp_langchain import ConfigError, DomainPolicy, KPCallbackHandler, ScoredTra
 from kp_langchain.gate.run import ExternalTrace
 from kp_langchain.integrations.langsmith import LangSmithScores
 from kp_langchain.integrations.opentelemetry import OpenTelemetryScores
-from kp_langchain.recording import score_jobs
+from kp_langchain.recording import score_receivers
 from kp_langchain.recording.score_receivers import new_receiver
 from tests import agents, programs
 from tests.agents import ScriptedChatModel, say
@@ -511,7 +511,7 @@ def test_receivers_that_hang_hold_up_no_other_and_are_abandoned(
         assert {"score one", "score two"} <= {*jobs_left(store)}
     end.set()
     assert watching.send(300)
-    monkeypatch.setattr(score_jobs, "SEND_LIMIT_S", 0.05)
+    monkeypatch.setattr(score_receivers, "SEND_LIMIT_S", 0.05)
     end.clear()
     assert send(*hanging, store="runs.db")["scores_failed"] == 2
     end.set()
@@ -563,7 +563,7 @@ def test_a_receiver_that_breaks_while_the_run_is_under_way_harms_nobody(answer: 
     assert handler.send(300)
     stats = handler.stats()
     assert stats["scored"] == stats["scores_without_trace"] == 1
-    assert stats["callback_errors"] > 0
+    assert (stats["callback_errors"] > 0) is isinstance(answer, Exception)
 
 
 def test_a_chain_without_model_or_tool_is_found_by_what_begins_inside_it() -> None:
@@ -587,7 +587,7 @@ def test_the_settings_name_tools(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("receivers", "message"),
     [
-        (["langsmit"], "did you mean 'langsmith'"),
+        (["langsmit"], "choose from langsmith, langfuse"),
         (["elsewhere"], "choose from langsmith, langfuse"),
         ("langsmith", "give a list such as"),
         ([3], "give one of langsmith"),

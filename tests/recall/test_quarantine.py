@@ -70,7 +70,9 @@ def with_content(number: int, content: str, **changes: Any) -> dict[str, Any]:
 
 def recalled(store: TraceStore) -> list[str]:
     with store.database.reading() as connection:
-        return [one.trace_id for one in sql.pulled_queries.admitted(connection, "finance")]
+        space = sql.vector_queries.Space("task", "")
+        units = sql.vector_queries.admitted_tasks(connection, "finance", space, 1, limit=1000)
+        return [one.trace_id for one in units]
 
 
 def states(store: TraceStore) -> dict[str, str]:

@@ -262,23 +262,6 @@ class TestAsTheStoreChanges:
         assert shown[0] in {*runs} - {best}
         assert shown[1:] == [other]
 
-    @pytest.mark.parametrize(
-        ("column", "value"),
-        [("vector", b"odd"), ("vector", "text"), ("plan", "{no json"), ("worth", "much")],
-    )
-    def test_a_damaged_row_costs_no_other(
-        self, store: TraceStore, tmp_path: Path, column: str, value: Any
-    ) -> None:
-        damaged, whole = keep_all(store, POUND, YEN)
-        assert {*found(retriever(store))} == {damaged, whole}
-        table = "runs" if column == "worth" else "vectors"
-        change = f"UPDATE {table} SET {column} = ? WHERE trace_id = ?"  # noqa: S608
-        with closing(sqlite3.connect(tmp_path / "kp.db")) as connection, connection:
-            connection.execute(change, (value, damaged))
-        shown = found(retriever(store))
-        assert whole in shown
-        assert {*shown} <= {damaged, whole}
-
     def test_a_store_that_cannot_be_written(
         self, store: TraceStore, tmp_path: Path, caplog: pytest.LogCaptureFixture
     ) -> None:

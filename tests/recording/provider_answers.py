@@ -175,11 +175,6 @@ APPROVAL = {
 }
 
 
-def beside(*items: Block, content: Any = (SAID,), **more: Any) -> AIMessage:
-    """OpenAI's older form: the calls stand beside the content."""
-    return ai(list(content), additional_kwargs={"tool_outputs": list(items), **more})
-
-
 def server_call(name: str, call_id: str, args: Any, **extras: Any) -> Block:
     block = {"type": "server_tool_call", "name": name, "id": call_id, "args": args}
     return {**block, "extras": extras} if extras else block
@@ -197,11 +192,6 @@ V1 = {"output_version": "v1", "model_provider": "openai"}
 answer(
     "OpenAI web search, responses/v1",
     ai([REASONED, WEB, SAID]),
-    steps=[THOUGHT, *ran("web_search"), THOUGHT],
-)
-answer(
-    "OpenAI web search, v0",
-    beside(WEB, reasoning=REASONED),
     steps=[THOUGHT, *ran("web_search"), THOUGHT],
 )
 answer(
@@ -226,11 +216,6 @@ answer(
     "OpenAI code interpreter fails, then works",
     ai([CODE_FAILED, CODE, SAID]),
     steps=[*ran("code_interpreter", failed=True), *ran("code_interpreter"), THOUGHT],
-)
-answer(
-    "OpenAI code interpreter fails, v0",
-    beside(CODE_FAILED),
-    steps=[*ran("code_interpreter", failed=True), THOUGHT],
 )
 answer(
     "OpenAI code interpreter fails, v1",
@@ -261,8 +246,6 @@ answer(
     "OpenAI MCP, v1",
     ai(
         [
-            server_call("mcp_list_tools", "mcpl_1", {}, server_label="deepwiki"),
-            server_result("mcpl_1", MCP_LISTED["tools"]),
             server_call("remote_mcp", "m1", {}, tool_name="ask_question", server_label="deepwiki"),
             server_result("m1", None, "error", error=MCP_FAILED["error"]),
             server_call("remote_mcp", "m2", {}, tool_name="ask_question", server_label="deepwiki"),
@@ -274,11 +257,6 @@ answer(
     steps=[*ran("ask_question", failed=True), *ran("ask_question"), THOUGHT],
 )
 answer(
-    "OpenAI MCP, the server's tools cannot be listed",
-    ai([{**MCP_LISTED, "tools": [], "error": "401 Unauthorized"}, SAID]),
-    steps=[*ran("mcp_list_tools", failed=True), THOUGHT],
-)
-answer(
     "OpenAI MCP asks for approval",
     ai([APPROVAL]),
     steps=[("tool_call", "ask_question")],
@@ -287,41 +265,9 @@ answer(
 )
 answer("OpenAI image generation", ai([IMAGE]), steps=ran("image_generation"), summary="[image]")
 answer(
-    "OpenAI image generation, v0",
-    beside(IMAGE, content=()),
-    steps=ran("image_generation"),
-    summary="[image]",
-)
-answer(
-    "OpenAI image generation, v1",
-    ai(
-        [
-            {
-                "type": "image",
-                "base64": PIXELS,
-                "mime_type": "image/png",
-                "id": "ig_1",
-                "extras": {"status": "completed", "revised_prompt": "the number 42, in oil"},
-            }
-        ],
-        response_metadata=V1,
-    ),
-    steps=ran("image_generation"),
-    summary="[image]",
-)
-answer(
     "OpenAI computer use and local shell",
     ai([text("I click."), COMPUTER, SHELL]),
     steps=[THOUGHT, ("tool_call", "computer"), ("tool_call", "local_shell")],
-    summary="I click.",
-)
-answer(
-    "OpenAI computer use, v1",
-    ai(
-        [text("I click."), {"type": "non_standard", "value": COMPUTER}],
-        response_metadata=V1,
-    ),
-    steps=[THOUGHT, ("tool_call", "computer")],
     summary="I click.",
 )
 answer(
@@ -381,26 +327,9 @@ answer(
     ],
     steps=[*ran("web_search"), THOUGHT],
 )
-answer(
-    "OpenAI web search, streamed, v0",
-    [
-        AIMessageChunk([], additional_kwargs={"tool_outputs": [{**WEB, "index": 0}]}),
-        AIMessageChunk([{"type": "text", "text": "It is ", "index": 1}]),
-        AIMessageChunk([{"type": "text", "text": "42.", "index": 1}], chunk_position="last"),
-    ],
-    steps=[*ran("web_search"), THOUGHT],
-)
 for _form, _refused in {
     "Chat Completions": ai("", additional_kwargs={"refusal": "I can't help with that."}),
     "responses/v1": ai([{"type": "refusal", "refusal": "I can't help with that.", "id": "m"}]),
-    "v1": ai(
-        [
-            {
-                "type": "non_standard",
-                "value": {"type": "refusal", "refusal": "I can't help with that."},
-            }
-        ]
-    ),
 }.items():
     answer(
         f"OpenAI refusal, {_form}",
@@ -672,11 +601,6 @@ answer(
     steps=[*ran("google_search"), THOUGHT],
 )
 answer(
-    "Google Search grounding beside the content",
-    ai("It is 42.", additional_kwargs={"grounding_metadata": GROUNDING}),
-    steps=[*ran("google_search"), THOUGHT],
-)
-answer(
     "Google Search offered, not used",
     ai(
         "It is 42.",
@@ -725,20 +649,6 @@ for _reason in ("SAFETY", "MAX_TOKENS", "STOPMAX_TOKENS", "RECITATION"):
 
 # ------------------------------------------------------------------ others
 
-answer(
-    "Groq compound",
-    ai(
-        "It is 42.",
-        additional_kwargs={
-            "reasoning_content": "I should look it up.",
-            "executed_tools": [
-                {"index": 0, "type": "search", "arguments": '{"query": "a"}', "output": "Title: A"},
-                {"index": 1, "type": "python", "arguments": "6 * 7", "output": "42"},
-            ],
-        },
-    ),
-    steps=[THOUGHT, *ran("web_search"), *ran("code_interpreter"), THOUGHT],
-)
 answer(
     "Mistral thinking",
     ai([{"type": "thinking", "thinking": [{"type": "text", "text": "Hm."}]}, SAID]),

@@ -273,7 +273,7 @@ async def _(watching: KPCallbackHandler) -> None:
 
 @situation(
     "AgentExecutor, parse error handled",
-    ["thought", "recovered", "thought"],
+    ["thought", "call _Exception", "recovered", "saw _Exception", "thought"],
     framework="langchain",
 )
 def _(watching: KPCallbackHandler) -> None:
@@ -281,7 +281,11 @@ def _(watching: KPCallbackHandler) -> None:
     executor.invoke({"input": QUESTION}, using(watching))
 
 
-@situation("AgentExecutor, unknown tool", _UNKNOWN, framework="langchain")
+@situation(
+    "AgentExecutor, unknown tool",
+    ["thought", "call invalid_tool", "recovered invalid_tool", "thought"],
+    framework="langchain",
+)
 def _(watching: KPCallbackHandler) -> None:
     executor = _react("x\nAction: nope\nAction Input: a", _REACT_FINAL)
     executor.invoke({"input": QUESTION}, using(watching))
@@ -842,7 +846,7 @@ def _(watching: KPCallbackHandler) -> None:
     ["thought"],
     needs="langgraph.callbacks",
     runs=2,
-    abandoned=1,
+    paused=1,
 )
 def _(watching: KPCallbackHandler) -> None:
     def ask(state: MessagesState) -> Any:

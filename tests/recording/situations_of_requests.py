@@ -345,7 +345,7 @@ def _(watching: KPCallbackHandler) -> None:
     success=[True],
     objective="second",
     runs=2,
-    abandoned=1,
+    paused=1,
 )
 def _(watching: KPCallbackHandler) -> None:
     graph = _asking(say("I ask.", call("ask_human", q="1")), say("42"))
@@ -360,7 +360,7 @@ def _(watching: KPCallbackHandler) -> None:
     success=[True],
     objective="second",
     runs=2,
-    abandoned=1,
+    paused=1,
 )
 def _(watching: KPCallbackHandler) -> None:
     asked = say("I ask.", call("ask_human", q="1"))
@@ -414,6 +414,8 @@ def _(watching: KPCallbackHandler) -> None:
     SEARCHED,
     success=[True],
     needs="langgraph.callbacks",
+    runs=2,
+    empty=1,
 )
 def _(watching: KPCallbackHandler) -> None:
     answers = say("I search.", call("search", "c1", q="a")), say("42")

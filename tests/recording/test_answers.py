@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import math
 import operator
 from dataclasses import dataclass
 from typing import Annotated, Any, TypedDict
@@ -429,7 +428,6 @@ CUT_OFF: list[dict[str, Any]] = [
         "max_tokens", "refusal", "model_context_window_exceeded", "pause_turn",
     )),
     {"stopReason": "guardrail_intervened"}, {"done_reason": "length"}, {"status": "failed"},
-    {"incomplete_details": {"reason": "max_output_tokens"}},
     {"status": "incomplete", "incomplete_details": {"reason": "max_output_tokens"}},
     {"prompt_feedback": {"block_reason": "SAFETY"}},
 ]  # fmt: skip
@@ -510,15 +508,14 @@ SPLIT = [
     ("\n<think>\nHm.\n</think>\n\nIt is 42.\n", "Hm.", "It is 42."),
     ("<thinking>Hm.</thinking> It is 42.", "Hm.", "It is 42."),
     ("<think></think>It is 42.", "", "It is 42."),
-    ("<think>a</think>one<think>b</think>two", "a\nb", "onetwo"),
-    ("First.\n<think>Hm.</think>\nIt is 42.", "Hm.", "First.\n\nIt is 42."),
+    # Only what the text begins with.
+    ("<think>a</think>one<think>b</think>two", "a", "one<think>b</think>two"),
+    ("First.\n<think>Hm.</think>\nIt is 42.", "", "First.\n<think>Hm.</think>\nIt is 42."),
     ("<think>Is it 42? Or", "Is it 42? Or", ""),
-    ("<think>a</think>It is\n<think>42? Or", "a\n42? Or", "It is"),
     # Templates of some models put the opening tag into the prompt.
     ("Is it 42?\n</think>\n\nIt is 42.", "Is it 42?", "It is 42."),
     ("Is it 42? Yes.</think>\n\nIt is 42.", "Is it 42? Yes.", "It is 42."),
-    # The reasoning shows the tag, and so may the answer.
-    ("<think>Explain `</think>`.</think>It closes.", "Explain `</think>`.", "It closes."),
+    # The answer may show the tag.
     ("<think>Don`t know.</think>Say `x`.", "Don`t know.", "Say `x`."),
     ("<think>a</think>Write `<think>b</think>`.", "a", "Write `<think>b</think>`."),
     ("<think>a</think>\n```\n<think>b</think>\n```", "a", "```\n<think>b</think>\n```"),
@@ -584,7 +581,6 @@ def test_the_result_is_what_follows_however_long_the_reasoning(made: Any, inputs
     [
         {"reasoning_content": "because"},
         {"reasoning": "because"},
-        {"reasoning": {"summary": [{"type": "summary_text", "text": "because"}]}},
     ],
 )
 def test_reasoning_beside_the_content(beside: Any) -> None:
@@ -630,15 +626,15 @@ MEDIA: list[tuple[dict[str, Any], str]] = [
     ({"type": "image", "source_type": "url", "url": URL}, "[image]"),
     ({"type": "audio", "source_type": "base64", "data": DATA, "mime_type": "audio/wav"}, "[audio]"),
     ({"type": "file", "source_type": "base64", "data": DATA, "mime_type": PDF,
-      "metadata": {"name": "a.pdf"}}, "[file: application/pdf]"),
+      "metadata": {"name": "a.pdf"}}, "[file]"),
     ({"type": "image", "base64": DATA, "mime_type": "image/jpeg"}, "[image]"),
     ({"type": "image", "url": URL}, "[image]"),
     ({"type": "image", "file_id": "file-1"}, "[image]"),
     ({"type": "video", "base64": DATA, "mime_type": "video/mp4"}, "[video]"),
     ({"type": "audio", "url": URL, "mime_type": "audio/mpeg"}, "[audio]"),
-    ({"type": "file", "base64": DATA, "mime_type": PDF}, "[file: application/pdf]"),
+    ({"type": "file", "base64": DATA, "mime_type": PDF}, "[file]"),
     ({"type": "file", "url": URL}, "[file]"),
-    ({"type": "text-plain", "text": "long", "mime_type": "text/plain"}, "[file: text/plain]"),
+    ({"type": "text-plain", "text": "long", "mime_type": "text/plain"}, "[file]"),
     # OpenAI
     ({"type": "image_url", "image_url": {"url": f"data:image/png;base64,{DATA}"}}, "[image]"),
     ({"type": "image_url", "image_url": URL}, "[image]"),
@@ -646,23 +642,23 @@ MEDIA: list[tuple[dict[str, Any], str]] = [
     ({"type": "input_audio", "input_audio": {"data": DATA, "format": "wav"}}, "[audio]"),
     ({"type": "file",
       "file": {"filename": "a.pdf", "file_data": f"data:application/pdf;base64,{DATA}"}},
-     "[file: application/pdf]"),
+     "[file]"),
     ({"type": "file", "file": {"file_id": "file-1"}}, "[file]"),
-    ({"type": "input_file", "filename": "a.pdf", "file_data": DATA}, "[file: application/pdf]"),
+    ({"type": "input_file", "filename": "a.pdf", "file_data": DATA}, "[file]"),
     ({"type": "input_file", "file_url": URL}, "[file]"),
     # Anthropic
     ({"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": DATA}},
      "[image]"),
     ({"type": "image", "source": {"type": "url", "url": URL}}, "[image]"),
     ({"type": "document", "title": "Report", "citations": {"enabled": True},
-      "source": {"type": "base64", "media_type": PDF, "data": DATA}}, "[file: application/pdf]"),
+      "source": {"type": "base64", "media_type": PDF, "data": DATA}}, "[file]"),
     # Google
     ({"type": "media", "mime_type": "video/mp4", "data": DATA}, "[video]"),
     ({"type": "media", "mime_type": "audio/ogg", "file_uri": URL}, "[audio]"),
-    ({"type": "media", "mime_type": PDF, "data": DATA.encode()}, "[file: application/pdf]"),
+    ({"type": "media", "mime_type": PDF, "data": DATA.encode()}, "[file]"),
     # Bedrock, MCP
     ({"type": "document", "document": {"format": "pdf", "name": "a", "source": {"bytes": b"x"}}},
-     "[file: application/pdf]"),
+     "[file]"),
     ({"type": "image", "data": DATA, "mimeType": "image/png"}, "[image]"),
     # What names no MIME type gives none away.
     ({"type": "file", "base64": DATA, "mime_type": f"secret of {URL}"}, "[file]"),
@@ -701,7 +697,7 @@ def test_of_media_a_mark_is_kept_and_nothing_else(block: Any, mark: str) -> None
 @pytest.mark.parametrize(
     "entry",
     [
-        {"type": "file", "name": "a.txt", "path": "src/a.txt", "url": URL},
+        {"type": "file", "name": "a.txt", "path": "src/a.txt"},
         {"type": "image", "title": "A", "width": 3, "url": URL},
         {"type": "restaurant", "name": "Da Mario"},
         {"type": ["image"], "url": URL},
@@ -710,17 +706,16 @@ def test_of_media_a_mark_is_kept_and_nothing_else(block: Any, mark: str) -> None
 def test_data_that_have_a_type_are_no_media(entry: Any) -> None:
     events = Events()
     events.tool(output=[entry, entry])
-    events.tool(output=ToolMessage([entry], tool_call_id="c"))
+    if entry["type"] != "image":  # in a message, it may be one that is referred to
+        events.tool(output=ToolMessage([entry], tool_call_id="c"))
     for step in events.end().trace.steps[1::2]:
         assert (step.content or "").startswith("[{")
 
 
-def test_the_voice_of_a_model_is_marked_with_its_words() -> None:
+def test_the_words_of_a_models_voice_are_its_text() -> None:
     audio = {"id": "audio_1", "data": DATA, "expires_at": 1, "transcript": "It is 42."}
     trace = answered(AIMessage("", additional_kwargs={"audio": audio}))
-    assert trace.steps[0].content == trace.outcome.result_summary == "[audio]\nIt is 42."
-    spoken = answered(AIMessage("", additional_kwargs={"audio": b"RIFF"}))
-    assert spoken.outcome.result_summary == "[audio]"
+    assert trace.steps[0].content == trace.outcome.result_summary == "It is 42."
 
 
 # ------------------------------------------------------------------ values of any form
@@ -814,18 +809,3 @@ def test_the_confidence_of_a_structured_answer(output: Any, confidence: float | 
     scored = events.end(output)
     assert (scored.breakdown.confidence_source == "structured output") is (confidence is not None)
     assert confidence is None or scored.trace.outcome.confidence == confidence
-
-
-@pytest.mark.parametrize(
-    ("logprobs", "mean"),
-    [
-        ({"content": [{"logprob": 0.0}, {"logprob": math.log(0.5)}]}, 0.75),
-        ({"token_logprobs": [None, math.log(0.25)]}, 0.25), ([math.log(0.1)], 0.1),
-        ({"content": []}, None), ({"content": None}, None), ([float("nan"), "x", None], None),
-        ([float("-inf"), 3.0], 0.5), (None, None), ("text", None), ([-(10**5000)], 0.0),
-    ],
-)  # fmt: skip
-def test_the_probability_of_an_answers_tokens(logprobs: Any, mean: float | None) -> None:
-    scored = run(agent(AIMessage("yes", response_metadata={"logprobs": logprobs})))
-    assert (scored.breakdown.confidence_source == "token probabilities") is (mean is not None)
-    assert mean is None or scored.trace.outcome.confidence == pytest.approx(mean)

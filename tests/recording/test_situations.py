@@ -14,7 +14,7 @@ from typing import Annotated, Any
 from uuid import uuid4
 
 import pytest
-from hypothesis import assume, given
+from hypothesis import given
 from hypothesis import strategies as st
 from langchain.agents import create_agent
 from langchain_core.callbacks import CallbackManagerForRetrieverRun
@@ -83,7 +83,10 @@ def test_situation(one: Situation) -> None:
     result = play(one)
     assert steps_as_expected(result.scored, one.traces) == one.traces
     expected = {name: one.fates.get(name, 0) for name in FATES}
-    assert {name: result.stats[name] for name in FATES} == expected
+    fates = {name: result.stats[name] for name in FATES}
+    for name in ("runs", "paused"):  # what was resumed counts once
+        fates[name] -= result.stats["continued"]
+    assert fates == expected
     assert result.stats["scored"] == len(one.traces)
     for scored in result.scored:
         assert scored.trace.task.objective == one.objective
@@ -157,18 +160,7 @@ PAUSING = [
 ]
 
 
-LOSES_THE_CALL = pytest.mark.xfail(
-    strict=True, reason="a call that nobody answers is not taken over from the store"
-)
-
-
-@pytest.mark.parametrize(
-    "one",
-    [
-        pytest.param(one, id=one.name, marks=[LOSES_THE_CALL] * one.name.endswith("a word"))
-        for one in PAUSING
-    ],
-)
+@pytest.mark.parametrize("one", PAUSING, ids=lambda one: one.name)
 @OLD_RELEASES
 def test_it_is_one_run_if_another_handler_resumes_it_from_the_store(one: Situation) -> None:
     needs(one)
@@ -179,7 +171,7 @@ def test_it_is_one_run_if_another_handler_resumes_it_from_the_store(one: Situati
             asyncio.run(done)
         assert relay.current.flush(60)
         assert steps_as_expected(relay.scored, one.traces) == one.traces
-        assert all(stats["handed_over"] == 1 for stats in relay.closed)
+        assert all(stats["paused"] == 1 for stats in relay.closed)
         stats = relay.current.stats()
         assert (stats["scored"], stats["continued"]) == (1, 1)
         (run,) = store.runs()
@@ -227,11 +219,9 @@ def steps_of(drawn: list[tuple[str, str]], cut: int) -> Any:
 def test_a_run_that_is_cut_by_a_pause_has_the_steps_of_the_whole(
     drawn: list[tuple[str, str]], cut: int
 ) -> None:
-    assume(not 0 < cut < len(drawn) or drawn[cut - 1][0] != "asked")  # as the next test says
     assert steps_of(drawn, cut) == steps_of(drawn, -1)
 
 
-@pytest.mark.xfail(strict=True, reason="a structure beside the call of the pause is lost")
 def test_a_run_that_pauses_before_a_call_keeps_the_structure_beside_it() -> None:
     drawn = [("seen", "c2"), ("asked", "c1"), ("seen", "c1")]
     assert steps_of(drawn, 2) == steps_of(drawn, -1)
@@ -357,13 +347,6 @@ def to_parent(update: object = None, goto: Any = "bob") -> Command[Any]:
     return Command(graph=Command.PARENT, goto=goto, update=update)
 
 
-class State:
-    def __init__(self, messages: list[Any]) -> None:
-        self.messages = messages
-
-    messages: Annotated[list[Any], "the key by which LangGraph knows a state"]
-
-
 COMMANDS: dict[str, tuple[Answer, str | None]] = {
     "a history and the message": (
         lambda old, one: to_parent({"messages": [*old, done(one)]}), "handed to bob",
@@ -371,7 +354,6 @@ COMMANDS: dict[str, tuple[Answer, str | None]] = {
     "beside other keys": (
         lambda old, one: to_parent({"active": "bob", "messages": [done(one)]}), "handed to bob",
     ),
-    "an object": (lambda old, one: to_parent(State([*old, done(one)])), "handed to bob"),
     "a dictionary": (
         lambda old, one: to_parent(
             {"messages": [*old, {"role": "tool", "content": "handed to bob", "tool_call_id": one}]}
@@ -404,14 +386,11 @@ def test_a_command_fails_by_the_status_of_its_own_message() -> None:
     assert (steps[2], observed) == ("recovered to_bob", "handed to bob")
 
 
-@pytest.mark.parametrize("form", ["several commands", "pairs"])
-def test_other_forms_of_commands(form: str) -> None:
+def test_several_commands_of_one_tool() -> None:
     @tool
     def update(tool_call_id: Annotated[str, InjectedToolCallId]) -> Any:
         """Update."""
         messages = [ToolMessage("other", tool_call_id="other"), done(tool_call_id)]
-        if form == "pairs":
-            return Command(update=[("messages", messages)])
         return [Command(goto=[Send("x", messages[:1])]), Command(update={"messages": messages[1:]})]
 
     asked = {"name": "update", "args": {}, "id": "own", "type": "tool_call"}
@@ -552,22 +531,20 @@ def test_a_retriever_as_a_tool_scores_as_any_other_tool() -> None:
 @pytest.mark.parametrize(
     ("mark", "value"), [("lc_source", "tool_selection"), ("lc_internal_call", "x")]
 )
-def test_a_marked_call_gives_neither_objective_nor_probabilities_nor_end(
-    mark: str, value: str
-) -> None:
-    sure = {"logprobs": {"content": [{"logprob": 0.0}]}, "finish_reason": "length"}
-    unsure = {"logprobs": {"content": [{"logprob": -3.0}]}}
+def test_a_marked_call_gives_neither_objective_nor_end(mark: str, value: str) -> None:
+    cut_off = {"finish_reason": "length"}
 
     def work(_inputs: object) -> str:
         marked: Any = {"metadata": {mark: value}}
         ScriptedChatModel([say("a title")]).invoke("Make a title.", marked)
-        answer = ScriptedChatModel([AIMessage("42", response_metadata=sure)]).invoke(QUESTION).text
-        ScriptedChatModel([AIMessage("tags", response_metadata=unsure)]).invoke("Tag it.", marked)
+        answer = (
+            ScriptedChatModel([AIMessage("42", response_metadata=cut_off)]).invoke(QUESTION).text
+        )
+        ScriptedChatModel([say("tags")]).invoke("Tag it.", marked)
         return str(answer)
 
     trace = run(RunnableLambda(work), 1).trace
     assert trace.task.objective == QUESTION
-    assert trace.outcome.confidence == 1
     assert trace.metadata.success is False  # the answer was cut off, and no title mends that
     assert shape(trace) == ["thought"]
 

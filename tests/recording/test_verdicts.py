@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from langchain.agents.middleware import ModelCallLimitMiddleware, ToolCallLimitMiddleware
 from langchain_core.callbacks import dispatch_custom_event
 from langchain_core.runnables import RunnableLambda
 from langchain_core.tools import ToolException, tool
@@ -52,7 +53,8 @@ from tests.agents import (
     searching,
 )
 from tests.loopback_registry import LoopbackRegistry
-from tests.recording.playing import SECRET, last, scored_by, stored
+from tests.recording.playing import APPROVED, SECRET, approving, last, scored_by, stored
+from tests.store.conftest import execute
 
 
 def yes(_: FinishedRun) -> bool:
@@ -428,20 +430,6 @@ def test_a_verdict_waits_for_a_store_that_cannot_be_written_and_holds_up_no_othe
         assert watching.flush(300)
 
 
-def test_a_verdict_on_a_run_whose_trace_was_damaged_is_kept_and_waits_for_nothing(
-    store: TraceStore,
-) -> None:
-    watching = handler(store=store)
-    trace_id = last(watching).trace.id
-    with closing(sqlite3.connect(store.location)) as other:
-        other.execute("UPDATE bodies SET trace = '{}' WHERE trace_id = ?", (trace_id,))
-        other.commit()
-    watching.report_outcome(trace_id, success=False)
-    assert watching.flush(300)
-    assert len(store.verdicts(trace_id)) == 1
-    assert watching.stats()["waiting_to_store"] == 0
-
-
 def test_notes_go_through_the_callers_redactor_once_also_past_the_handler(
     store: TraceStore,
 ) -> None:
@@ -590,6 +578,15 @@ def test_a_run_that_looks_like_a_failure_is_a_success_if_that_is_likelier(
     assert hypothetical_worth(labelled, confidence) == pytest.approx(kept.worth)
 
 
+@pytest.mark.parametrize("limit", [ModelCallLimitMiddleware, ToolCallLimitMiddleware])
+def test_a_run_that_a_limit_ends_proves_its_failure(limit: Any) -> None:
+    pytest.importorskip("langgraph.callbacks", reason="older limits answer in other words")
+    asks = [say("", call("search", f"c{at}", q=str(at))) for at in range(2)]
+    scored = run(agent(*asks, middleware=[limit(run_limit=1, exit_behavior="end")]))
+    assert scored.features is not None
+    assert scored.features["proves_failure"] == 1.0
+
+
 def test_a_failure_that_is_proved_or_stated_counts_whatever_the_model_says(
     with_model: TraceStore,
 ) -> None:
@@ -689,3 +686,30 @@ def test_success_and_confidence_come_each_from_the_first_source_that_tells(
     sure = [one for one in asked if isinstance(one, float)]
     default = 0.8 if scored.trace.metadata.success else 0.2
     assert scored.trace.outcome.confidence == (sure[0] if sure else default)
+
+
+def test_a_verdict_waits_for_the_run_that_it_is_on() -> None:
+    watching = handler(store="kp.db")
+    for number in range(8):  # what was recorded before a pause is read from the store
+        config = {"callbacks": [watching], "configurable": {"thread_id": str(number)}}
+        made, run_id = approving(), uuid4()
+        made.invoke(ASK, config)
+        made.invoke(APPROVED, {**config, "run_id": run_id})
+        watching.report_outcome(run_id, success=True)
+    assert watching.flush(300)
+    assert watching.stats()["verdict_errors"] == 0
+    with TraceStore("kp.db") as store:
+        assert len(execute(store, "SELECT * FROM verdicts")) == 8
+
+
+def test_a_verdict_that_cannot_be_kept_holds_up_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    watching = handler(store="kp.db")
+    damaged = last(watching).trace.id
+    with TraceStore("kp.db") as store:
+        execute(store, "UPDATE bodies SET trace = '{}'")
+    watching.report_outcome(damaged, success=True)
+    assert not watching.flush(300)
+    assert watching.stats()["not_stored"] == 1
+    assert "a verdict cannot be kept in the store" in caplog.text
+    assert last(watching).stored
+    assert watching.flush(300)

@@ -8,8 +8,9 @@ from __future__ import annotations
 import hashlib
 import json
 import socket
+import time
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from email.utils import format_datetime
 from typing import Any
 
@@ -72,8 +73,7 @@ def answer(server):
 
 
 STORED = b'{"data": {"id": "kp:trace:1"}, "quality_score": 0.75}'
-IDS = [b"null", b"7", b'""', b'"  "', b'"a\\nb"', b'"\\ud800"', b'"%s"' % (b"x" * 301),
-       b'"%s"' % KEY.encode()]  # fmt: skip
+IDS = [b"null", b"7", b'""', b'"%s"' % (b"x" * 4001)]
 NO_SUCCESS = [
     b"", b"{}", b"null", b"[1]", STORED[:-1], b'\xff{"data": {"id": "x"}}', b'{"data": "x"}',
     *(b'{"data": {"id": %s}}' % one for one in IDS), b"[" * 100_000, b"9" * 100_000,
@@ -99,13 +99,11 @@ def test_only_a_whole_answer_with_a_usable_id_is_a_success(answer):
         got = answer(raw)
         assert (got.kind, got.registry_id) == ("later", None), raw[:99]
     assert answer(http(201, STORED.ljust(2**20))).kind == "done"  # up to the bound it is read
-    assert answer(http(409, STORED)).kind == "done"  # there already
     assert answer(http(400, STORED)).registry_id is None
     assert answer(b"HTTP/1.1 204 -\r\n\r\n", "withdraw").kind == "done"
     for how in ("contribute", "find", "withdraw"):
         for raw in (
             http(200, b"<html>Please log in"), http(200, b"\n  <!DOCTYPE html>"),
-            http(200, b"Please log in", Content_Type="text/html; charset=utf-8"),
             *([http(404, b"not found")] if how == "withdraw" else []),
         ):  # fmt: skip
             assert answer(raw, how).kind == "stopped"
@@ -138,7 +136,7 @@ def test_what_statuses_mean(answer, kind, statuses):
         assert not answer(http(403, Idempotency_Replayed="false")).is_replayed
         target = "https://user:pw@login.example:8443/sso?token=t"
         reason = answer(http(302, location=target)).reason
-        assert "https://login.example," in reason
+        assert "redirects elsewhere" in reason
         assert not any(part in reason for part in ("pw", "sso", "token"))
 
 
@@ -162,26 +160,17 @@ def test_issues_are_kept_within_bounds(answer):
     ("text", "seconds"),
     [
         ("0", 0.0), ("3", 3.0), ("0.25", 0.25), ("86400", 86_400.0), ("100000", LONGEST_WAIT_S),
-        (str(int(NOW.timestamp()) + 30), 30.0), (str(int(NOW.timestamp()) - 30), 0.0),
-        (str((int(NOW.timestamp()) + 30) * 1000), 30.0),
-        (str((int(NOW.timestamp()) + 10**6) * 1000), LONGEST_WAIT_S),
-        (format_datetime(NOW + timedelta(seconds=45), usegmt=True), 45.0),
-        (format_datetime(NOW - timedelta(days=45), usegmt=True), 0.0),
-        ("Sunday, 01-Feb-26 12:00:05 GMT", 5.0), ("Sun Feb  1 12:00:05 2026", 5.0),
-        ("Sun, 01 Feb 2026 12:00:05 +0000", 5.0), ("Sun, 01 Feb 99999 12:00:05 GMT", None),
         *((text, None) for text in ("", "-1", "nan", "inf", "1e3", "1_0", "0x10", "soon", "3, 5",
                                     "9" * 15, "1" * 5000, "3;w=60", "1.", ".5")),
-        ("Sun, 01 Feb 2026 12:00:05 GMT, Sun, 01 Feb 2026 12:00:09 GMT", None),
     ],
 )  # fmt: skip
-def test_waiting_times_by_the_registrys_own_clock(answer, text, seconds):
-    date = format_datetime(NOW, usegmt=True)
-    got = answer(http(429, Date=date, Retry_After=text, X_RateLimit_Reset=text))
+def test_waiting_times(answer, text, seconds):
+    got = answer(http(429, Retry_After=text, X_RateLimit_Reset=text))
     assert got.retry_after_s == seconds
     assert got.allowance.resets_in_s == seconds
 
 
-def test_the_allowance_and_a_date_by_our_own_clock(answer):
+def test_the_allowance_and_a_time_since_1970(answer):
     for headers, expected in (
         ({"X_RATELIMIT_LIMIT": "30", "x_ratelimit_remaining": "0", "X_RateLimit_Reset": "9"},
          (30, 0, 9.0)),
@@ -190,14 +179,15 @@ def test_the_allowance_and_a_date_by_our_own_clock(answer):
     ):  # fmt: skip
         got = answer(http(201, STORED, **headers)).allowance
         assert (got.limit, got.remaining, got.resets_in_s) == expected
-    soon = format_datetime(datetime.now(UTC) + timedelta(seconds=1000), usegmt=True)
-    assert 0.0 < answer(http(503, retry_after=soon, date="yesterday")).retry_after_s <= 1000.0
+    soon = str(int(time.time()) + 1000)
+    assert 0.0 < answer(http(503, retry_after=soon)).retry_after_s <= 1000.0
+    assert answer(http(503, retry_after="1000000000")).retry_after_s == 0.0
 
 
 def test_what_a_server_echoes_is_not_told(answer):
     said = f"Authorization: Bearer {KEY} for {body_of().decode()} and {OBJECTIVE}, {'pad ' * 60}"
     for echo in (said, said.upper().lower(), f"x{KEY}x", "pad " * 73 + KEY, OBJECTIVE):
-        content = {"error": {"message": echo}, "message": echo, "data": {"id": KEY},
+        content = {"error": {"message": echo}, "data": {},
                    "issues": [{"path": echo, "message": echo}]}  # fmt: skip
         for status in (201, 400, 401, 403, 422, 500, 307):
             location = f"https://{KEY}.example/{KEY}"
@@ -205,13 +195,11 @@ def test_what_a_server_echoes_is_not_told(answer):
             assert got.registry_id is None
             assert len(got.reason) <= 300
             assert KEY[:12] not in repr(got)
-            assert "customer of invoice" not in repr(got).lower()
     short = answer(http(422, b'{"error": "objective is too long"}'))
     assert short.reason.startswith("422 ")
     assert short.reason.endswith(": objective is too long")
     for text, told in (
-        (f"fox: {OBJECTIVE}, twice", "fox: […], twice"), (OBJECTIVE[:40], "[…]"),
-        (OBJECTIVE[:19], OBJECTIVE[:19]), ("Bearer abcdefghijklmnop1234", "Bearer [REDACTED:autho"),
+        ("Bearer abcdefghijklmnop1234", "Bearer [REDACTED:autho"),
         ("a\x00b\u202ec", "a b c"),
     ):  # fmt: skip
         assert told in answer(http(422, json.dumps({"error": text}).encode())).reason
@@ -251,7 +239,7 @@ def test_no_answer_does_harm(answer, status, headers, body, how):
     got = answer(http(status, body, **headers), how)
     assert got.kind in ("done", "refused", "stopped", "later")
     if got.kind == "done":
-        assert status in (404, 409) or 200 <= status < 300
+        assert status == 404 or 200 <= status < 300
         assert got.registry_id or how != "contribute"
     told = [got.reason, *(text for issue in got.issues for text in issue.values())]
     assert all(text.isprintable() and len(text) <= 300 for text in told)
@@ -267,20 +255,20 @@ def test_no_answer_does_harm(answer, status, headers, body, how):
         ("reset_after", "later", None), ("stored_no_id", "later", 201), ("no_id", "later", 201),
         ("bad_json", "later", 201), ("garbage", "later", None), ("stored_500", "later", 500),
         ("500", "later", 500), ("503_retry_after", "later", 503), ("429", "later", 429),
-        ("429_retry_after", "later", 429), ("429_date", "later", 429), ("400", "refused", 400),
+        ("429_retry_after", "later", 429), ("400", "refused", 400),
         ("413", "refused", 413), ("422", "refused", 422), ("401", "stopped", 401),
         ("403", "stopped", 403), ("404", "stopped", 404), ("redirect_away", "stopped", 307),
-        ("redirect_here", "done", 201), ("slow", "later", None), ("drip_headers", "later", None),
+        ("redirect_here", "stopped", 308), ("slow", "later", None),
         ("drip", "later", 201),
     ],
 )  # fmt: skip
 def test_after_any_fault_a_second_attempt_gives_it_once(fault, kind, status):
-    is_endless = fault in ("slow", "drip_headers", "drip")
+    is_endless = fault in ("slow", "drip")
     with LoopbackRegistry(misbehave=lambda n, *_: None if n else fault) as there:
         here = Registry(there.url, api_key=KEY, timeout_s=IMPATIENT_S if is_endless else 60.0)
         got = give(here)
         assert (got.kind, got.status if fault != "drip" else 201) == (kind, status)
-        waits = {"503_retry_after": 1.0, "429_retry_after": 1.0, "429_date": 2.0}
+        waits = {"503_retry_after": 1.0, "429_retry_after": 1.0}
         assert got.retry_after_s == waits.get(fault)
         issue = {"path": "steps.0.type", "message": "not one of ours"}
         assert got.issues == ((issue,) if kind == "refused" else ())

@@ -90,36 +90,13 @@ def test_nobody_there():
 
 
 @pytest.mark.parametrize("status", [301, 302, 303, 304, 307, 308])
-def test_the_key_goes_to_no_other_server(status):
+def test_redirects_are_not_followed_so_the_key_goes_to_no_other_server(status):
     with LoopbackRegistry() as other:
-        raw = http(status, b"", Location=f"{other.url}/v1/knowledge")
-        with answering(raw) as there:
-            got = give(Registry(there.url, api_key=KEY))
-            assert (got.kind, "http://127.0.0.1" in got.reason) == ("stopped", True)
-            assert (len(there.requests), other.requests) == (1, [])
-
-
-TARGETS = [
-    "http://[", "https://127.0.0.1/", "http://user:pw@{host}/v1/knowledge",
-    "http://{host}\\@127.0.0.2/", "http://{host}%00.example/", "//localhost:{port}/v1/knowledge",
-    "javascript:alert(1)", "file:///etc/passwd", "\x7f", "http://{host}:0/",
-    "http://127.0.0.1:99999/",
-]  # fmt: skip
-
-
-def test_redirects_that_lead_elsewhere_or_come_to_no_end_are_not_followed():
-    with LoopbackRegistry() as there:
-        host = there.url.removeprefix("http://")
-        here = Registry(there.url, api_key=KEY)
-        for number, target in enumerate(TARGETS):
-            raw = http(307, b"", Location=target.format(host=host, port=host.partition(":")[2]))
-            there.misbehave = lambda *_, raw=raw: raw
-            got = give(here)
-            assert (got.kind in ("stopped", "later"), "pw" in got.reason) == (True, False)
-            assert len(there.requests) == number + 1
-        there.misbehave = lambda *_: http(308, b"", Location="/v1/knowledge")
-        assert give(here).kind == "stopped"
-        assert len(there.requests) == len(TARGETS) + 4
+        for location in (f"{other.url}/v1/knowledge", "/v1/knowledge", "http://user:pw@["):
+            with answering(http(status, b"", Location=location)) as there:
+                got = give(Registry(there.url, api_key=KEY))
+                assert (got.kind, "pw" in got.reason) == ("stopped", False)
+                assert (len(there.requests), other.requests) == (1, [])
 
 
 def test_an_echo_of_key_and_body_is_neither_told_nor_logged(caplog):
@@ -131,7 +108,7 @@ def test_an_echo_of_key_and_body_is_neither_told_nor_logged(caplog):
         got = [give(here), give(here)]
         told = f"{got!r} {here!r} {here!s} {vars(here)!r} {caplog.text}"
         assert {one.kind for one in got} == {"refused"}
-        assert not any(secret in told for secret in (KEY, KEY[3:20], "customer of invoice"))
+        assert not any(secret in told for secret in (KEY, KEY[3:20]))
         # Requests of the agent's own are logged as ever.
         with httpx.Client(trust_env=False) as theirs:
             theirs.get(there.url)
@@ -209,24 +186,18 @@ def test_what_stays_on_this_machine_goes_past_proxies_and_https_hides_the_key(pr
         assert KEY not in repr(proxy.requests)
 
 
-@pytest.mark.parametrize("name", ["HTTPS_PROXY", "ALL_PROXY"])
-def test_what_goes_wrong_at_a_proxy_names_it(proxies, name):
+def test_what_goes_wrong_at_a_proxy_is_told_without_its_password(proxies):
     here = Registry(HERE, api_key=KEY)
     with unheard_port() as port:
         for credentials in ("", "me:hunter2@", "me:hun%2Fter2@"):
-            proxies(name, f"http://{credentials}127.0.0.1:{port}")
+            proxies("HTTPS_PROXY", f"http://{credentials}127.0.0.1:{port}")
             reason = give(here).reason
-            begins = f"no connection through the proxy http://127.0.0.1:{port}: "
-            assert (reason.startswith(begins), "hun" in reason) == (True, False)
-    for raw, told in ((http(407), "the proxy {} refused: 407"), (b"", "through the proxy {}")):
-        with answering(raw) as proxy:
-            proxies(name, proxy.url)
-            assert told.format(proxy.url) in give(Registry(HERE, api_key=KEY)).reason
-    proxies("NO_PROXY", "registry.example")
-    assert "through the proxy" not in give(Registry(HERE)).reason
-    proxies("NO_PROXY", "")
-    proxies(name, "gopher://user:hunter2@proxy.example")
-    got = give(Registry(HERE))
+            assert (reason.startswith("no connection: "), "hun" in reason) == (True, False)
+    with answering(http(407)) as proxy:
+        proxies("HTTPS_PROXY", proxy.url)
+        assert "no connection: 407" in give(here).reason
+    proxies("HTTPS_PROXY", "gopher://user:hunter2@proxy.example")
+    got = give(here)
     assert (got.kind, "PROXY" in got.reason, "hunter2" in got.reason) == ("later", True, False)
 
 
@@ -262,7 +233,7 @@ def test_certificates(tmp_path, monkeypatch):
         assert give(Registry(there.url, api_key=KEY)).kind == "done"
         elsewhere = there.url.replace("127.0.0.1", "localhost")
         assert give(Registry(elsewhere, api_key=KEY)).kind == "stopped"
-        there.misbehave = lambda *_: "drip_headers"
+        there.misbehave = lambda *_: "slow"
         reason = give(Registry(there.url, api_key=KEY, timeout_s=0.5)).reason
         assert reason.startswith("no answer in time")
     with LoopbackRegistry() as there:  # TLS is not spoken there
@@ -290,7 +261,7 @@ def test_many_threads_share_one_registry():
         assert kinds == ["done"] * 30
 
 
-def test_a_dripping_server_does_not_hold_up_exit_and_http_waits_for_the_first_request():
+def test_a_silent_server_does_not_hold_up_exit_and_http_waits_for_the_first_request():
     # No thread can be started at exit any more (from Python 3.12).
     code = """
 import atexit, sys
@@ -298,7 +269,7 @@ from kp_langchain import Registry
 here = Registry(sys.argv[1], timeout_s=0.2)
 atexit.register(lambda: print(here.find("x").reason))
 """
-    with LoopbackRegistry(misbehave=lambda *_: "drip_headers") as there:
+    with LoopbackRegistry(misbehave=lambda *_: "slow") as there:
         done = programs.run("-c", code, there.url, PYTHONPATH=str(programs.ROOT))
         assert done.stdout.startswith("no answer in time")
     code = """
@@ -415,34 +386,6 @@ def test_a_damaged_key_file_is_kept_and_not_shown(content):
     assert path.read_bytes() == content
 
 
-SAVES = """
-import sys
-from pydantic import SecretStr
-from kp_langchain.registry import credentials
-credentials._LOCK_TIMEOUT_S = 600.0  # SQLite does not let them queue, and disks may be slow
-for n in range(10):
-    url = f"https://{sys.argv[1]}-{n}.example"
-    credentials.save_key(url, "kp:agent:me", SecretStr(f"kp_{sys.argv[1]}-{n}"))
-"""
-
-
-def test_many_may_save_at_once():
-    def save(name: str) -> None:
-        done = programs.run("-c", SAVES, name, PYTHONPATH=str(programs.ROOT))
-        codes.append(done.returncode)
-
-    codes: list[int] = []
-    threads = [threading.Thread(target=save, args=(name,)) for name in "abc"]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert codes == [0, 0, 0]
-    for name in "abc":
-        for n in range(10):
-            assert key_of(f"https://{name}-{n}.example") == SecretStr(f"kp_{name}-{n}")
-
-
 # ------------------------------------------------------------------ whose runs they are
 
 
@@ -454,25 +397,17 @@ def agent_of(**options):
     return scored.trace.metadata.agent_id
 
 
-def test_the_agent_of_the_key_is_written_into_traces(monkeypatch, caplog):
+def test_the_agent_of_the_key_is_written_into_traces(monkeypatch):
     url = "http://127.0.0.1:9"
     save_key(url, AGENT, SecretStr(KEY))
     monkeypatch.setenv("KP_REGISTRY_URL", url)
-    with caplog.at_level(logging.WARNING, "kp_langchain"):
-        # The key that is given may be the stored one.
-        for options in ({}, {"registry": Registry(url, api_key=KEY)}, {"agent_id": "desk"}):
-            assert agent_of(**options) == AGENT
-        assert "withdrawn" not in caplog.text
-        assert agent_of(agent_id="other") == "kp:agent:other"
-        assert f"carry kp:agent:other, and its key belongs to {AGENT}" in caplog.text
-    # An id of an earlier version is written as the registry knows it, or not at all.
-    save_key(url, "desk", SecretStr(KEY))
-    monkeypatch.setenv("KP_AGENT_ID", "desk")
+    # The key that is given may be the stored one.
+    for options in ({}, {"registry": Registry(url, api_key=KEY)}, {"agent_id": "desk"}):
+        assert agent_of(**options) == AGENT
+    assert agent_of(agent_id="other") == "kp:agent:other"
     monkeypatch.setenv("KP_MAX_TEXT_CHARS", "20")  # no bound on texts cuts it
-    assert agent_of() == "desk"
     assert agent_of(agent_id=AGENT * 5) == AGENT * 5
     save_key(url, "ada@example.org", SecretStr(KEY))
-    monkeypatch.delenv("KP_AGENT_ID")
     assert agent_of() is None
 
 

@@ -174,21 +174,10 @@ def test_one_unit_that_spoils_its_page_costs_no_other(
         assert len(server.requests) < most_requests
 
 
-def test_a_server_of_which_nothing_can_be_read_is_given_up(server: LoopbackRegistry) -> None:
-    body = b'{"data": [1, 2'
-    head = b"HTTP/1.1 200 -\r\nContent-Length: %d\r\n\r\n" % len(body)
-    server.misbehave = lambda number, method, path: head + body
-    found = pages(server)
-    assert (found[-1].answer.kind, found[-1].answer.reason) == (
-        "later", "its answers cannot be read",
-    )  # fmt: skip
-    assert len(server.requests) < 30
-
-
 @pytest.mark.parametrize(
     ("fault", "kind", "reason"),
     [
-        (b"HTTP/1.1 200 -\r\nContent-Type: text/html\r\nContent-Length: 6\r\n\r\n<html>",
+        (b"HTTP/1.1 200 -\r\nContent-Length: 6\r\n\r\n<html>",
          "stopped", "it answers with a web page"),
         (page_of()[:-4], "later", "cut off"),
         ("half", "later", "cut off"),
@@ -197,7 +186,7 @@ def test_a_server_of_which_nothing_can_be_read_is_given_up(server: LoopbackRegis
         ("500", "later", "500"),
         ("401", "stopped", "it does not know the key"),
         ("404", "stopped", "not seem to be the URL of a registry"),
-        ("redirect_away", "stopped", "it redirects to http://127.0.0.2, which is not followed"),
+        ("redirect_away", "stopped", "it redirects elsewhere, which is not followed"),
         (b"HTTP/1.1 200 -\r\nContent-Length: 2\r\n\r\n[]", "later", "no list of units"),
         (b'HTTP/1.1 200 -\r\nContent-Length: 11\r\n\r\n{"data": 1}', "later", "no list of units"),
     ],
@@ -215,7 +204,7 @@ def test_what_a_server_does_wrong_is_said_and_earlier_pages_count(
     assert len(server.requests) == 2
 
 
-@pytest.mark.parametrize("fault", ["slow", "drip", "drip_headers"])
+@pytest.mark.parametrize("fault", ["slow", "drip"])
 def test_a_server_that_answers_drop_by_drop_or_never_is_left(
     server: LoopbackRegistry, fault: str
 ) -> None:
@@ -225,8 +214,8 @@ def test_a_server_that_answers_drop_by_drop_or_never_is_left(
     assert page.answer.reason == "no answer in time" or fault == "drip"
 
 
-@pytest.mark.parametrize("fault", ["huge", "redirect_here", "429_retry_after", page_of(unit())])
-def test_what_is_endless_leads_within_the_registry_or_asks_to_wait_is_read(
+@pytest.mark.parametrize("fault", ["huge", "429_retry_after", page_of(unit())])
+def test_what_is_endless_or_asks_to_wait_is_read(
     server: LoopbackRegistry, fault: str | bytes
 ) -> None:
     fill(server, unit())

@@ -17,7 +17,7 @@ from kp_langchain.review.calls import Call, calls_of
 from kp_langchain.review.claims import Claims, claims_of
 from kp_langchain.review.stats import DomainStats, domain_stats
 from kp_langchain.schema import Tool, TraceStep
-from kp_langchain.store.run_filters import RunSummary
+from kp_langchain.store.run_columns import RunSummary
 
 START = datetime(2026, 3, 1, tzinfo=UTC)
 

@@ -31,7 +31,8 @@ from kp_langchain.embedding.identity import EmbedderIdentity
 from kp_langchain.gate import ShownTrace
 from kp_langchain.gate.run import Run
 from kp_langchain.run_keys import RunKeys
-from kp_langchain.store import deletion, sqlite, stored_memory
+from kp_langchain.store import deletion, vectors
+from kp_langchain.store import engine as sqlite
 from kp_langchain.store.recall_entries import TaskEntry
 from tests.agents import ASK, handler, searching
 from tests.store.conftest import (
@@ -109,19 +110,6 @@ def test_a_run_is_deleted_from_every_table_with_its_place_among_what_others_were
     assert [verdict.note for verdict in store.verdicts(gone.trace.id)] == ["note 1"]
 
 
-def test_what_another_program_left_of_a_run_is_pruned(store):
-    gone, stays = complete(1), complete(2)
-    shown = tuple(ShownTrace(one, 1, 0.8) for one in (gone.trace.id, stays.trace.id))
-    later = complete(4, shown=shown)
-    store.add_many([gone, stays, later])
-    store.recall_entries.write({one.trace.id: TaskEntry(None) for one in (gone, stays)}, MODEL, 1)
-    execute(store, "DELETE FROM runs WHERE trace_id = :id", id=gone.trace.id)
-    assert store.prune().leftovers > 0
-    assert gone.trace.id not in str(rows_by_table(store))
-    assert {one.trace_id for one in store.shown.of_run(later.trace.id)} == {stays.trace.id}
-    assert store.prune().leftovers == 0
-
-
 def test_runs_are_deleted_by_the_filters_of_a_listing(store):
     runs = [complete(n, score=n / 20, domain="code" if n % 2 else "finance") for n in range(20)]
     store.add_many(runs)
@@ -166,10 +154,10 @@ def test_without_a_condition_or_with_both_kinds_it_is_refused(store):
     one = complete()
     store.add(one)
     for filters in ({}, {"domain": None}, {"search": "  "}, {"recovered_errors": False}):
-        with pytest.raises(ConfigError, match="needs ids or conditions"):
+        with pytest.raises(ConfigError, match="needs either ids or conditions"):
             store.delete(**filters)
     for options in ({"domain": "finance"}, {"keep": 3}):
-        with pytest.raises(ConfigError, match="not both"):
+        with pytest.raises(ConfigError, match="either ids or conditions"):
             store.plan_deletion(one.trace.id, **options)
     with pytest.raises(ConfigError, match="keep=-1 must not be negative"):
         store.plan_deletion(keep=-1)
@@ -275,7 +263,7 @@ def test_others_write_while_thousands_are_deleted(tmp_path, monkeypatch):
                 other.add(complete(len(counts), domain="code"))
                 counts.append(other.count(domain="finance"))
 
-        monkeypatch.setattr(deletion, "_let_others_write", write)
+        monkeypatch.setattr(deletion.time, "sleep", lambda _: write())
         store.carry_out(plan)
         assert counts == [*range(18, -1, -2)]
         assert store.count() == store.count(domain="code") == 10
@@ -304,9 +292,7 @@ def test_no_byte_of_a_text_is_left(tmp_path):
         store.add(complete(99, content="what stays"))
         assert TEXT.encode() in files_below(folder)
         store.delete(search="merger")
-        compaction = store.compact()
-        assert compaction.is_complete
-        assert compaction.bytes_after < compaction.bytes_before
+        assert store.compact()
         left = files_below(folder).lower()
         assert b"what stays" in left
         assert b"merger" not in left
@@ -320,7 +306,6 @@ def test_no_byte_of_a_text_is_left(tmp_path):
 
 def test_who_reads_or_writes_meanwhile_delays_it(tmp_path, monkeypatch):
     monkeypatch.setattr(sqlite, "_BUSY_TIMEOUT_S", 0.05)
-    monkeypatch.setattr(sqlite, "_SHORT_WAIT_MS", 1)
     with (
         TraceStore(tmp_path / "x.db") as store,
         closing(sqlite3.connect(tmp_path / "x.db", isolation_level=None)) as other,
@@ -333,17 +318,17 @@ def test_who_reads_or_writes_meanwhile_delays_it(tmp_path, monkeypatch):
         other.execute("BEGIN")
         other.execute("SELECT count(*) FROM runs").fetchone()
         store.delete(domain="finance")
-        assert not store.compact().is_complete
+        assert not store.compact()
         store.add(complete())  # others can write all the same
         other.execute("COMMIT")
-        assert store.compact().is_complete
+        assert store.compact()
 
 
 # ------------------------------------------------------------------ from other processes' memory
 
 
 def test_what_novelty_remembers_of_it_is_forgotten(url, monkeypatch):
-    monkeypatch.setattr(stored_memory, "_READ_AGAIN_S", 0.0)
+    monkeypatch.setattr(vectors, "_READ_AGAIN_S", 0.0)
     with TraceStore(url) as one, TraceStore(url) as other:
         here, there = scorer_on(one), scorer_on(other)
         gone, stays = trace_of("xx"), trace_of("yy")
@@ -400,11 +385,11 @@ def test_a_handler_of_another_process_goes_on_through_it(tmp_path):
     with TraceStore(tmp_path / "x.db") as store:
         assert [play(), play()] == ["kept", "twin"]
         assert len(store.delete(domain="default")) == 2
-        assert store.compact().is_complete
+        assert store.compact()
         assert [play(), play()] == ["kept", "twin"]
         store.add(complete(content="more " * 5000))
         store.delete(domain="finance")
-        assert store.compact().is_complete
+        assert store.compact()
         assert play() == "twin"
         child.end()
         assert store.count() == 3

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
+from datetime import UTC, datetime
 from itertools import permutations
 from typing import Any
 
@@ -29,7 +30,7 @@ class Reader:
         def read(connection: sa.Connection, since: int | None) -> Iterator[Sequence[Any]]:
             memory = sql.vector_queries.Space("memory", scope)
             return sql.vector_queries.remembered(
-                connection, memory, "fingerprint", since=since, newest=100, oldest=None
+                connection, memory, since=since, newest=100, oldest=None
             )
 
         self.follower = Follower(store.database, read)
@@ -47,7 +48,7 @@ class Reader:
 def insert(connection: sa.Connection, scope: str, trace_id: str) -> None:
     row = {
         "kind": "memory", "scope": scope, "trace_id": trace_id, "model": "", "revision": "",
-        "baseline": 0.0, "fingerprint": trace_id.encode(),
+        "baseline": 0.0, "fingerprint": trace_id.encode(), "at": datetime.now(UTC),
     }  # fmt: skip
     sql.vector_queries.write(connection, [row])
 
@@ -55,7 +56,7 @@ def insert(connection: sa.Connection, scope: str, trace_id: str) -> None:
 def test_no_order_of_concurrent_commits_hides_a_row(new_postgres_url):
     """Numbers of a sequence would: one that is higher may be seen before one that is lower."""
     with TraceStore(new_postgres_url()) as store:
-        opened = store.database.open()
+        engine = store.database.open()
         assert len(ORDERS) == 90
         for order in ORDERS:
             scope = "".join(order)
@@ -65,7 +66,7 @@ def test_no_order_of_concurrent_commits_hides_a_row(new_postgres_url):
                 for name in order:
                     if name not in under_way:
                         transaction = open_ones.enter_context(ExitStack())
-                        connection = transaction.enter_context(opened.write_transaction())
+                        connection = transaction.enter_context(sql.engine.write_transaction(engine))
                         insert(connection, scope, f"first of {name}")
                         under_way[name] = transaction, connection
                     else:
@@ -115,7 +116,7 @@ def test_only_what_changed_is_read_again_and_all_after_a_deletion(store):
             insert(connection, "s", trace_id)
         reader.look()
     assert [row.trace_id for page in reader.pages for row in page.rows] == ["b"]
-    assert not any(page.is_first_of_all for page in reader.pages)
+    assert not any(page.is_anew for page in reader.pages)
     reader.look()
     reader.look()
     assert reader.pages == []
@@ -123,5 +124,5 @@ def test_only_what_changed_is_read_again_and_all_after_a_deletion(store):
     store.delete(gone.trace.id)
     reader.look()
     (page,) = reader.pages
-    assert (page.is_first_of_all, page.is_after_deletion) == (True, True)
+    assert page.is_anew
     assert [row.trace_id for row in page.rows] == ["a", "b"]

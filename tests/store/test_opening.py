@@ -108,9 +108,9 @@ def test_a_database_of_another_version_is_left_alone(store, url):
     store.add(_scored())
     ((version,),) = execute(store, "SELECT version FROM kp_schema")
     store.close()
-    for other, remedy in (("9042", "upgrade it: pip install"), ("3", "give another database")):
+    for other in ("9042", "3"):
         execute(url, VERSION, version=other)
-        message = rf"schema version {other}, .* reads only version {version}; {remedy}"
+        message = rf"schema version {other}, .* reads only version {version}; give another database"
         with TraceStore(url) as opened, pytest.raises(StoreError, match=message):
             opened.count()
     execute(url, VERSION, version=version)
@@ -118,7 +118,7 @@ def test_a_database_of_another_version_is_left_alone(store, url):
     store.close()
     execute(url, "DROP TABLE kp_schema")
     execute(url, "CREATE TABLE kp_alembic_version (version_num TEXT)")  # as up to version 10
-    with TraceStore(url) as opened, pytest.raises(StoreError, match="schema version 10"):
+    with TraceStore(url) as opened, pytest.raises(StoreError, match="another program or version"):
         opened.count()
 
 
@@ -127,7 +127,7 @@ def test_a_strangers_tables_are_not_touched(url, tmp_path):
     execute(url, "CREATE TABLE alembic_version (version_num TEXT)")
     for name in ("runs", "outbox"):
         execute(url, f"CREATE TABLE {name} (mine INTEGER)")
-        with TraceStore(url) as store, pytest.raises(StoreError, match="a database of its own"):
+        with TraceStore(url) as store, pytest.raises(StoreError, match="of another program or"):
             store.count()
         execute(url, f"DROP TABLE {name}")
     with TraceStore(url) as store:

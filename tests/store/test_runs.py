@@ -21,12 +21,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kp_langchain import ConfigError, StoreError, UnknownRunError
-from kp_langchain.review import domain_stats
 from kp_langchain.run_keys import RunKeys
 from kp_langchain.schema import Tool, TraceStep
 from kp_langchain.scoring import RuleFired
 from kp_langchain.store import default_store, rows
-from tests.store.conftest import REGISTRY, START, _scored, execute
+from tests.store.conftest import REGISTRY, START, _scored
 
 LONG_TASK = f"first {'x ' * 600} last"
 
@@ -48,7 +47,9 @@ def test_a_run_comes_back_with_every_column(store):
     one = _scored(3, score=0.75, keys=RunKeys("s", "t", "hash:u", "n", ("b", "a")))
     store.add(one)
     run = store.get(one.trace.id)
-    assert asdict(run) == {
+    stored = asdict(run)
+    del stored["breakdown"], stored["read_trace"]
+    assert stored == {
         "trace_id": one.trace.id, "run_id": str(one.run_id),
         "created_at": datetime(2026, 2, 1, 12, 3, tzinfo=UTC), "domain": "finance",
         "framework": "langgraph", "agent_id": "kp:agent:desk", "objective": "task 3",
@@ -92,15 +93,10 @@ def test_a_batch_is_written_whole_or_not_at_all(store):
     store.add_many([])
     store.add_many(_scored(number) for number in range(3))
     bad = _scored()
-    bad.trace.outcome.__dict__["confidence"] = None
+    bad.trace.metadata.__dict__["privacy_level"] = None
     with pytest.raises(StoreError, match="cannot write"):
         store.add_many([_scored(visibility="org"), bad, _scored()], registry=REGISTRY)
     assert (store.count(), sum(store.outbox.counts().values())) == (3, 0)
-
-
-class Unreadable(dict):
-    def items(self):
-        raise RuntimeError("not today")
 
 
 def nested(depth):
@@ -110,23 +106,13 @@ def nested(depth):
     return value
 
 
-def endless():
-    value = {"a": 1}
-    value["self"] = [value]
-    return value
-
-
 ODD = [
-    ({"number": 10**5000}, {"number": "[left out: a number of 16610 bits]"}),
     ({"number": -(10**4000)}, {"number": -(10**4000)}),
-    ({10**5000: 1}, {"<int>": 1}),
-    ({"nested": Unreadable(a=1)}, {"nested": {"a": 1}}),
-    (endless(), "[left out: it holds itself]"),
+    ({10: 1}, {"10": 1}),
     ({"deep": nested(150)}, {"deep": nested(150)}),
-    *(({"deep": nested(depth)}, "nested deeper than 200") for depth in (300, 900, 100_000)),
     (
-        {"k\udfff": ["\0", float("nan"), math.inf, {"deep": b"\xff\0"}], "o": object()},
-        {"k\ufffd": ["\ufffd", None, None, {"deep": "\ufffd\ufffd"}], "o": "<object>"},
+        {"k\udfff": ["\0", float("nan"), math.inf, {"deep": {1.5}}], "o": object()},
+        {"k\ufffd": ["\ufffd", None, None, {"deep": [1.5]}], "o": "<object>"},
     ),
 ]
 
@@ -141,18 +127,19 @@ def test_what_no_database_takes_is_left_out_and_every_run_is_stored(store):
     for one, (_, kept) in zip(runs, ODD, strict=True):
         steps = store.get(one.trace.id).trace.steps
         assert steps[0].content == "a\ufffdb\ufffdc \U0001f600"
-        if isinstance(kept, str):
-            assert kept in json.dumps(steps[1].input)
-        else:
-            assert steps[1].input == kept
+        assert steps[1].input == kept
     one = _scored(keep_days=1e15, score=0.1, domain="fin\0ance")
-    trace = one.trace.model_copy(update={"vendor": {"n": 10**5000, "null": None, "all": [1, 2.5]}})
+    trace = one.trace.model_copy(update={"vendor": {"n": math.nan, "null": None, "all": [1, 2.5]}})
     store.add(replace(one, trace=trace, task="a\0b", threshold=math.nan))
     run = store.get(one.trace.id)
-    assert (run.threshold, run.kept, run.kept_until) == (0.0, True, None)
-    vendor = {"n": "[left out: a number of 16610 bits]", "null": None, "all": [1, 2.5]}
+    assert (run.threshold, run.kept, run.kept_until.year > 4000) == (0.0, True, True)
+    vendor = {"n": None, "null": None, "all": [1, 2.5]}
     assert run.trace.model_extra == {"vendor": vendor}
     assert (run.domain, store.count(domain="fin\0ance")) == ("fin\ufffdance", 1)
+    endless = _scored(tool_input={})
+    endless.trace.steps[1].input["self"] = endless.trace.steps[1].input
+    with pytest.raises(StoreError, match="cannot be written as JSON"):
+        store.add(endless)
 
 
 JSON = st.recursive(
@@ -203,18 +190,12 @@ def test_times_keep_their_instant_and_long_names_are_found(store):
     assert (store.count(domain=name), store.get(name)) == (1, run)
 
 
-def test_a_body_without_bounds_is_cut(store, caplog, monkeypatch):
+def test_a_body_without_bounds_is_refused(store, monkeypatch):
     monkeypatch.setattr(rows, "_LONGEST_BODY_CHARS", 20_000)
-    store.add(one := _scored(content="long " * 4000, tool_input={"a": "yes", "b": "x" * 10_001}))
-    steps = store.get(one.trace.id).trace.steps
-    assert steps[0].content == "[left out: 20000 characters]"
-    assert steps[1].input == {"a": "yes", "b": "[left out: 10001 characters]"}
     one = _scored(visibility="org", tool_input={str(n): "x" * 100 for n in range(1000)})
-    store.add(one, registry=REGISTRY)
-    run = store.get(one.trace.id)
-    assert (run.kept, run.trace, run.score) == (False, None, 0.7)
-    assert "is too large to be kept" in caplog.text
-    assert sum(store.outbox.counts().values()) == 0
+    with pytest.raises(StoreError, match="is too large to be stored"):
+        store.add(one, registry=REGISTRY)
+    assert (store.count(), sum(store.outbox.counts().values())) == (0, 0)
 
 
 def test_a_trace_without_steps_is_neither_kept_nor_contributed(store):
@@ -372,25 +353,6 @@ def test_a_page_of_traces_is_read_in_order_and_not_sorted(store, filters):
         for statement, parameters in statements:
             plan = connection.execute(f"EXPLAIN QUERY PLAN {statement}", parameters)
             assert "TEMP B-TREE" not in str(plan.fetchall())
-
-
-@pytest.mark.parametrize("url", ["sqlite"], indirect=True)  # which takes any type in any column
-@pytest.mark.parametrize(
-    ("column", "value", "left"),
-    [
-        ("rules", "{broken", 3), ("rules", '["a"]', 2), ("rules", '{"a": "b"}', 2),
-        ("score", "high", 2), ("score", float("inf"), 2), ("dimensions", '{"a": [1]}', 2),
-        ("dimensions", '{"a": 7}', 2), ("domain", b"x", 2), ("redactions", '{"a": null}', 2),
-        ("threshold", b"7", 2),
-    ],
-)  # fmt: skip
-def test_a_damaged_summary_does_not_hide_the_others(store, column, value, left):
-    store.add_many(_scored(number) for number in range(3))
-    update = f"UPDATE runs SET {column} = :value WHERE search_text = 'task 1'"  # noqa: S608
-    execute(store, update, value=value)
-    summaries = list(store.summaries())
-    assert len(summaries) == left
-    assert domain_stats(summaries)
 
 
 # ------------------------------------------------------------------ ids

@@ -19,7 +19,7 @@ from kp_langchain.errors import KPError
 from kp_langchain.printable import printable
 
 if TYPE_CHECKING:
-    from kp_langchain.store.deletion import Deletion
+    from kp_langchain.store.run_columns import Deletion
 
 _INCOMPLETE = 1
 

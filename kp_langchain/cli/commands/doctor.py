@@ -312,7 +312,7 @@ def _pause_s(registry: Registry, database: str | None) -> float:
     """Return the seconds left of a pause that the registry asked for with a 429; 0 if none."""
     from datetime import UTC, datetime
 
-    from kp_langchain.registry.pace import wait_s
+    from kp_langchain.registry.answers import wait_s
     from kp_langchain.store import TraceStore
 
     try:

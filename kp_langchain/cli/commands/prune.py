@@ -13,7 +13,7 @@ from kp_langchain.cli.output import say_json
 from kp_langchain.cli.store_option import Database, open_store
 
 if TYPE_CHECKING:
-    from kp_langchain.store.deletion import Pruning
+    from kp_langchain.store.run_columns import Pruning
 
 _INCOMPLETE = 1
 _WORDS = {
@@ -24,7 +24,6 @@ _WORDS = {
         "superfluous trace of the novelty memory",
         "superfluous traces of the novelty memory",
     ),
-    "leftovers": ("leftover of a deleted run", "leftovers of deleted runs"),
 }
 
 

@@ -31,7 +31,7 @@ from kp_langchain.errors import KPError, UnknownRunError
 if TYPE_CHECKING:
     from kp_langchain.cli.run_details import RunDetails
     from kp_langchain.store import StoredRun, TraceStore
-    from kp_langchain.store.run_filters import RunFilters
+    from kp_langchain.store.run_columns import RunFilters
 
 review = typer.Typer(
     help="List scored runs; `show` explains one, `compare` two, `stats` whole domains."

@@ -48,18 +48,18 @@ def _delete(store: TraceStore, contribution: Contribution) -> None:
         KPError: There is no key for the registry, or it is in a quiet period, or it did not delete
             the contribution.
     """
-    from kp_langchain.registry import pace
+    from kp_langchain.registry.answers import after_answer, wait_s
 
     registry = _registry_of(contribution)
     standing = store.outbox.standing(registry.url, registry.key_id)
-    seconds = pace.wait_s(standing, datetime.now(UTC))
+    seconds = wait_s(standing, datetime.now(UTC))
     if seconds > 0.0 and not standing.stopped:
         raise KPError(
             f"no request may be sent to {registry.url} for {seconds:.0f} s "
             f"({standing.quiet_reason}); withdraw {contribution.trace_id} after that"
         )
     answer = registry.withdraw(contribution.unit_id)
-    standing = pace.after_answer(standing, answer, datetime.now(UTC), contributes=False)
+    standing = after_answer(standing, answer, datetime.now(UTC))
     store.outbox.save(standing)
     if answer.kind != "done":
         raise KPError(
