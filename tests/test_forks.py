@@ -115,8 +115,6 @@ from langchain_core.language_models import FakeListChatModel
 from langchain_core.prompts import ChatPromptTemplate
 from kp_langchain import KPCallbackHandler, Scorer
 from kp_langchain.gate.run import ExternalTrace
-from kp_langchain.recording import score_receivers
-score_receivers.SEND_LIMIT_S = 3600
 class Slow:
     name = "slow"
     def find_trace(self, root_id, parent_id): return ExternalTrace(str(root_id))

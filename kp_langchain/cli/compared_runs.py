@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from kp_langchain.cli.run_details import RunDetails
-    from kp_langchain.review.calls import Call
+    from kp_langchain.review.calls import TracedCall
     from kp_langchain.store import StoredRun
 
 _OBJECTIVE_CHARS = 300
@@ -171,7 +171,7 @@ def _calls(left: RunDetails, right: RunDetails) -> Table | None:
     return table
 
 
-def _text(call: Call | None) -> str:
+def _text(call: TracedCall | None) -> str:
     if call is None:
         return ""
     text = "(no call)" if call.call is None else call_text(call.call)
@@ -182,7 +182,7 @@ def _text(call: Call | None) -> str:
     return f"{'! ' if call.has_failed else ''}{text} -> {output or '(empty)'}"
 
 
-def _call_json(call: Call | None) -> dict[str, Any] | None:
+def _call_json(call: TracedCall | None) -> dict[str, Any] | None:
     if call is None:
         return None
     output = None if call.output is None else call.output.content

@@ -1,7 +1,8 @@
-"""What the commands about contributions share: the registry, the outbox entry, sending now."""
+"""What commands share that send: contributions to the registry, scores to other tools."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -149,3 +150,57 @@ def why_nothing_is_sent(store: TraceStore) -> list[str]:
     if seconds <= 0.0:
         return []
     return [f"Nothing is sent to {registry.url} for {seconds:.0f} s: {standing.quiet_reason}."]
+
+
+# ------------------------------------------------------------------ scores
+
+# It sends through the telemetry of the agent's process, which a command does not have.
+_NEEDS_THE_AGENT = "opentelemetry"
+
+
+def score_tools() -> tuple[str, ...]:
+    """Return the names of the tools that are sent scores; none if nothing is to be sent.
+
+    Raises:
+        ConfigError: The settings cannot be used.
+    """
+    from kp_langchain.config import Settings
+
+    settings = Settings()
+    return () if settings.disabled else settings.send_scores_to
+
+
+def retry_less() -> None:
+    """Have clients give up in seconds where nothing answers; MLflow's tries for four minutes."""
+    os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")
+
+
+def send_scores(store: TraceStore, timeout_s: float, report: Callable[[str], object]) -> None:
+    """Send the scores that are still to be sent to other tools, and report how far that got.
+
+    Args:
+        store: The store with the runs.
+        timeout_s: Seconds to take at most. What is left then is sent by the next process.
+        report: Given each line to print.
+
+    Raises:
+        KPError: The store cannot be read, or the settings cannot be used.
+    """
+    names = [name for name in score_tools() if name != _NEEDS_THE_AGENT]
+    if not names:
+        return
+    from kp_langchain.recording.bounds import Counters
+    from kp_langchain.recording.score_receivers import ScoreQueue, receivers_of
+    from kp_langchain.store.jobs import drain
+
+    retry_less()
+    queues = [ScoreQueue(one, store, Counters(), 0) for one in receivers_of(names)]
+    drain([queue.loop for queue in queues], timeout_s)
+    for queue in queues:
+        counts = queue.counters.counts()
+        sent, left = counts.get("scores_sent", 0), counts.get("scores_queued", 0)
+        left += store.journal.jobs.count(queue.kind, only_free=True)
+        due = sent + counts.get("scores_failed", 0) + left
+        why = f" ({queue.failure})" if queue.failure else "; no time was left" if left else ""
+        if due:
+            report(f"Scores sent to {queue.tool}: {sent} of {due}{why}.")

@@ -9,12 +9,10 @@ from contextlib import suppress
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
-from kp_langchain.cli.contributions import send_due
+from kp_langchain.cli.contributions import score_tools, send_due, send_scores
 from kp_langchain.cli.output import say, say_json
-from kp_langchain.cli.score_sending import send_scores
 from kp_langchain.errors import UnknownRunError
 from kp_langchain.printable import printable, short_id
-from kp_langchain.store.verdicts import redact_note, redactor_of
 from kp_langchain.verdict import counting
 
 if TYPE_CHECKING:
@@ -39,6 +37,7 @@ class Labelling:
 
     def __init__(self, store: TraceStore, registry: Registry | None, *, as_json: bool) -> None:
         self._store, self._registry, self._as_json = store, registry, as_json
+        self._tools = score_tools()
         self._say = report if as_json else say
         self._is_complete = False
         # By trace id: the decision before the first verdict, and the decision now.
@@ -96,7 +95,7 @@ class Labelling:
             f"unknown {self.unknown}{known}{skipped}."
         )
         send_due(self._store, self._registry, self._due, timeout_s, self._say)
-        send_scores(self._store, self._decisions, timeout_s, self._say)
+        send_scores(self._store, timeout_s, self._say)
 
     def give(self, run_id: str, verdict: Verdict) -> list[Rescored]:
         """Write one verdict, count what it changes, and return that. Print nothing.
@@ -114,6 +113,7 @@ class Labelling:
             at=verdict.at,
             by_model=verdict.by_model,
             registry=None if self._registry is None else self._registry.url,
+            tools=self._tools,
         )
         for change in changes:
             first, _ = self._decisions.get(change.trace_id, (change.decision_before, ""))
@@ -124,6 +124,7 @@ class Labelling:
         """Return whether a verdict is stored already: its file or tool is read again.
 
         Where verdicts have a time, that tells; otherwise whether the one that counts says the same.
+        Notes are not compared: they are redacted only when they are stored.
         """
         run, verdict = None, entry.verdict
         with suppress(UnknownRunError):  # one run may have several traces
@@ -131,16 +132,9 @@ class Labelling:
         if run is None or verdict is None:
             return False
         verdicts = self._store.verdicts(run.trace_id)
-        if entry.at is not None:
-            # Not the note, which is redacted only when it is stored.
-            return replace(verdict, note=None) in [replace(one, note=None) for one in verdicts]
-        current = counting(verdicts)
-        if current is None:
-            return False
-        stated = redact_note(verdict, redactor=redactor_of(self._store.location))
-        return (current.source, current.success, current.confidence, current.note) == (
-            stated.source, stated.success, stated.confidence, stated.note,
-        )  # fmt: skip
+        if entry.at is None and (current := counting(verdicts)) is not None:
+            verdicts = [replace(current, at=verdict.at)]
+        return replace(verdict, note=None) in [replace(one, note=None) for one in verdicts]
 
     def line(self, change: Rescored) -> str:
         """Return in one line what a verdict changed."""

@@ -9,19 +9,15 @@ import csv
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TextIO
 
 from kp_langchain.cli.jsonl import LONGEST_LINE_BYTES, STDIN, file_errors, read_lines
 from kp_langchain.errors import KPError, VerdictError
-from kp_langchain.recording.verdict_reader import read_success
+from kp_langchain.recording.outcome import read_success
 from kp_langchain.verdict import RunVerdict, Verdict
 
 _IDS = ("trace_id", "id", "run_id")
 _AN_ID = "trace_id, id or run_id"
 _SHOWN_CHARS = 40
-_LONGEST_CSV_LINE_CHARS = 1 << 20
-_TOO_LONG = f"longer than {_LONGEST_CSV_LINE_CHARS >> 20} MB"
-_INVALID_CSV = '"x"x\n'  # replaces the unread part of a row that is too long
 
 
 def read_labels(file: str) -> Iterator[RunVerdict]:
@@ -64,10 +60,7 @@ def _csv_rows(file: str) -> Iterator[tuple[str, Mapping[str, object] | KPError]]
         # Bytes that are not UTF-8 spoil only their own line.
         Path(file).open(encoding="utf-8-sig", errors="replace", newline="") as stream,
     ):
-        lines = _CsvLines(stream)
-        first = next(lines, "")
-        if lines.is_row_too_long:
-            raise KPError(f"{file}:1: {_TOO_LONG}")
+        first = next(stream, "")
         # Spreadsheets write the locale's delimiter.
         delimiter = max(",;\t", key=first.count)
         try:
@@ -80,53 +73,20 @@ def _csv_rows(file: str) -> Iterator[tuple[str, Mapping[str, object] | KPError]]
                 f"{file} begins with {_quote(first.strip())}; its first line must name the "
                 f"columns, one of them {_AN_ID}"
             )
-        reader = csv.reader(lines, delimiter=delimiter, strict=True)
+        reader = csv.reader(stream, delimiter=delimiter, strict=True)
         while True:
             place = f"{file}:{reader.line_num + 2}"
-            lines.begin_row()
             try:
                 row = next(reader)
             except StopIteration:
                 return
             except csv.Error as error:
-                why = _TOO_LONG if lines.is_row_too_long else f"not valid CSV: {error}"
-                yield place, KPError(why)
+                yield place, KPError(f"not valid CSV: {error}")
                 continue
             if len(row) > len(names):
                 yield place, KPError(f"{len(row)} fields, but the first line names {len(names)}")
             elif any(row):
                 yield place, dict(zip(names, row, strict=False))
-
-
-class _CsvLines:
-    """The lines of a CSV file, without holding a row in memory that is too long.
-
-    Attributes:
-        is_row_too_long: Whether the current row is too long; its rest is replaced by invalid CSV.
-    """
-
-    def __init__(self, lines: TextIO) -> None:
-        self._lines = lines
-        self.begin_row()
-
-    def begin_row(self) -> None:
-        """Start counting the characters of the next row, which may span several lines."""
-        self._chars = 0
-        self.is_row_too_long = False
-
-    def __iter__(self) -> Iterator[str]:
-        return self
-
-    def __next__(self) -> str:
-        line = part = self._lines.readline(_LONGEST_CSV_LINE_CHARS)
-        if not line:
-            raise StopIteration
-        self._chars += len(line)
-        self.is_row_too_long |= self._chars > _LONGEST_CSV_LINE_CHARS
-        while len(part) == _LONGEST_CSV_LINE_CHARS and not part.endswith("\n"):
-            self.is_row_too_long = True
-            part = self._lines.readline(_LONGEST_CSV_LINE_CHARS)
-        return _INVALID_CSV if self.is_row_too_long else line
 
 
 def _id_in(fields: Mapping[str, object]) -> str:

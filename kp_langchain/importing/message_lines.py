@@ -15,7 +15,7 @@ from kp_langchain.importing.langchain_values import restore
 from kp_langchain.importing.recorded_run import RecordedRun
 from kp_langchain.json_text import json_or_text
 from kp_langchain.recording.from_messages import read_messages
-from kp_langchain.recording.verdict_reader import read_verdict
+from kp_langchain.recording.outcome import read_verdict
 from kp_langchain.run_keys import RunKeySources, id_text, namespace_text
 
 _IDS = ("run_id", "id", "trace_id")

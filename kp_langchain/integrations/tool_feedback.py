@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, ClassVar, Protocol, TypeVar
 from kp_langchain.errors import ConfigError, KPError, VerdictError, status_of
 from kp_langchain.gate.run import ExternalTrace
 from kp_langchain.integrations.run_scores import PREFIX
+from kp_langchain.recording.outcome import read_success
 from kp_langchain.recording.score_receivers import new_receiver
-from kp_langchain.recording.verdict_reader import read_success
 from kp_langchain.verdict import RunVerdict, Verdict, is_unit
 
 if TYPE_CHECKING:

@@ -42,7 +42,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from kp_langchain.store.run_links import OutcomeCount
+    from kp_langchain.store.side_tables import OutcomeCount
 
 PRIOR_RUNS = 8.0
 """How many runs the prior counts for, of a trace that was shown."""

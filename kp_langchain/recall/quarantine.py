@@ -20,7 +20,7 @@ from kp_langchain.registry.search import DEFAULT_LIMIT
 if TYPE_CHECKING:
     from kp_langchain.registry.client import Registry
     from kp_langchain.store import TraceStore
-    from kp_langchain.store.pulled_units import ExaminedUnit, Fate
+    from kp_langchain.store.registry_units import ExaminedUnit, Fate
 
 
 @dataclass(slots=True)

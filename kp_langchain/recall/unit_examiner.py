@@ -19,7 +19,7 @@ from pydantic import ValidationError
 
 from kp_langchain._logging import describe_error
 from kp_langchain.recording.bounds import Bounds, Counters, clip, short_name
-from kp_langchain.recording.redactor import Redactor, clean_json
+from kp_langchain.recording.redactor import Redactor, clean_texts
 from kp_langchain.recording.user_calls import JUDGING, Lane
 from kp_langchain.schema import (
     CONTEXT,
@@ -30,7 +30,7 @@ from kp_langchain.schema import (
     Task,
     TraceStep,
 )
-from kp_langchain.store.pulled_units import ExaminedUnit
+from kp_langchain.store.registry_units import ExaminedUnit
 
 if TYPE_CHECKING:
     from kp_langchain.config import Settings
@@ -275,7 +275,7 @@ def _validated(unit: Mapping[str, Any]) -> ReasoningTrace:
         RefusedUnitError: It is none.
     """
     try:
-        return ReasoningTrace.model_validate(clean_json(dict(unit)))
+        return ReasoningTrace.model_validate(clean_texts(dict(unit)))
     except ValidationError as error:
         first = error.errors(include_url=False, include_context=False, include_input=False)[0]
         # The place has our own names and numbers alone: what the registry names is not validated.

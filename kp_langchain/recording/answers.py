@@ -8,6 +8,7 @@ provider ran inside an answer.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from itertools import islice, takewhile
 from typing import Any, Literal
 
@@ -29,6 +30,7 @@ from kp_langchain.recording.calls import (
 from kp_langchain.recording.provider_tools import (
     Part,
     generated_image_mark,
+    grounding_in,
     output_gist,
     parts_of,
     role_of,
@@ -137,21 +139,21 @@ def answer_in(outputs: object, limit: int, inputs: object = None) -> Any:
     response = structured_response_in(outputs)
     if response is not None or _is_parsed(outputs):
         return gist(response, limit)
-    given = inputs if isinstance(inputs, dict) and inputs is not outputs else {}
+    inputs_by_key = inputs if isinstance(inputs, dict) and inputs is not outputs else {}
     messages = outputs.get("messages")
     if not isinstance(messages, (list, tuple)):
         messages = ()
-    if answer := _last_answer(messages, given.get("messages", inputs), limit):
+    if answer := _last_answer(messages, inputs_by_key.get("messages", inputs), limit):
         return answer
     for key in _ANSWER_KEYS:
-        if key in outputs and not _is_given(outputs[key], given.get(key)):
+        if key in outputs and not _is_given(outputs[key], inputs_by_key.get(key)):
             return _value(outputs[key], limit)
     items = islice(outputs.items(), MAX_ITEMS)
-    new = [value for key, value in items if not _is_given(value, given.get(key))]
+    new_values = [value for key, value in items if not _is_given(value, inputs_by_key.get(key))]
     if not messages:
-        return gist(outputs, limit) if new else ""
+        return gist(outputs, limit) if new_values else ""
     # A report, but no route: other values are how a state with messages gets to its answer.
-    return _value(next(filter(_is_sentence, new), ""), limit)
+    return _value(next(filter(_is_sentence, new_values), ""), limit)
 
 
 def last_items(inputs: object) -> object:
@@ -225,8 +227,8 @@ def _is_human(value: object) -> bool:
     return getattr(value, "type", None) == "human"
 
 
-def _is_given(value: object, given: object) -> bool:
-    return type(value) in _IMMUTABLE and type(given) is type(value) and value == given
+def _is_given(value: object, input_value: object) -> bool:
+    return type(value) in _IMMUTABLE and type(input_value) is type(value) and value == input_value
 
 
 def _is_sentence(value: object) -> bool:
@@ -235,10 +237,10 @@ def _is_sentence(value: object) -> bool:
 
 def _value(value: object, limit: int) -> Any:
     # A parser returns a model's text as it is, reasoning included.
-    return gist(_spoken(value) if isinstance(value, str) else value, limit)
+    return gist(_without_reasoning(value) if isinstance(value, str) else value, limit)
 
 
-def _spoken(text: str) -> str:
+def _without_reasoning(text: str) -> str:
     """Return a model's text without the reasoning that it begins with."""
     return split_reasoning(text)[1].strip()
 
@@ -251,13 +253,13 @@ def _last_message(message: object, limit: int) -> Any:
     role, content = role_and_content(message)
     if role is None:
         return gist(message, limit)
-    answer_of = str.strip if role in NOT_A_MODEL else _spoken
+    answer_of = str.strip if role in NOT_A_MODEL else _without_reasoning
     blocks = content[:MAX_ALL_ITEMS] if isinstance(content, (list, tuple)) else []
     last = max((at for at, one in enumerate(blocks, 1) if role_of(one)), default=0)
     text = clip(answer_of(content), limit) if isinstance(content, str) else ""
     for part in (blocks[last:], blocks):
-        spoken = (block_text(block, with_reasoning=False) for block in part if not text)
-        texts = (clip(answer_of(words), limit) for words in spoken)
+        block_texts = (block_text(block, with_reasoning=False) for block in part if not text)
+        texts = (clip(answer_of(words), limit) for words in block_texts)
         text = text or join_texts(texts, limit, separator="\n").strip()
     if extra := additional_kwargs(message):
         text = join_texts((text, additional_text(extra, limit)), limit)
@@ -296,23 +298,20 @@ def ended_early(metadata: object) -> bool:
     """
     if not isinstance(metadata, dict) or not metadata:
         return False
+    for name in _REASON_FIELDS:
+        reason = metadata.get(name)
+        if isinstance(reason, str) and len(reason) <= _MAX_REASON_CHARS and _ends_badly(reason):
+            return True
+    if metadata.get("status") in _EARLY_STATUS:
+        return True
     # Of Google, where it refused the question itself.
-    blocked = member(metadata.get("prompt_feedback"), "block_reason")
-    return (
-        any(_ends_badly(metadata.get(name)) for name in _REASON_FIELDS)
-        or metadata.get("status") in _EARLY_STATUS
-        or bool(blocked and "UNSPECIFIED" not in str(blocked))
-    )
+    block_reason = member(metadata.get("prompt_feedback"), "block_reason")
+    return bool(block_reason and "UNSPECIFIED" not in str(block_reason))
 
 
-def _ends_badly(reason: object) -> bool:
-    if reason is None or reason == "stop":  # like most
-        return False
-    return (
-        isinstance(reason, str)
-        and len(reason) <= _MAX_REASON_CHARS
-        and reason.rpartition(".")[2].lower().endswith(_EARLY_REASONS)
-    )
+@lru_cache(maxsize=100)
+def _ends_badly(reason: str) -> bool:
+    return reason.rpartition(".")[2].lower().endswith(_EARLY_REASONS)
 
 
 @default_on_error("")
@@ -340,17 +339,19 @@ def record_model_answer(root: RunRecord, call: Call, message: object) -> bool:
     Returns:
         Whether it asks for tool calls.
     """
-    refusal = clip(refusal_in(message), root.raw_text_chars)
     content, metadata = member(message, "content"), member(message, "response_metadata")
-    call.is_incomplete = call.is_incomplete or bool(refusal) or ended_early(metadata)
+    call.is_incomplete = call.is_incomplete or ended_early(metadata)
     last = call
-    if parts := parts_of(message, root.raw_text_chars):
-        last = _record_parts(root, call, parts)
-    elif type(content) is str and not additional_kwargs(message):
+    if type(content) is str and not additional_kwargs(message) and not grounding_in(metadata):
         call.text = root.read(clip, content)  # tags around reasoning go when it is written out
     else:
-        call.text = root.read(message_text, message)
-    last.refusal = refusal
+        refusal = clip(refusal_in(message), root.raw_text_chars)
+        call.is_incomplete = call.is_incomplete or bool(refusal)
+        if parts := parts_of(content, metadata, root.raw_text_chars):
+            last = _record_parts(root, call, parts)
+        else:
+            call.text = root.read(message_text, message)
+        last.refusal = refusal
     return _record_requests(root, last, message)
 
 
@@ -371,8 +372,8 @@ def _record_parts(root: RunRecord, answer: Call, parts: Sequence[Part]) -> Call:
     for at, part in enumerate(parts):
         if part.role == "result":
             # Google's results name no call: they belong to the last one.
-            found = (calls.pop(one, None) for one in part.ids)
-            call = next(filter(None, found), None) if part.ids else newest
+            open_calls = (calls.pop(one, None) for one in part.ids)
+            call = next(filter(None, open_calls), None) if part.ids else newest
             call = call or _new_call(answer, "tool", part.name)
             call.has_failed = part.has_failed
             text = root.read(output_gist, part.value)
@@ -414,7 +415,7 @@ def _record_requests(root: RunRecord, model: Call, message: object) -> bool:
     requests = member(message, "tool_calls")
     for request in requests_in(requests, model):
         root.requested_calls.add(request)
-    for request in requests_in(member(message, "invalid_tool_calls"), model):
+    for request in requests_in(member(message, "invalid_tool_calls") or (), model):
         call = begin_requested(root, request)
         call.has_ended = call.has_failed = True
         call.error = root.read(as_text, request.error) or _UNPARSED
@@ -503,8 +504,8 @@ def record_answer(
             had paused before it.
     """
     call_id = member(message, "tool_call_id")
-    requested = root.requested_calls
-    request, call = requested.take(call_id), requested.answer(call_id)
+    requests = root.requested_calls
+    request, call = requests.take(call_id), requests.answer(call_id)
     has_failed = is_refused or member(message, "status") == "error"
     if request is not None:
         call = begin_requested(root, request)

@@ -20,9 +20,7 @@ from kp_langchain.recording.run_record import RunRecord
 from kp_langchain.recording.score_receivers import TraceFinder, receivers_of, score_queue
 from kp_langchain.recording.store_writer import PauseWrite, VerdictWrite, Work
 from kp_langchain.recording.user_calls import JUDGING, UserFunctions, lane_for
-from kp_langchain.recording.windows import Windows
 from kp_langchain.scoring.scorer import Scorer
-from kp_langchain.store.jobs import Backoff
 
 if TYPE_CHECKING:
     from kp_langchain.config import Settings
@@ -130,7 +128,7 @@ def assemble(
     tools = options.send_scores_to
     receivers = receivers_of(settings.send_scores_to if tools is None else tools)
     engine = engine_of(store, settings.max_queue)
-    windows = Windows(None, Backoff()) if store is None else engine.windows
+    windows = engine.windows_of_handler()
     functions = _user_functions(options, settings, redactor, store)
     counters = functions.counters
     verifiers = Verifiers(

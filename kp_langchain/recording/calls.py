@@ -12,8 +12,8 @@ import concurrent.futures
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
 
 from kp_langchain.recording.bounds import (
     MAPPING,
@@ -171,7 +171,8 @@ class Timeline:
 # ------------------------------------------------------------------ requested calls
 
 
-class RequestedCall(NamedTuple):
+@dataclass(slots=True, eq=False)
+class RequestedCall:
     """A tool call as a model asked for it.
 
     Attributes:
@@ -268,7 +269,7 @@ class RequestedCalls:
         """Note that the call of this id is an answer in a structure, which was accepted as such."""
         request = self._by_id.pop(call_id, None) if isinstance(call_id, str) else None
         if request is not None and len(self._accepted) < _MAX_REQUESTS:
-            self._accepted.append(request._replace(name=""))
+            self._accepted.append(replace(request, name=""))
 
     @property
     def decisions(self) -> list[RequestedCall]:

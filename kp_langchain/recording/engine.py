@@ -72,16 +72,12 @@ class Engine:
     Args:
         store: The store; None to keep nothing.
         max_waiting: Most things that wait for the store while it cannot be written.
-
-    Attributes:
-        windows: What new runs are judged beside; those of handlers without a store each have
-            their own.
     """
 
     def __init__(self, store: TraceStore | None, max_waiting: int) -> None:
         self._store = store
         self._backoff = Backoff()
-        self.windows = Windows(store, self._backoff)
+        self._windows = Windows(store, self._backoff)
         self._writer = None if store is None else StoreWriter(store, max_waiting, self._backoff)
         self._reset()
         _engines.add(self)
@@ -93,25 +89,30 @@ class Engine:
         self._thread_lock = threading.RLock()  # the garbage collector may end a run in `_start`
         self._thread: threading.Thread | None = None
         self._number = 0
-        self._live: dict[HandlerContext, set[Item]] = {}  # what is not done
-        self._verdicts: list[Item] = []  # on runs that may not be written yet
-        self._to_record: list[Work] = []
+        # All that is not done, and in which turn it is. What is in none is with a lane, or held.
+        self._live: dict[HandlerContext, set[Item]] = {}
+        self._to_record: list[Work] = []  # built, and in no store
         self._to_judge: deque[Work] = deque()
-        self._judged: list[Item] = []
-        self._to_write: list[Item] = []
+        self._judged: list[Work] = []
+        self._verdicts: list[VerdictWrite] = []  # wait for runs that are not written yet
+        self._to_write: list[Item] = []  # verdicts and pauses
         self._barriers: list[_Barrier] = []
-        self._for_leftovers: HandlerContext | None = None
+        self._for_taken_over: HandlerContext | None = None
         self._model_awaited_until: float | None = None
-        self._siblings: dict[UUID, frozenset[str]] = {}  # the ids of the traces of a run
+        self._siblings: dict[UUID, set[str]] = {}  # the ids of the traces of a run
 
     def leave_to_parent(self) -> None:
         """Start anew in a forked child: the thread is gone, and what waits is the parent's."""
         if self._writer is not None:
             self._writer.leave_to_parent()
-        self.windows.reset()
+        self._windows.reset()
         self._reset()
 
     # ------------------------------------------------------------------ for handlers
+
+    def windows_of_handler(self) -> Windows:
+        """Return what a handler's runs are judged beside: the store's, or new ones without one."""
+        return self._windows if self._store is not None else Windows(None, self._backoff)
 
     def waiting(self, context: HandlerContext) -> int:
         """Return about how many runs of a handler are not done."""
@@ -128,8 +129,8 @@ class Engine:
         Args:
             context: Its scorer, counters and log are used for those.
         """
-        if self._for_leftovers is None and self._store is not None:
-            self._for_leftovers = context.for_leftovers()
+        if self._for_taken_over is None and self._store is not None:
+            self._for_taken_over = context.for_taken_over()
         self._start()
 
     def submit(self, item: Item) -> None:
@@ -153,7 +154,7 @@ class Engine:
         self._start()
         until = float("inf") if timeout_s is None else time.monotonic() + timeout_s
         # An interpreter that is ending starts no thread, so the work is done here.
-        while self._thread is None and not barrier.is_over.is_set() and time.monotonic() < until:
+        while not self._is_running and not barrier.is_over.is_set() and time.monotonic() < until:
             if not self._step(None):
                 time.sleep(0.001)
         return barrier.is_over.wait(timeout_s) and barrier.is_written
@@ -167,7 +168,8 @@ class Engine:
         lost = sum(isinstance(one, Work) and one.is_unwritten for one in live)
         if lost := lost + len(self._writer.held):
             log.warning(
-                "%d finished runs and verdicts could not be kept in %s before exit and are lost",
+                "%d finished runs, verdicts and pauses could not be kept in %s before exit and "
+                "are lost",
                 lost,
                 self._store.location,
             )
@@ -183,10 +185,11 @@ class Engine:
             return
         exit_hooks.watch()
         with self._thread_lock, suppress(RuntimeError):  # at the end of an interpreter: see `wait`
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="kp_langchain", daemon=True)
+            thread = threading.Thread(target=self._run, name="kp_langchain", daemon=True)
+            if self._thread is None:  # only now, as the garbage collector may have been here
+                self._thread = thread
                 try:
-                    self._thread.start()
+                    thread.start()
                 except RuntimeError:
                     self._thread = None
                     raise
@@ -202,11 +205,16 @@ class Engine:
             if not self._step(first) and self._may_end():
                 return
 
+    @property
+    def _is_running(self) -> bool:
+        with self._thread_lock:
+            return self._thread is not None
+
     def _may_end(self) -> bool:
         """Let the thread end unless something came meanwhile; return whether it does."""
         with self._thread_lock:
             me, self._thread = self._thread, None  # first: who submits looks at it afterwards
-            if self._incoming.empty():
+            if self._incoming.empty() or self._thread is not None:  # the garbage collector's run
                 return True
             self._thread = me
             return False
@@ -246,7 +254,7 @@ class Engine:
                 yield self._incoming.get_nowait()
 
     def _do_work(self, messages: list[Message]) -> None:
-        self._look_for_leftovers()
+        self._take_over_runs()
         for message in messages:
             try:
                 message()
@@ -336,7 +344,7 @@ class Engine:
         numbers = [
             item.number
             for one, items in self._live.items()
-            if context in (None, one) or one is self._for_leftovers
+            if context in (None, one) or one is self._for_taken_over
             for item in items
         ]
         return min(numbers, default=float("inf"))
@@ -350,9 +358,9 @@ class Engine:
             self._writer.record(works)
         self._to_judge.extend(works)
 
-    def _look_for_leftovers(self) -> None:
+    def _take_over_runs(self) -> None:
         """Judge the runs of processes that ended before they did."""
-        context = self._for_leftovers
+        context = self._for_taken_over
         if self._writer is None or context is None:
             return
         runs, expired_pauses = self._writer.take_over()
@@ -391,19 +399,19 @@ class Engine:
         run = work.run
         if run is None:
             return
-        siblings = self._siblings.get(run.run_id, frozenset())
         if len(self._siblings) >= _MOST_SIBLINGS:
             self._siblings.clear()
-        self._siblings[run.run_id] = siblings | {run.trace.id}
+        of_run = self._siblings.setdefault(run.run_id, set())
+        of_run.add(run.trace.id)  # at once: another lane may judge a trace of the same run
+        siblings = of_run - {run.trace.id}
         try:
             work.scored = judge_run(work.context, run, work.ask_outcome, siblings)
         except BaseException as error:  # noqa: BLE001 - whatever it is, the next run must go on
             what = "a finished run cannot be scored"
             work.context.functions.report_failure("failed", what, error)
 
-    def _take_judged(self, work: Item) -> None:
-        if not isinstance(work, Work):
-            return
+    def _take_judged(self, work: Work) -> None:
+        work.ask_outcome = None  # it has the run in the user's own values
         if not (work.run is not None and work.run.is_taken_over):
             work.context.counters.add("queued", -1)
         if work.scored is None:
@@ -439,6 +447,8 @@ class Engine:
     def _end(self, item: Item, *, is_stored: bool) -> None:
         """Announce a run, once; nothing else needs that."""
         if not isinstance(item, Work) or item.scored is None or item.is_announced:
+            if isinstance(item, Work) and item.scored is not None and is_stored:
+                item.context.send_score(replace(item.scored, stored=True))
             self._finish(item)
             return
         item.is_announced = True
@@ -480,7 +490,7 @@ def _build(item: Item) -> bool:
 def _judges_in_lane(context: HandlerContext) -> bool:
     return (
         context.judges_with_user_code
-        or context.functions.lane.waiting > 0  # else this one would overtake those
+        or context.functions.lane.waiting > 0  # after those, though not after the one at work
         or not context.is_scorer_ready
     )
 
@@ -520,6 +530,19 @@ def _finish_all(timeout_s: float) -> None:
         )
 
 
+def _send_all(timeout_s: float) -> None:
+    """Send what is to be sent to registries and other tools before the process ends."""
+    drain_all(timeout_s)
+    if unsent := total("scores_queued"):
+        log.warning(
+            "%d scores were not sent to other tools within %.0f s of exit; those of runs in a "
+            "store are sent by the next process that sends scores there. Call handler.send() "
+            "before the program ends, or raise exit_timeout_s",
+            unsent,
+            exit_hooks.exit_timeout_s,
+        )
+
+
 _engines: weakref.WeakSet[Engine] = weakref.WeakSet()
 _engines_by_store: weakref.WeakValueDictionary[TraceStore, Engine] = weakref.WeakValueDictionary()
 _engines_lock = ForkSafeLock()
@@ -527,4 +550,4 @@ _storeless: Engine | None = None
 
 
 exit_hooks.at_finish["runs"] = _finish_all
-exit_hooks.at_finish["jobs"] = drain_all
+exit_hooks.at_finish["jobs"] = _send_all

@@ -26,11 +26,11 @@ from kp_langchain.json_text import json_or_text
 from kp_langchain.printable import first_fault
 from kp_langchain.recording.bounds import Bounds, Counters, RecordOwner
 from kp_langchain.recording.langchain_context import Start
+from kp_langchain.recording.outcome import read_verdict
 from kp_langchain.recording.recorder import Recorder
 from kp_langchain.recording.redactor import Redactor
 from kp_langchain.recording.run_builder import StepList, build_steps, build_trace
 from kp_langchain.recording.run_record import RunRecord
-from kp_langchain.recording.verdict_reader import read_verdict
 from kp_langchain.schema import ReasoningTrace
 from kp_langchain.verdict import Verdict
 

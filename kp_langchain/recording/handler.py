@@ -32,12 +32,11 @@ from kp_langchain.recording.bounds import COUNTERS
 from kp_langchain.recording.callbacks import LangChainCallbacks
 from kp_langchain.recording.langchain_context import without_graph_events
 from kp_langchain.recording.options import Default, HandlerOptions
-from kp_langchain.recording.outcome import OutcomeFunction, Verifier
-from kp_langchain.recording.score_receivers import wait_for as wait_for_scores
+from kp_langchain.recording.outcome import OutcomeFunction, Verifier, plain_number
 from kp_langchain.recording.user_calls import is_own_thread
-from kp_langchain.recording.verdict_reader import plain_number
 from kp_langchain.scoring.scorer import Scorer
 from kp_langchain.store import TraceStore
+from kp_langchain.store.jobs import drain
 from kp_langchain.store.verdicts import use_redactor
 from kp_langchain.verdict import Verdict
 
@@ -162,8 +161,8 @@ class KPCallbackHandler(LangChainCallbacks):
             timeout: Seconds to wait at most; None waits as long as it takes.
 
         Returns:
-            Whether that was done in time. Also False if the store could not take a run yet; False
-            at once if called from `on_scored`.
+            Whether that was done in time. Also False if the store could not take something yet, or
+            something was dropped; False at once if called from `on_scored`.
         """
         self._recorder.sweep()
         return False if is_own_thread() else self._intake.wait(timeout)
@@ -200,7 +199,7 @@ class KPCallbackHandler(LangChainCallbacks):
                 "this handler keeps no runs (store=None), so none can be judged later"
             )
         if not self._disabled and not self._recorder.report_outcome(_as_uuid(run), verdict):
-            self._intake.add_verdict(str(run), verdict)
+            self._intake.add_verdict(str(_as_uuid(run) or run), verdict)
 
     def note_shown(self, run: UUID, shown: Iterable[ShownTrace], examples: str = "") -> bool:
         """Note which kept traces a run is shown as examples; for retrieval of your own.
@@ -249,14 +248,14 @@ class KPCallbackHandler(LangChainCallbacks):
         def left_s() -> float:
             return max(0.0, until - time.monotonic())
 
-        is_stored, sender = self.flush(timeout), self._intake.context.sender
-        are_scores_sent = wait_for_scores(self._intake.context.score_queues, left_s())
-        if sender is None:
-            return is_stored and are_scores_sent
-        is_done = sender.drain(left_s()) and is_stored
-        if not is_done:
+        is_stored, context = self.flush(timeout), self._intake.context
+        loops = [queue.loop for queue in context.score_queues]
+        if context.sender is not None:
+            loops.append(context.sender.loop)
+        is_done = drain(loops, left_s()) and is_stored
+        if not is_done and context.sender is not None:
             time.sleep(min(_REST_BETWEEN_SENDS_S, left_s()))
-        return is_done and are_scores_sent
+        return is_done
 
     def last(self, timeout: float | None = None) -> ScoredTrace | None:
         """Wait like `flush`, then return this handler's newest scored run.
@@ -295,8 +294,8 @@ class KPCallbackHandler(LangChainCallbacks):
 
         Further counters:
 
-        - `waiting_to_store`: scored runs and verdicts not written yet.
-        - `not_stored`: scored runs and verdicts that were dropped unwritten.
+        - `waiting_to_store`: scored runs, verdicts and pauses not written yet.
+        - `not_stored`: scored runs, verdicts and pauses that were dropped unwritten.
         - `rescored`: runs scored again after a verdict.
         - `verdict_errors`: verdicts that could not be applied.
         - `adopted`: runs of a process that has ended, scored here and counted nowhere else.

@@ -99,7 +99,7 @@ class HandlerContext:
         scorer: object = self.scorer
         return not isinstance(scorer, Scorer) or Scorer.wait_until_ready(scorer, timeout_s)
 
-    def for_leftovers(self) -> HandlerContext:
+    def for_taken_over(self) -> HandlerContext:
         """Return it as it judges runs of processes that have ended: without the user's code."""
         return replace(
             self,
@@ -135,6 +135,10 @@ class HandlerContext:
     def _announce_to_observers(self, scored: ScoredTrace) -> None:
         for observer in self.observers:
             self._try("an observer of scored runs", partial(observer, scored))
+        self.send_score(scored)
+
+    def send_score(self, scored: ScoredTrace) -> None:
+        """Have the score of a run sent to other tools."""
         for queue in self.score_queues:
             receive = partial(queue.receive, scored, self.counters)
             self._try(f"sending scores to {queue.tool}", receive, counter="scores_failed")

@@ -14,9 +14,9 @@ from kp_langchain.errors import ScorerError, VerdictError
 from kp_langchain.gate.check import check
 from kp_langchain.gate.judge import explain_outcome, judge, outcome_of, trace_with_outcome
 from kp_langchain.novelty_sources import SCORER_FAILED, STILL_LOADING
+from kp_langchain.recording.outcome import read_verdict
 from kp_langchain.recording.run_builder import OUTCOME_EVENT
 from kp_langchain.recording.user_calls import name_of
-from kp_langchain.recording.verdict_reader import read_verdict
 from kp_langchain.scoring.breakdown import ScoreBreakdown
 from kp_langchain.scoring.novelty_memory import MemoryEntry
 from kp_langchain.scoring.repeats import fingerprint
@@ -49,6 +49,8 @@ def judge_run(
     windows = context.windows
     verdicts = _verdicts(context, run, ask_outcome)
     decisive = first_decisive(verdicts)
+    if decisive is not None and decisive is not run.reported:  # that one is redacted already
+        decisive = context.builder.redact_note(decisive, str(run.run_id), run.policy.privacy_level)
     domain = run.trace.metadata.task_domain
     model = None if windows.models is None else windows.models.model(domain)
     policy = run.policy
@@ -89,13 +91,13 @@ def judge_run(
         breakdown,
         gate_check,
         entry=entry,
-        verdict=_with_redacted_note(context, run, decisive),
+        verdict=decisive,
         features=features,
         memory_scope=None if run.withheld else windows.memory_scope(context.scorer, domain),
     )
     if run.withheld or entry is None:
         return scored
-    scored = windows.kept.admit(scored)
+    scored = windows.kept_memory.admit(scored)
     windows.recent_runs.add(scored)
     return scored
 
@@ -135,14 +137,6 @@ def _stated(context: HandlerContext, run: Run, ask_outcome: AskOutcome | None) -
     if run.reported is not None and run.reported.source != OUTCOME_EVENT:
         return [run.reported, verdict]
     return [verdict, *earlier]
-
-
-def _with_redacted_note(
-    context: HandlerContext, run: Run, verdict: Verdict | None
-) -> Verdict | None:
-    if verdict is None or verdict is run.reported:  # that one is redacted already
-        return verdict
-    return context.builder.redact_note(verdict, str(run.run_id), run.policy.privacy_level)
 
 
 def _score(

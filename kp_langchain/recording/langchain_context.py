@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from hashlib import sha256
-from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any
 from uuid import UUID
 
 from kp_langchain.recording.bounds import NAME_CHARS, default_on_error, short_name
@@ -23,7 +23,8 @@ _SOURCE, _INTERNAL = "lc_source", "lc_internal_call"
 _SOURCES = frozenset(("tool_selection", "summarization", "tool_emulation"))
 
 
-class Start(NamedTuple):
+@dataclass(slots=True, eq=False)
+class Start:
     """A run that begins.
 
     Attributes:
@@ -37,7 +38,7 @@ class Start(NamedTuple):
     run_id: UUID
     parent_id: UUID | None = None
     name: str = ""
-    metadata: Mapping[str, Any] = MappingProxyType({})
+    metadata: Mapping[str, Any] = field(default_factory=dict)
     tags: object = ()
 
 

@@ -151,7 +151,7 @@ class OpenRuns:
 
         A run whose parent is unknown is a root: the handler is attached to that run only.
         """
-        run_id, parent_id, _, metadata, _ = start
+        run_id, parent_id, metadata = start.run_id, start.parent_id, start.metadata
         parent = self._open.get(parent_id)  # type: ignore[arg-type]
         if parent is None:
             # LangChain drops the parent when it tries a fallback, but its context still names it.

@@ -129,17 +129,22 @@ def generated_image_mark(block: object) -> str:
 # ------------------------------------------------------------------ the parts of a message
 
 
+def grounding_in(metadata: object) -> object:
+    """Return what an answer's metadata say of the searches of a model of Google's, if anything."""
+    return member(metadata, GROUNDING)
+
+
 @default_on_error(())
-def parts_of(message: object, limit: int) -> Sequence[Part]:
+def parts_of(content: object, metadata: object, limit: int) -> Sequence[Part]:
     """Return the parts of a model's message in order; none if it holds no tool of a provider.
 
     Args:
-        message: The message.
+        content: The content of the message.
+        metadata: Its `response_metadata`.
         limit: Characters to keep of each text between two calls.
     """
-    content = member(message, "content")
     blocks = content[:MAX_ALL_ITEMS] if isinstance(content, list) else []
-    searches = _searches(member(member(message, "response_metadata"), GROUNDING))
+    searches = _searches(grounding_in(metadata))
     if not searches and not any(map(role_of, blocks)):  # like most
         return ()
     parts = [*searches]

@@ -33,7 +33,7 @@ _REMOVED = "(removed)"  # in place of an empty text if the wire form requires a 
 Change = Callable[[str], str]
 
 
-def clean_json(value: Any) -> Any:
+def clean_texts(value: Any) -> Any:
     """Return a copy of a JSON-like value with every text in it as `clean` returns it."""
     return _with_texts(value, clean, clean)
 
@@ -87,8 +87,8 @@ class Redactor:
         self._session = open_session(rules=rules, redactor=hook)
         # Texts recur: the name of a tool with each call, the last thought as the answer.
         self._redacted_texts: dict[tuple[str, str, bool], str] = {}
-        # What `learn` was given, with its `clean_json`, if nothing in it is sensitive; by the id of
-        # the part, and the level.
+        # What `learn` was given, with its `clean_texts`, if nothing in it is sensitive; by the id
+        # of the part, and the level.
         self._harmless_parts: dict[tuple[int, str], tuple[Any, Any]] = {}
         self.has_failed = False
         self._is_out_of_order = False
@@ -111,7 +111,7 @@ class Redactor:
             for question, answer, is_step in exchanges:
                 self._session.learn_answer(clean(question), clean(answer), is_step=is_step)
             given = [part for part in parts if part]
-            cleaned = [clean_json(part) for part in given]
+            cleaned = [clean_texts(part) for part in given]
             if self._session.learn(cleaned, level) and self._hook is None:
                 pairs = zip(given, cleaned, strict=True)
                 self._harmless_parts = {(id(pair[0]), level): pair for pair in pairs}
@@ -142,7 +142,7 @@ class Redactor:
         if pair is not None and not self.secrets:
             return pair[1]
         try:
-            clean_value, counts = self._session.redact(clean_json(value), level, is_name=is_name)
+            clean_value, counts = self._session.redact(clean_texts(value), level, is_name=is_name)
         except BaseException as error:  # noqa: BLE001 - the payload is dropped, not kept
             self._count_failure(describe_error(error))
             return UNREDACTABLE

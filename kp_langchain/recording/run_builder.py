@@ -26,15 +26,14 @@ from kp_langchain.gate.run import Run
 from kp_langchain.near_names import warn_of_domain
 from kp_langchain.recording.bounds import default_on_error
 from kp_langchain.recording.calls import Call, Mark, Timeline
-from kp_langchain.recording.outcome import FinishedRun, OutcomeFunction
+from kp_langchain.recording.outcome import FinishedRun, OutcomeFunction, read_verdict
 from kp_langchain.recording.redactor import (
     KNOWN_SECRETS,
     Key,
     Redactor,
-    clean_json,
+    clean_texts,
 )
 from kp_langchain.recording.run_record import EarlierPart, join_paused, paused_body
-from kp_langchain.recording.verdict_reader import read_verdict
 from kp_langchain.run_keys import Kind, RunKeys, collect, id_text, namespace_in, stored_form
 from kp_langchain.schema import ReasoningTrace, TraceStep
 from kp_langchain.verdict import LONGEST_NOTE_CHARS, Verdict
@@ -555,7 +554,7 @@ class RunBuilder:
                     domain=domain,
                     objective=record.objective or record.fallback_objective,
                     steps=tuple(
-                        TraceStep.model_validate(clean_json(step)) for step in step_list.steps
+                        TraceStep.model_validate(clean_texts(step)) for step in step_list.steps
                     ),
                     answer=answer,
                     output=record.claims.output,

@@ -81,7 +81,7 @@ class OpenState:
 
 
 @dataclass(slots=True)
-class Claims:
+class OwnClaims:
     """What a run says of its own outcome.
 
     Attributes:
@@ -169,7 +169,7 @@ class RunRecord:
     requested_calls: RequestedCalls = field(default_factory=RequestedCalls)
     state: OpenState = field(init=False)
     human: HumanInput = field(default_factory=HumanInput)
-    claims: Claims = field(default_factory=Claims)
+    claims: OwnClaims = field(default_factory=OwnClaims)
     ending: Ending | None = None
     error: str = ""
     answer: Any = None
@@ -183,8 +183,8 @@ class RunRecord:
     inner_namespaces: list[Mapping[str, Any]] = field(default_factory=list)
 
     def __post_init__(self, start: Start) -> None:
-        self.run_id, _, name, self.metadata, self.tags = start
-        self.name = short_name(name)
+        self.run_id, self.metadata, self.tags = start.run_id, start.metadata, start.tags
+        self.name = short_name(start.name)
         self.domain = clip(metadata_text(self.metadata, "kp_domain"), 4 * NAME_CHARS).strip()[:100]
         self.thread_id = thread_id_in(self.metadata)
         self.is_langgraph = metadata_text(self.metadata, "ls_integration") in _GRAPHS

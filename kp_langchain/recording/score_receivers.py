@@ -15,8 +15,7 @@ import logging
 import threading
 import time
 import weakref
-from collections.abc import Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from pkgutil import resolve_name
@@ -25,11 +24,8 @@ from uuid import UUID
 
 from kp_langchain._forksafe import ForkSafeLock, fork_gate, leave_in_child
 from kp_langchain._logging import describe_error, warn_once
-from kp_langchain.errors import BusyError, ConfigError, KPError, StoreError
+from kp_langchain.errors import ConfigError, KPError
 from kp_langchain.gate.run import ExternalTrace
-from kp_langchain.recording import exit_hooks
-from kp_langchain.recording.bounds import total
-from kp_langchain.recording.user_calls import JUDGING, Lane
 from kp_langchain.store.jobs import LEASE_S, SCORE, JobLoop, pause_s
 from kp_langchain.store.rows import trace_key
 
@@ -40,9 +36,6 @@ if TYPE_CHECKING:
     from kp_langchain.store import TraceStore
 
 log = logging.getLogger("kp_langchain")
-
-SEND_LIMIT_S: Final = 15.0
-"""How long a receiver may take for one run, in seconds; a lease lasts longer."""
 
 _MOST_SEARCHES = 8
 # A tool often takes in the trace only after the run has ended.
@@ -181,31 +174,21 @@ class TraceFinder:
 # ------------------------------------------------------------------ sending
 
 
-@dataclass(slots=True, eq=False)
-class _Score:
-    """A score that is to be sent.
-
-    Attributes:
-        scored: The run.
-        counters: Counts what becomes of it.
-        attempts: How often sending it failed.
-        due_at: When it is tried next, by the monotonic clock.
-    """
-
-    scored: ScoredTrace
-    counters: Counters
-    attempts: int = 0
-    due_at: float = 0.0
-
-
 class ScoreQueue:
     """The scores of the runs of one store, or of none, that are to be sent to one tool.
 
     Args:
         receiver: Sends them.
         store: The store; None for handlers without one.
-        counters: Counts the scores of runs of processes that have ended.
+        counters: Counts the scores that other processes left.
         max_queue: Most scores that wait in memory.
+
+    Attributes:
+        tool: The name of the tool.
+        kind: The kind of its jobs.
+        counters: As above.
+        loop: Its thread.
+        failure: The last error; empty if there was none.
     """
 
     def __init__(
@@ -216,25 +199,24 @@ class ScoreQueue:
         max_queue: int,
     ) -> None:
         self.tool = receiver.name
+        self.kind = SCORE.format(self.tool)
+        self.counters = counters
+        self.failure = ""
         self._receiver = receiver
         self._store = store
-        self._counters = counters
         self._max_queue = max_queue
-        self._kind = SCORE.format(self.tool)
-        name = f"kp_scores {self.tool}"
-        # Only for its calls with a time limit: one that hangs keeps the thread of this tool alone.
-        self._calls = Lane(JUDGING)
-        self._loop = JobLoop(name, self._send_due, f"scores cannot be sent to {self.tool} now")
+        failure = f"scores cannot be sent to {self.tool} now"
+        self.loop = JobLoop(f"kp_scores {self.tool}", self._send_due, failure)
         self._lock = threading.Lock()
-        self._scores: dict[str, _Score] = {}
-        self._look_at = 0.0
-        _queues.add(self)
+        # By trace key, the earliest first; with what counts what becomes of each.
+        self._scores: dict[str, tuple[ScoredTrace, Counters]] = {}
+        self._look_at, self._took_some = 0.0, False
         leave_in_child(self)
 
     def leave_to_parent(self) -> None:
         """Start anew in a forked child."""
-        for score in self._scores.values():
-            score.counters.add("scores_queued", -1)
+        for _, counters in self._scores.values():
+            counters.add("scores_queued", -1)
         self._lock, self._scores = threading.Lock(), {}
 
     def receive(self, scored: ScoredTrace, counters: Counters) -> None:
@@ -244,6 +226,8 @@ class ScoreQueue:
             scored: The run.
             counters: Counts what becomes of it.
         """
+        if self._store is not None and not scored.stored:
+            return  # it has no job, and is received when it is written
         if self.tool not in scored.external_traces:
             counters.add("scores_without_trace")
             warn_once(
@@ -264,105 +248,108 @@ class ScoreQueue:
             )
         else:
             key = scored.stored_id or trace_key(scored.trace.id)
-            self._put(key, _Score(scored, counters))
-            self._loop.wake()
-
-    def drain(self, timeout_s: float) -> bool:
-        """Wait until all that waits is sent, or has failed; return False if that takes longer."""
-        is_done = self._store is None and self._loop.is_idle  # else others may have left something
-        return is_done or self._loop.drain(timeout_s)
-
-    def wake(self) -> None:
-        """Have what waits sent soon."""
-        if self._scores:
-            self._loop.wake()
-
-    def release(self) -> None:
-        """Let other processes send what this one has not."""
-        if self._store is not None:
-            self._store.journal.jobs.release(self._kind)
+            self._put(key, scored, counters)
+            self.loop.wake()
 
     # ------------------------------------------------------------------ on the thread of the loop
 
     def _send_due(self, until: float) -> float | None:
-        self._keep_jobs()
-        while time.monotonic() < until and (due := self._pop_due()) is not None:
-            self._send(*due)
+        while time.monotonic() < until:
             self._keep_jobs()
-        with self._lock:
-            next_at = min((one.due_at for one in self._scores.values()), default=None)
-        return None if next_at is None else max(0.0, next_at - time.monotonic())
-
-    def _pop_due(self) -> tuple[str, _Score] | None:
-        now = time.monotonic()
-        with self._lock:
-            for key, score in self._scores.items():
-                if score.due_at <= now:
-                    return key, self._scores.pop(key)
-        return None
+            if self._scores:
+                self._send_first(until)
+            elif not self._took_some:
+                return None
+        return 0.0
 
     def _keep_jobs(self) -> None:
         """Renew the leases of what waits, and take over what other processes did not send."""
         store, now = self._store, time.monotonic()
-        if store is None or now < self._look_at:
+        is_more = self._took_some and not self._scores  # of many, some are taken at once
+        if store is None or (now < self._look_at and not is_more):
             return
-        self._look_at = now + LEASE_S / 3
         jobs = store.journal.jobs
         if self._scores:
-            jobs.renew()
-        for key in [row["key"] for row in jobs.take(self._kind)]:
+            jobs.renew(self.kind, list(self._scores))
+        rows = jobs.take(self.kind)
+        self._look_at = now + LEASE_S / 3
+        self._took_some = bool(rows)
+        for row in rows:
+            key = row["key"]
+            scored = None
             try:
                 scored = store.scored(key)
-            except StoreError:  # damaged: nobody can send its score
-                scored = None
+            except Exception:  # noqa: BLE001 - a damaged row, or a database that is away
+                if row["attempts"] < _ATTEMPTS:
+                    continue
             if scored is None or self.tool not in scored.external_traces:
-                jobs.end(self._kind, [key])
+                jobs.end(self.kind, [key])
             elif key not in self._scores:
-                self._put(key, _Score(scored, self._counters))
+                self._put(key, scored, self.counters)
 
-    def _put(self, key: str, score: _Score) -> None:
+    def _put(self, key: str, scored: ScoredTrace, counters: Counters) -> None:
         """Have a score sent, in place of an earlier one of its run."""
         with self._lock:
             earlier = self._scores.pop(key, None)
-            self._scores[key] = score
-        score.counters.add("scores_queued")
+            self._scores[key] = (scored, counters)
+        counters.add("scores_queued")
         if earlier is not None:
-            earlier.counters.add("scores_queued", -1)
+            earlier[1].add("scores_queued", -1)
 
-    def _send(self, key: str, score: _Score) -> None:
-        receiver, scored = self._receiver, score.scored
-        send = partial(receiver.send, scored, scored.external_traces[self.tool])
-        try:
-            with fork_gate.opened():  # here this thread only waits
-                self._calls.call(send, SEND_LIMIT_S)
-        except BusyError:  # too many earlier calls hang, or the interpreter is ending
-            self._put_off(key, score, _LONGEST_PAUSE_S)
+    def _send_first(self, until: float) -> None:
+        with self._lock:
+            key, entry = next(iter(self._scores.items()))
+        scored, counters = entry
+        if self._store is not None and not self._store.journal.jobs.renew(self.kind, [key]):
+            self._remove(key, entry)  # another process took it over, or has sent a later one
             return
-        except BaseException as error:  # noqa: BLE001 - whatever the tool's package raises
-            score.attempts += 1
-            # A receiver's word is final; and one that hangs is not asked for the same again.
-            if score.attempts < _ATTEMPTS and not isinstance(error, KPError):
-                pause = pause_s(score.attempts, _FIRST_PAUSE_S, _LONGEST_PAUSE_S)
-                self._put_off(key, score, pause)
-                return
-            score.counters.add("scores_failed")
+        send = partial(self._receiver.send, scored, scored.external_traces[self.tool])
+        with fork_gate.opened():  # here this thread only waits
+            error = _call_until_it_succeeds(send, until)
+        if error is None:
+            counters.add("scores_sent")
+        else:
+            counters.add("scores_failed")
+            self.failure = describe_error(error)
             warn_once(
                 f"scores:{self.tool}:{type(error).__name__}",
                 "a score cannot be sent to %s (%s); counted under 'scores_failed'",
                 self.tool,
-                describe_error(error),
+                self.failure,
             )
-        else:
-            score.counters.add("scores_sent")
-        score.counters.add("scores_queued", -1)
-        if self._store is not None and key not in self._scores:
-            self._store.journal.jobs.end(self._kind, [key])
+        if self._remove(key, entry) and self._store is not None:
+            self._store.journal.jobs.end(self.kind, [key])
 
-    def _put_off(self, key: str, score: _Score, seconds: float) -> None:
-        score.due_at = time.monotonic() + seconds
+    def _remove(self, key: str, entry: tuple[ScoredTrace, Counters]) -> bool:
+        """Forget a score; return False if a later one of the run waits."""
         with self._lock:
-            if self._scores.setdefault(key, score) is not score:  # a later one came meanwhile
-                score.counters.add("scores_queued", -1)
+            if self._scores.get(key) is not entry:
+                return False
+            del self._scores[key]
+        entry[1].add("scores_queued", -1)
+        return True
+
+
+def _call_until_it_succeeds(send: Callable[[], object], until: float) -> BaseException | None:
+    """Call a function up to four times, with pauses; return the last error if all calls fail.
+
+    If there is no time for another call until `until`, it raises the error.
+    """
+    for failures in range(1, _ATTEMPTS + 1):
+        try:
+            send()
+        except KeyboardInterrupt:  # as the process ends, it may be the main thread's
+            raise
+        except BaseException as error:
+            if failures == _ATTEMPTS or isinstance(error, KPError):  # a receiver's word is final
+                return error
+            rest_s = pause_s(failures, _FIRST_PAUSE_S, _LONGEST_PAUSE_S)
+            if time.monotonic() + rest_s >= until:
+                raise
+            time.sleep(rest_s)
+        else:
+            break
+    return None
 
 
 def score_queue(
@@ -377,43 +364,7 @@ def score_queue(
     return queue
 
 
-def wait_for(queues: Iterable[ScoreQueue], timeout_s: float) -> bool:
-    """Wait until the scores that were queued so far are sent, or have failed.
-
-    Args:
-        queues: Where they wait.
-        timeout_s: Seconds to wait at most, in all.
-
-    Returns:
-        Whether that was done in time.
-    """
-    until = time.monotonic() + timeout_s
-    queues = list(queues)
-    for queue in queues:
-        queue.wake()  # first, because one may have to wait for what hangs
-    are_done = [queue.drain(max(0.0, until - time.monotonic())) for queue in queues]
-    return all(are_done)
-
-
-def _finish(timeout_s: float) -> None:
-    """Send what waits before this process ends."""
-    wait_for(list(_queues), timeout_s)
-    if unsent := total("scores_queued"):
-        for queue in list(_queues):
-            with suppress(Exception):  # the leases expire
-                queue.release()
-        log.warning(
-            "%d scores were not sent to other tools within %.0f s of exit; those of runs in a "
-            "store are sent by the next process that sends scores there. Call handler.send() "
-            "before the program ends, or raise exit_timeout_s",
-            unsent,
-            exit_hooks.exit_timeout_s,
-        )
-
-
-_queues: weakref.WeakSet[ScoreQueue] = weakref.WeakSet()
 _queues_by_target: weakref.WeakValueDictionary[tuple[int, int], ScoreQueue] = (
     weakref.WeakValueDictionary()
 )
 _queues_lock = ForkSafeLock()
-exit_hooks.at_finish["scores"] = _finish

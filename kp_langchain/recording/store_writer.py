@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from kp_langchain._logging import describe_error, warn_once
-from kp_langchain.errors import UnknownRunError
-from kp_langchain.store.jobs import LEASE_S
+from kp_langchain.errors import ConfigError, UnknownRunError
+from kp_langchain.store.jobs import JUDGE, LEASE_S
 from kp_langchain.store.verdicts import judge_stored
 
 if TYPE_CHECKING:
@@ -30,7 +30,9 @@ if TYPE_CHECKING:
 log = logging.getLogger("kp_langchain")
 
 MAX_BATCH = 32
-"""The most messages of one step of an engine, and the most runs of one transaction."""
+"""The most messages of one step besides the first, and the most runs of one transaction."""
+
+_OF_CONTENT = (TypeError, ValueError, OverflowError, RecursionError)
 
 
 class Item:
@@ -151,8 +153,9 @@ class VerdictWrite(Item):
                 store.database,
                 self.run,
                 self.verdict,
+                jobs=store.journal.jobs,
                 registry=registry,
-                jobs_of=lambda runs: store.journal.jobs.score_rows(runs, self.context.tools),
+                tools=self.context.tools,
             )
         except UnknownRunError as error:
             counters.add("verdict_errors")
@@ -288,7 +291,7 @@ class StoreWriter:
             return
         self._renew_at = now + LEASE_S / 3
         try:
-            self._store.journal.jobs.renew()
+            self._store.journal.jobs.renew(JUDGE)
         except Exception as error:  # noqa: BLE001 - another process judges them then
             log.debug("leases cannot be renewed: %s", describe_error(error))
 
@@ -345,9 +348,7 @@ class StoreWriter:
             if isinstance(work, Work) and work.scored is not None
         }
         runs = [work.scored for work in by_id.values() if work.scored is not None]
-        # A score that was announced while the store was away is sent from memory.
-        works = [] if any(one.is_announced for one in by_id.values()) else list(by_id.values())
-        tools = {tool for work in works for tool in work.context.tools}
+        tools = {tool for work in by_id.values() for tool in work.context.tools}
         if first.is_recorded:
             pairs = self._store.journal.settle(runs, tools)
         else:
@@ -380,7 +381,7 @@ class StoreWriter:
 def _is_of_content(error: BaseException | None) -> bool:
     """Return whether a write failed because of what was to be written, and would fail again."""
     while error is not None:
-        if isinstance(error, (TypeError, ValueError)):
+        if isinstance(error, _OF_CONTENT) and not isinstance(error, ConfigError):
             return True
         error = error.__cause__
     return False

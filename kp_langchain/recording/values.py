@@ -434,13 +434,19 @@ def gist(value: object, limit: int) -> Any:
 
 def _text_of_messages(value: object, limit: int) -> Any:
     """Return what messages, documents and contents of messages say; None for other values."""
+    if is_message(value):
+        return message_text(value, limit) or _data_of(value, limit)
     if isinstance(value, (list, tuple)) and value and hasattr(value[0], "page_content"):
         return join_texts((as_text(item, limit) for item in value[:MAX_ITEMS]), limit)
-    if messages := [value] if is_message(value) else messages_in(value):
-        if text := join_texts((message_text(message, limit) for message in messages), limit):
-            return text
-        role, content = role_and_content(value)
-        return plain(content, limit) if role == "tool" and content else ""  # data, and no text
+    if messages := messages_in(value):
+        texts = (message_text(message, limit) for message in messages)
+        return join_texts(texts, limit) or _data_of(value, limit)
     if isinstance(value, (list, tuple)) and value and all(map(_is_content, value[:MAX_ITEMS])):
         return content_text(value, limit)
     return (data_mark(value) or None) if type(value) is dict else None
+
+
+def _data_of(value: object, limit: int) -> Any:
+    """Return the content of a tool's message that says nothing in words; "" of other values."""
+    role, content = role_and_content(value)
+    return plain(content, limit) if role == "tool" and content else ""

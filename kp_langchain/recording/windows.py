@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol
 
 from kp_langchain._forksafe import ForkSafeLock
 from kp_langchain._logging import describe_error, warn_once
@@ -29,9 +29,6 @@ if TYPE_CHECKING:
     from kp_langchain.store.jobs import Backoff
     from kp_langchain.store.vectors import Page
 
-Answer = TypeVar("Answer")
-Parameters = ParamSpec("Parameters")
-
 # Runs name their domains themselves, and 1,000 vectors take 1.7 MB.
 _MOST_DOMAINS = 64
 _MOST_RATES = 200
@@ -48,7 +45,7 @@ class Windows:
     Attributes:
         models: The confidence models in force; None without a store.
         recent_runs: What the gate saw of the last runs.
-        kept: The kept runs.
+        kept_memory: The kept runs.
     """
 
     def __init__(self, store: TraceStore | None, backoff: Backoff) -> None:
@@ -64,13 +61,20 @@ class Windows:
         self._is_by_domain = False
         self.models: CalibratedConfidence | None = None
         if store is None:
-            self.recent_runs, self.kept = RecentRuns(None), KeptMemory(None, backoff)
+            self.recent_runs, self.kept_memory = RecentRuns(None), KeptMemory(None, backoff)
             return
-        self.models = CalibratedConfidence(
-            _unless_down(backoff, lambda domain: store.models.in_force(domain))
-        )
-        self.recent_runs = RecentRuns(_unless_down(backoff, store.recent_values))
-        self.kept = KeptMemory(store.database, backoff)
+
+        def model_in_force(domain: str) -> ConfidenceModel | None:
+            backoff.check()
+            return store.models.in_force(domain)
+
+        def recent_values(domain: str, gate: Gate, *, since: datetime | None) -> list[JudgedRun]:
+            backoff.check()
+            return store.recent_values(domain, gate, since=since)
+
+        self.models = CalibratedConfidence(model_in_force)
+        self.recent_runs = RecentRuns(recent_values)
+        self.kept_memory = KeptMemory(store.database, backoff)
 
     def scorer(self) -> Scorer:
         """Return the bundled scorer, whose novelty memory is in the store.
@@ -108,18 +112,6 @@ class Windows:
         if scorer is not self._scorer:
             return None
         return domain if self._is_by_domain else ""
-
-
-def _unless_down(
-    backoff: Backoff, read: Callable[Parameters, Answer]
-) -> Callable[Parameters, Answer]:
-    """Return a function that reads unless the store failed a moment ago."""
-
-    def read_unless_down(*args: Parameters.args, **kwargs: Parameters.kwargs) -> Answer:
-        backoff.check()
-        return read(*args, **kwargs)
-
-    return read_unless_down
 
 
 # ------------------------------------------------------------------ kept runs
@@ -182,28 +174,28 @@ class KeptMemory:
         entry = run.entry._replace(trace_id=trace_key(run.entry.trace_id))
         candidate = KeptTrace.of(run, entry)
         with self._lock:
-            kept = self._of(run.trace.metadata.task_domain)
+            kept_runs = self._of(run.trace.metadata.task_domain)
             if run.twin_similarity < OFF:
-                self._update(kept)
-            run = hold_against_twins(run, candidate, kept.window)
+                self._update(kept_runs)
+            run = hold_against_twins(run, candidate, kept_runs.window)
             if run.decision == "kept":
-                kept.window.remove(run.replaces)
-                kept.window.put([(entry, candidate)])
+                kept_runs.window.remove(run.replaces)
+                kept_runs.window.put([(entry, candidate)])
         return run
 
     def _of(self, domain: str) -> _KeptRuns:
-        kept = self._domains.get(domain)
-        if kept is None:
-            kept = self._domains[domain] = _KeptRuns(self._database, domain)
+        kept_runs = self._domains.get(domain)
+        if kept_runs is None:
+            kept_runs = self._domains[domain] = _KeptRuns(self._database, domain)
         self._domains.move_to_end(domain)
         if len(self._domains) > _MOST_DOMAINS:
             self._domains.popitem(last=False)
-        return kept
+        return kept_runs
 
-    def _update(self, kept: _KeptRuns) -> None:
+    def _update(self, kept_runs: _KeptRuns) -> None:
         try:
             self._backoff.check()
-            kept.update()
+            kept_runs.update()
         except Exception as error:  # noqa: BLE001 - a full disk, a dead server
             warn_once(
                 f"kept:{type(error).__name__}",
@@ -239,7 +231,9 @@ class RecentRuns:
         self._values = OrderedDict()
 
     def of(self, domain: str, gate: Gate, model: ConfidenceModel | None) -> RecentValues:
-        """Return the recent values of a domain; none while the store cannot be read at first.
+        """Return the recent values of a domain.
+
+        Those of the model alone while the store cannot be read at first.
 
         Args:
             domain: The domain.
@@ -250,14 +244,14 @@ class RecentRuns:
         since = None if model is None else model.created_at
         key = domain, gate
         with self._lock:
-            known = self._values.get(key)
-        if known is not None and known[0] == since:
-            return known[1]
+            entry = self._values.get(key)
+        if entry is not None and entry[0] == since:
+            return entry[1]
         held_out: tuple[float, ...] = ()
         if model is not None:
             held_out = model.worths if gate == "worth" else model.scores
         try:
-            judged = () if self._read is None else self._read(domain, gate, since=since)
+            judged_runs = () if self._read is None else self._read(domain, gate, since=since)
         except Exception as error:  # noqa: BLE001 - an unreachable store
             warn_once(
                 f"recent:{type(error).__name__}",
@@ -267,8 +261,8 @@ class RecentRuns:
             )
             return RecentValues(held_out)
         with self._lock:
-            if self._values.get(key) is known:  # else another thread was faster
-                self._values[key] = since, RecentValues(held_out, judged)
+            if self._values.get(key) is entry:  # else another thread was faster
+                self._values[key] = since, RecentValues(held_out, judged_runs)
             self._values.move_to_end(key)
             while len(self._values) > _MOST_RATES:  # runs name their domains themselves
                 self._values.popitem(last=False)
@@ -279,7 +273,7 @@ class RecentRuns:
         domain, score = scored.trace.metadata.task_domain, scored.breakdown.total
         for gate in _GATES:
             with self._lock:
-                known = self._values.get((domain, gate))
-            if known is not None:
+                entry = self._values.get((domain, gate))
+            if entry is not None:
                 value = gated_value(gate, score, scored.worth)
-                known[1].add(JudgedRun(value, scored.is_one_more_kept, scored.pass_rate))
+                entry[1].add(JudgedRun(value, scored.is_one_more_kept, scored.pass_rate))

@@ -74,7 +74,7 @@ class Registry:
         api_key: Your key. It is sent to this URL only and never shown.
         agent_id: The agent that the key belongs to. The key can withdraw traces with this id.
         timeout_s: The time limit of each step of a request (connect, send, receive), in seconds.
-            The body of an answer that is not there after three times as long is cut off. The
+            After three times as long, the body of an answer is cut off at its next piece. The
             operating system limits the time of a name lookup.
 
     Attributes:
@@ -109,7 +109,10 @@ class Registry:
 
     @property
     def longest_request_s(self) -> float:
-        """For how long a request may take at most, in seconds; a name lookup included."""
+        """Seconds after which a request is expected to have ended.
+
+        A name lookup is included; headers that drip may take longer.
+        """
         return self._timeout_s * _STEPS_PER_REQUEST + _LONGEST_LOOKUP_S
 
     def __repr__(self) -> str:
@@ -288,7 +291,8 @@ def _exchange(
         url: The URL.
         headers: The headers.
         body: The body.
-        timeout_s: The time limit of each step, in seconds; the whole may take three times as long.
+        timeout_s: The time limit of each step, in seconds; after three times as long, the body is
+            cut off at its next piece.
         most: The size of the largest body of an answer that is read, in bytes.
 
     Raises:

@@ -30,8 +30,8 @@ from kp_langchain.registry.answers import (
 )
 from kp_langchain.registry.client import ANONYMOUS, Registry
 from kp_langchain.store import Contribution, Standing, TraceStore
-from kp_langchain.store.contribution import with_new_idempotency_key
 from kp_langchain.store.jobs import JobLoop, Lease
+from kp_langchain.store.registry_units import with_new_idempotency_key
 
 log = logging.getLogger("kp_langchain")
 
@@ -67,6 +67,9 @@ class Sender:
         store: The store whose outbox is sent.
         registry: The registry to send to.
         clock: Returns the time in UTC.
+
+    Attributes:
+        loop: Its thread.
     """
 
     def __init__(
@@ -77,7 +80,7 @@ class Sender:
         self._registry = registry
         self._clock = clock
         failure = f"contributions of {store.location} cannot be sent and stay pending"
-        self._loop = JobLoop("kp_sender", self._send_with_turn, failure)
+        self.loop = JobLoop("kp_sender", self._send_with_turn, failure)
 
     @property
     def registry(self) -> Registry:
@@ -86,7 +89,7 @@ class Sender:
 
     def wake(self) -> None:
         """Have what is pending sent soon; never blocks for long."""
-        self._loop.wake()
+        self.loop.wake()
 
     def drain(self, timeout_s: float) -> bool:
         """Send and withdraw until nothing is pending for this registry.
@@ -100,11 +103,11 @@ class Sender:
         Returns:
             Whether nothing is pending.
         """
-        return self._loop.drain(timeout_s)
+        return self.loop.drain(timeout_s)
 
     def _send_due(self) -> float | None:
         """Send what is due; return the seconds until the next pass, None if nothing is pending."""
-        return self._loop.do_due()
+        return self.loop.do_due()
 
     def _send_with_turn(self, until: float) -> float | None:
         if self._outbox.next_pending(self._registry.url) is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from kp_langchain.review.calls import Call
+from kp_langchain.review.calls import TracedCall
 
 _MOST_CALLS = 2000  # aligning so many takes two seconds
 # So that no number of equal inputs outweighs one more pair of the same tool.
@@ -21,8 +21,8 @@ class AlignedCalls:
         right: The call of the second trace; None if that has no counterpart of `left`.
     """
 
-    left: Call | None
-    right: Call | None
+    left: TracedCall | None
+    right: TracedCall | None
 
     @property
     def is_same(self) -> bool:
@@ -30,7 +30,7 @@ class AlignedCalls:
         return bool(self.left and self.right and self.left.input == self.right.input)
 
 
-def align(left: Sequence[Call], right: Sequence[Call]) -> list[AlignedCalls]:
+def align(left: Sequence[TracedCall], right: Sequence[TracedCall]) -> list[AlignedCalls]:
     """Align the tool calls of two traces by their longest common subsequence.
 
     Calls of the same tool are counterparts. Of the alignments with most counterparts, one with most
@@ -58,7 +58,7 @@ def align(left: Sequence[Call], right: Sequence[Call]) -> list[AlignedCalls]:
     return rows + [AlignedCalls(None, call) for call in right[beside:]]
 
 
-def _best_values(left: Sequence[Call], right: Sequence[Call]) -> list[list[int]]:
+def _best_values(left: Sequence[TracedCall], right: Sequence[TracedCall]) -> list[list[int]]:
     """Return the value of the best alignment of what follows each pair of positions."""
     best = [[0] * (len(right) + 1) for _ in range(len(left) + 1)]
     for at in range(len(left) - 1, -1, -1):
@@ -70,7 +70,7 @@ def _best_values(left: Sequence[Call], right: Sequence[Call]) -> list[list[int]]
     return best
 
 
-def _value(left: Call, right: Call) -> int:
+def _value(left: TracedCall, right: TracedCall) -> int:
     if left.tool != right.tool:
         return 0
     return _SAME_TOOL + (_SAME_INPUT if left.input == right.input else 0)

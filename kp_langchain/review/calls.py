@@ -1,4 +1,4 @@
-"""`Call`: a tool call of a trace with its output."""
+"""`TracedCall`: a tool call of a trace with its output."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class TracedCall:
     """A tool call of a trace with its output. At least one of the two is there.
 
     Attributes:
@@ -43,24 +43,24 @@ class Call:
         )
 
 
-def calls_of(steps: Iterable[TraceStep]) -> list[Call]:
+def calls_of(steps: Iterable[TraceStep]) -> list[TracedCall]:
     """Return the tool calls among steps, in their order, each with its output.
 
     Calls that ran side by side end in any order. An observation may not name its tool.
     """
-    calls: list[Call] = []
+    calls: list[TracedCall] = []
     waiting: dict[int, str] = {}  # the names of the tools of calls without output, by position
     for step in steps:
         name = step.tool.name if step.tool else ""
         if step.type == "tool_call":
             waiting[len(calls)] = name
-            calls.append(Call(step, None))
+            calls.append(TracedCall(step, None))
         elif step.type != "thought":
             is_nameless = not name and step.type == "observation"
             position = next((at for at in waiting if is_nameless or waiting[at] == name), None)
             if position is None:
-                calls.append(Call(None, step))
+                calls.append(TracedCall(None, step))
             else:
                 del waiting[position]
-                calls[position] = Call(calls[position].call, step)
+                calls[position] = TracedCall(calls[position].call, step)
     return calls

@@ -4,8 +4,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from kp_langchain.gate import Rescored
-from kp_langchain.store.contribution import Contribution, Standing
 from kp_langchain.store.outbox import Outbox
+from kp_langchain.store.registry_units import Contribution, Standing
 from kp_langchain.store.run_columns import Deletion, Pruning, RunFilters, RunSummary, StoredRun
 from kp_langchain.store.trace_store import TraceStore, default_store
 from kp_langchain.store.vectors import StoredMemory

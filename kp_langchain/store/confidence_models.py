@@ -22,8 +22,7 @@ from kp_langchain.scoring.breakdown import ScoreBreakdown
 from kp_langchain.store.rows import clean_name, json_text
 from kp_langchain.store.run_columns import trace_of
 from kp_langchain.store.run_queries import is_kept, weightiest_first
-from kp_langchain.store.statements import Transactions
-from kp_langchain.store.tables import bodies, models, runs, scores, verdicts
+from kp_langchain.store.tables import Transactions, bodies, models, runs, scores, verdicts
 
 _UNLABELLED_SEARCHED, _UNLABELLED_RUNS = 10_000, 2_000
 _TASK_VERDICTS = 5_000
@@ -219,11 +218,11 @@ def _unlabelled_runs(
     newest = sa.select(runs.c.trace_id).where(runs.c.state == "judged", ~_has_label())
     if domain is not None:
         newest = newest.where(runs.c.domain == clean_name(domain))
-    found = newest.order_by(*_newest_runs_first).limit(_UNLABELLED_SEARCHED).subquery()
+    newest_ids = newest.order_by(*_newest_runs_first).limit(_UNLABELLED_SEARCHED).subquery()
     of_model = (scores.c.features, bodies.c.trace) if with_features else ()
     select = (
         sa.select(runs.c.trace_id, runs.c.domain, runs.c.task, runs.c.objective, *of_model)
-        .join(found, found.c.trace_id == runs.c.trace_id)
+        .join(newest_ids, newest_ids.c.trace_id == runs.c.trace_id)
         .join(scores, scores.c.trace_id == runs.c.trace_id)
         .join(bodies, bodies.c.trace_id == runs.c.trace_id)
         .where(is_kept(), runs.c.withheld.is_(None), scores.c.features.is_not(None))

@@ -1,7 +1,7 @@
 """`Database`: one SQLite file or PostgreSQL database, opened on first use.
 
-`TraceStore`, `Journal`, `Outbox`, `ConfidenceModels` and `PausedRuns` each hold one. What they ask
-of it is in the query modules, which `kp_langchain.store.sql` loads.
+The parts of a store share it. What they ask of it is in the query modules, which
+`kp_langchain.store.sql` loads.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from kp_langchain.store import sql
 if TYPE_CHECKING:
     import sqlalchemy as sa
 
-    from kp_langchain.store.engine import WatchedFile
+    from kp_langchain.store.connections import WatchedFile
     from kp_langchain.store.location import Location
 
 log = logging.getLogger("kp_langchain")
@@ -65,15 +65,15 @@ class Database:
             MissingExtraError: The PostgreSQL driver cannot be loaded.
             StoreError: The database cannot be opened.
         """
-        with sql.engine.as_store_errors(self.location, "open"), self._lock:
+        with sql.connections.as_store_errors(self.location, "open"), self._lock:
             if self._engine is not None and self._file is not None and self._file.is_lost():
                 self._warn_of_loss()
                 self._file.remove_log_and_index()
                 self._release()
             if self._engine is None:
                 path = self.location.path
-                file = self._file = None if path is None else sql.engine.WatchedFile(path)
-                self._engine = sql.engine.new_engine(self.location)
+                file = self._file = None if path is None else sql.connections.WatchedFile(path)
+                self._engine = sql.connections.new_engine(self.location)
                 self._dispose = weakref.finalize(self, self._engine.dispose)
                 if file is not None:
                     file.note_log_and_index()
@@ -107,7 +107,10 @@ class Database:
             MissingExtraError: The PostgreSQL driver cannot be loaded.
             StoreError: The database cannot be opened or written.
         """
-        with self._using("write") as engine, sql.engine.write_transaction(engine) as connection:
+        with (
+            self._using("write") as engine,
+            sql.connections.write_transaction(engine) as connection,
+        ):
             yield connection
             now = time.monotonic()
             if now >= self._expired_dropped_at + _DROP_EXPIRED_EVERY_S:
@@ -125,7 +128,7 @@ class Database:
             StoreError: The database cannot be opened, has no room for it, or others kept writing.
         """
         with self._using("compact") as engine:
-            return sql.engine.compact(engine)
+            return sql.connections.compact(engine)
 
     def load_drivers(self) -> None:
         """Import what the first use needs, which takes 0.2 s once a process; open nothing."""
@@ -142,7 +145,7 @@ class Database:
     @contextmanager
     def _using(self, purpose: str) -> Iterator[sa.Engine]:
         engine = self.open()
-        with sql.engine.as_store_errors(self.location, purpose):
+        with sql.connections.as_store_errors(self.location, purpose):
             yield engine
 
     def _warn_of_loss(self) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 
 import sqlalchemy as sa
@@ -19,8 +19,9 @@ from kp_langchain.store.run_queries import (
     conditions_of,
     order,
 )
-from kp_langchain.store.statements import Transactions
 from kp_langchain.store.tables import (
+    Transactions,
+    batches,
     bodies,
     external_traces,
     jobs,
@@ -96,12 +97,12 @@ def carry_out(database: Transactions, deletion: Deletion) -> None:
     Raises:
         StoreError: The database cannot be written; the runs of earlier transactions are deleted.
     """
-    for batch in _batches([*deletion.trace_ids, *deletion.unscored]):
+    for batch in batches([*deletion.trace_ids, *deletion.unscored], _BATCH_SIZE):
         with database.writing() as connection:
             delete(connection, batch)
         # Who waits for the file polls: without a pause it would hardly ever find it free.
         time.sleep(_OTHERS_TURN_S)
-    for batch in _batches(deletion.paused):
+    for batch in batches(deletion.paused, _BATCH_SIZE):
         with database.writing() as connection:
             connection.execute(sa.delete(paused_runs).where(paused_runs.c.place.in_(batch)))
 
@@ -124,11 +125,11 @@ def delete(connection: sa.Connection, trace_ids: Sequence[str]) -> None:
 
 def drop_expired_traces(database: Transactions) -> int:
     """Delete the expired traces of runs that did not pass; return their number."""
-    total, dropped = 0, -1
-    while dropped:
+    total, n_dropped = 0, -1
+    while n_dropped:
         with database.writing() as connection:
-            dropped = run_queries.drop_expired_bodies(connection)
-        total += dropped
+            n_dropped = run_queries.drop_expired_bodies(connection)
+        total += n_dropped
     return total
 
 
@@ -180,14 +181,9 @@ def _deletion(
         dict(Counter(domains.values()).most_common()),
         sum(
             connection.scalar(at_registry.where(outbox.c.trace_id.in_(batch))) or 0
-            for batch in _batches(trace_ids)
+            for batch in batches(trace_ids, _BATCH_SIZE)
         ),
         trace_ids,
         unscored,
         paused,
     )
-
-
-def _batches(keys: Sequence[str]) -> Iterator[Sequence[str]]:
-    for start in range(0, len(keys), _BATCH_SIZE):
-        yield keys[start : start + _BATCH_SIZE]

@@ -24,7 +24,7 @@ from uuid import uuid4
 
 from kp_langchain._forksafe import fork_gate, leave_in_child
 from kp_langchain._logging import describe_error, warn_once
-from kp_langchain.errors import LateError, StoreError
+from kp_langchain.errors import StoreError
 from kp_langchain.store import sql
 from kp_langchain.store.rows import trace_key
 
@@ -86,9 +86,9 @@ class Backoff:
         return max(0.0, self._due_at - time.monotonic())
 
     def check(self) -> None:
-        """Raise `LateError` while it is too early to try again."""
+        """Raise a `StoreError` while it is too early to try again."""
         if self.is_pausing:
-            raise LateError("the store failed a moment ago")
+            raise StoreError("the store failed a moment ago")
 
     def note_failure(self) -> None:
         """Begin a pause."""
@@ -126,7 +126,7 @@ class Lease:
             StoreError: It has expired, and another process has the job.
         """
         until = time.time() + self.lasts_s
-        if not sql.job_queries.extend(connection, self.owner, until):
+        if not sql.run_queries.extend_jobs(connection, self.kind, self.owner, until):
             raise StoreError(
                 f"the lease of the job {self.kind!r} expired, and another process has the job now"
             )
@@ -155,7 +155,6 @@ class Jobs:
         return {
             "kind": kind,
             "key": key,
-            "due_at": 0.0,
             "attempts": 0,
             "lease_until": time.time() + LEASE_S,
             "owner": self.owner,
@@ -163,16 +162,18 @@ class Jobs:
         }
 
     def score_rows(
-        self, runs: Iterable[ScoredTrace], tools: Collection[str]
+        self, runs: Iterable[ScoredTrace], tools: Collection[str], *, is_free: bool = False
     ) -> list[dict[str, Any]]:
         """Return the rows of the jobs that send scores to the tools that have traces of the runs.
 
         Args:
             runs: The runs.
             tools: The names of the tools.
+            is_free: Whether any process may take the jobs at once.
         """
+        free = {"owner": "", "lease_until": 0.0} if is_free else {}
         return [
-            self.leased_row(SCORE.format(tool), run.stored_id or trace_key(run.trace.id))
+            self.leased_row(SCORE.format(tool), run.stored_id or trace_key(run.trace.id)) | free
             for run in runs
             for tool in tools
             if tool in run.external_traces
@@ -182,24 +183,38 @@ class Jobs:
         """Lease the jobs of processes that have ended; return their rows."""
         now = time.time()
         with self._database.writing() as connection:
-            return sql.job_queries.take(
+            return sql.run_queries.take_jobs(
                 connection, kind, self.owner, now=now, until=now + LEASE_S, limit=_MOST_TAKEN
             )
+
+    def count(self, kind: str, *, only_free: bool = False) -> int:
+        """Return the number of jobs of a kind, or of those that no process has."""
+        with self._database.reading() as connection:
+            return sql.run_queries.count_jobs(connection, kind, time.time() if only_free else None)
 
     def end(self, kind: str, keys: Collection[str]) -> None:
         """Delete jobs that are done, unless another process has them."""
         with self._database.writing() as connection:
-            sql.job_queries.end(connection, kind, keys, self.owner)
+            sql.run_queries.end_jobs(connection, kind, keys, self.owner)
 
-    def renew(self) -> None:
-        """Have this process keep its jobs for another `LEASE_S`."""
-        with self._database.writing() as connection:
-            sql.job_queries.extend(connection, self.owner, time.time() + LEASE_S)
+    def renew(self, kind: str, keys: Collection[str] | None = None) -> bool:
+        """Have this process keep its jobs of a kind for another `LEASE_S`.
 
-    def release(self, kind: str) -> None:
-        """Let other processes have the jobs of a kind of this one, which is about to end."""
+        Args:
+            kind: The kind.
+            keys: Only those with these keys.
+
+        Returns:
+            Whether it has any; another process may have taken them.
+        """
+        until = time.time() + LEASE_S
         with self._database.writing() as connection:
-            sql.job_queries.extend(connection, self.owner, 0.0, kind)
+            return sql.run_queries.extend_jobs(connection, kind, self.owner, until, keys)
+
+    def release(self, kind: str, keys: Collection[str] | None = None) -> None:
+        """Let other processes have the jobs of a kind of this one, all or those with keys."""
+        with self._database.writing() as connection:
+            sql.run_queries.extend_jobs(connection, kind, self.owner, 0.0, keys)
 
     def lease_lasting(self, kind: str, lasts_s: float) -> Lease | None:
         """Return the lease of the only job of a kind, which is never done; None if it is taken.
@@ -212,16 +227,16 @@ class Jobs:
         lease = Lease(kind, f"{self.owner}-{uuid4().hex}", lasts_s)
         with self._database.writing() as connection:
             row = self.leased_row(kind, "") | {"lease_until": 0.0}
-            sql.job_queries.add_lasting(connection, row)
-            taken = sql.job_queries.take(
+            sql.run_queries.add_lasting_job(connection, row)
+            rows = sql.run_queries.take_jobs(
                 connection, kind, lease.owner, now=now, until=now + lasts_s, limit=1
             )
-        return lease if taken else None
+        return lease if rows else None
 
     def give_back(self, lease: Lease) -> None:
         """Let others have the job of a lease."""
         with self._database.writing() as connection:
-            sql.job_queries.extend(connection, lease.owner, 0.0)
+            sql.run_queries.extend_jobs(connection, lease.kind, lease.owner, 0.0)
 
 
 class JobLoop:
@@ -256,9 +271,15 @@ class JobLoop:
         """Whether nothing was left to be done when it was last looked."""
         return self._completed_pass == self._requested_pass and self._wait_s is None
 
-    def wake(self) -> None:
-        """Have what is due done soon; never blocks for long."""
+    def wake(self, *, ends_pause: bool = False) -> None:
+        """Have what is due done soon; never blocks for long.
+
+        Args:
+            ends_pause: Do it also while a failure is too recent.
+        """
         with self._condition:
+            if ends_pause:
+                self._backoff.end_pause()
             self._requested_pass += 1
             self._condition.notify_all()
             if self._thread is None:
@@ -302,7 +323,7 @@ class JobLoop:
 
     def _run_pass(self, until: float) -> float | None:
         """Wait until the thread has looked for jobs once; return its wait until the next time."""
-        self.wake()
+        self.wake(ends_pause=True)
         if self._thread is None:
             return self.do_due(until)
         with self._condition:
@@ -323,19 +344,32 @@ class JobLoop:
                 if wait_s is None and self._requested_pass == number:
                     self._thread = None
                     return
-                self._condition.wait_for(
-                    lambda: self._requested_pass > self._completed_pass, wait_s
-                )
+                self._condition.wait_for(self._is_requested, wait_s)
+
+    def _is_requested(self) -> bool:
+        return self._requested_pass > self._completed_pass and not self._backoff.is_pausing
+
+
+def drain(loops: Collection[JobLoop], timeout_s: float) -> bool:
+    """Wait until loops have nothing left to be done.
+
+    Args:
+        loops: The loops.
+        timeout_s: Seconds to wait at most, in all.
+
+    Returns:
+        Whether nothing is left.
+    """
+    until = time.monotonic() + timeout_s
+    for loop in loops:
+        loop.wake(ends_pause=True)  # first, because one may have to wait for what hangs
+    are_done = [loop.drain(max(0.0, until - time.monotonic())) for loop in loops]
+    return all(are_done)
 
 
 def drain_all(timeout_s: float) -> None:
     """Do what is left of the jobs of this process, for so many seconds at most."""
-    until = time.monotonic() + timeout_s
-    loops = [loop for loop in list(_loops) if not loop.is_idle]
-    for loop in loops:
-        loop.wake()  # first, because one may have to wait for what hangs
-    for loop in loops:
-        loop.drain(max(0.0, until - time.monotonic()))
+    drain([loop for loop in list(_loops) if not loop.is_idle], timeout_s)
 
 
 _loops: weakref.WeakSet[JobLoop] = weakref.WeakSet()

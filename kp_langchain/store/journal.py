@@ -20,12 +20,13 @@ from kp_langchain.store.jobs import JUDGE, Jobs
 from kp_langchain.store.rows import (
     body_of,
     contribution_of,
+    expiry_after,
     json_text,
     trace_key,
 )
 from kp_langchain.store.run_columns import judged_columns, keys_of, recorded_row
 from kp_langchain.store.vectors import memory_row, replace_kept, run_row
-from kp_langchain.store.verdicts import redact_note, rejudge_stored
+from kp_langchain.store.verdicts import rejudge_stored
 from kp_langchain.verdict import Verdict, counting
 
 if TYPE_CHECKING:
@@ -33,12 +34,14 @@ if TYPE_CHECKING:
 
     from kp_langchain.store.database import Database
 
+_MOST_PROCESSES = 5  # that leave a run
+
 
 class Journal:
     """The writes of one process into one store.
 
     Every method raises `StoreError` when the database cannot be opened, read or written; nothing is
-    written then.
+    written then, except that `take_over` may have leased jobs.
 
     Args:
         database: The database of the store.
@@ -60,33 +63,35 @@ class Journal:
         rows = _rows_of(runs)
         with self._database.writing() as connection:
             sql.run_queries.record(connection, *rows, jobs)
-            sql.run_links.write(connection, {trace_key(one.trace.id): one for one in runs})
+            sql.side_tables.write(connection, {trace_key(one.trace.id): one for one in runs})
 
     def settle(
-        self, judged: Sequence[ScoredTrace], tools: Collection[str] = ()
+        self, judged_runs: Sequence[ScoredTrace], tools: Collection[str] = ()
     ) -> list[tuple[ScoredTrace, ScoredTrace | None]]:
         """Write what was decided on recorded runs; one transaction.
 
         Runs that were deleted meanwhile, or whose lease another process has taken, are left out.
 
         Args:
-            judged: The runs.
+            judged_runs: The runs.
             tools: The names of the tools that this process sends their scores to.
 
         Returns:
             The runs that were written, each with the same run as it is after a verdict that came
             before it was judged; None without one that counts.
         """
-        by_key = {trace_key(one.trace.id): one for one in judged}
+        by_key = {trace_key(one.trace.id): one for one in judged_runs}
         with self._database.writing() as connection:
-            mine = sql.job_queries.end(connection, JUDGE, sorted(by_key), self.jobs.owner)
-            runs = [by_key[key] for key in by_key if key in mine]
+            has_verdict_by_key = sql.run_queries.end_jobs(
+                connection, JUDGE, sorted(by_key), self.jobs.owner
+            )
+            runs = [by_key[key] for key in by_key if key in has_verdict_by_key]
             if not runs:
                 return []
             self._settle(connection, runs, tools)
-            with_verdict = [key for key, has_verdict in mine.items() if has_verdict]
-            earlier = sql.run_queries.verdicts_on(connection, with_verdict)
-            return [(one, _apply_earlier(connection, one, earlier)) for one in runs]
+            with_verdict = [key for key, has_verdict in has_verdict_by_key.items() if has_verdict]
+            earlier_verdicts = sql.run_queries.verdicts_on(connection, with_verdict)
+            return [(one, _apply_earlier(connection, one, earlier_verdicts)) for one in runs]
 
     def add(self, scored: Sequence[ScoredTrace], tools: Collection[str] = ()) -> None:
         """Write judged runs, each in place of an earlier one with its id; one transaction.
@@ -103,9 +108,9 @@ class Journal:
         with self._database.writing() as connection:
             sql.run_queries.lock_kept(connection, {id_ for one in runs for id_ in one.replaces})
             sql.run_queries.record(connection, *rows, replaces=True)
-            sql.job_queries.forget(connection, JUDGE, list(by_key))
+            sql.run_queries.forget_jobs(connection, JUDGE, list(by_key))
             sql.vector_queries.remove(connection, "run", list(by_key))
-            sql.run_links.write(connection, {trace_key(one.trace.id): one for one in runs})
+            sql.side_tables.write(connection, {trace_key(one.trace.id): one for one in runs})
             self._settle(connection, runs, tools)
 
     def _settle(
@@ -115,30 +120,40 @@ class Journal:
             connection, [_judged_row(one) for one in runs], [_breakdown_row(one) for one in runs]
         )
         _write_consequences(connection, runs)
-        if jobs := self.jobs.score_rows(runs, tools):
-            sql.job_queries.replace(connection, jobs)
+        sql.run_queries.replace_jobs(connection, self.jobs.score_rows(runs, tools))
 
     def take_over(self) -> list[Run]:
         """Lease the runs of processes that ended before they judged them; at most 200.
 
-        A run that cannot be read is deleted, with a warning.
+        A run that cannot be read is deleted, with a warning. One that five processes have left
+        stays unjudged until its body expires: it may be what ended them.
         """
-        evidence = {job["key"]: job["body"] for job in self.jobs.take(JUDGE)}
-        if not evidence:
+        jobs = self.jobs.take(JUDGE)
+        if not jobs:
             return []
+        # The first process had the run without an attempt.
+        given_up = [one for one in jobs if one["attempts"] + 1 >= _MOST_PROCESSES]
+        evidence = {one["key"]: one["body"] for one in jobs if one not in given_up}
         with self._database.writing() as connection:
-            shown = sql.run_links.shown_of(connection, list(evidence))
+            shown_by_trace = sql.side_tables.shown_of(connection, list(evidence))
             runs = []
             for row in sql.run_queries.whole_rows(connection, list(evidence), "recorded"):
                 trace_id = row["trace_id"]
-                row["external_traces"] = sql.run_links.external_of(connection, trace_id)
-                row["shown"] = tuple(shown.get(trace_id, ()))
+                row["external_traces"] = sql.side_tables.external_of(connection, trace_id)
+                row["shown"] = tuple(shown_by_trace.get(trace_id, ()))
                 run = _read_run(evidence.pop(trace_id), row)
                 if run is not None:
                     runs.append(run)
                 else:
                     sql.deletion.delete(connection, [trace_id])
-            sql.job_queries.forget(connection, JUDGE, list(evidence))  # of runs that are judged
+            for one in given_up:
+                expires_at = expiry_after(_keep_days(one["body"]))
+                sql.run_queries.set_expiry(connection, one["key"], expires_at)
+            # What is left of `evidence` is judged already.
+            done = [*evidence, *(one["key"] for one in given_up)]
+            sql.run_queries.forget_jobs(connection, JUDGE, done)
+        if given_up:
+            warn_once("given up", "a run stays unjudged: %d processes left it", _MOST_PROCESSES)
         return runs
 
     def has_run(self, run_id: UUID) -> bool:
@@ -152,8 +167,15 @@ class Journal:
 
     def waiting(self) -> int:
         """Return the number of runs, of any process, that are not judged yet."""
-        with self._database.reading() as connection:
-            return sql.job_queries.count(connection, JUDGE)
+        return self.jobs.count(JUDGE)
+
+
+def _keep_days(evidence: Any) -> float:
+    """Return for how many days a run that nobody judges is kept, by its policy."""
+    try:
+        return float(evidence["policy"]["keep_days"])
+    except (TypeError, LookupError, ValueError):
+        return 0.0
 
 
 def _rows_of(
@@ -205,36 +227,32 @@ def _write_consequences(connection: sa.Connection, runs: Sequence[ScoredTrace]) 
     )
     sql.run_queries.add_verdicts(
         connection,
-        [
-            (key, redact_note(one.verdict, level=one.trace.metadata.privacy_level))
-            for key, one in by_key.items()
-            if one.verdict is not None
-        ],
+        [(key, one.verdict) for key, one in by_key.items() if one.verdict is not None],
     )
     now = datetime.now(UTC)
-    leaving = [
+    contributions = [
         contribution_of(key, body_of(one.trace), one.registry, now)
         for key, one in by_key.items()
         if one.registry is not None and one.keep_body and one.trace.steps and may_contribute(one)
     ]
-    if leaving:
-        sql.outbox_queries.enter(connection, leaving)
+    if contributions:
+        sql.outbox_queries.enter(connection, contributions)
     for key, one in by_key.items():
         replace_kept(connection, one.replaces, key, is_stated=one.is_stated)
 
 
 def _apply_earlier(
-    connection: sa.Connection, run: ScoredTrace, earlier: Mapping[str, list[Verdict]]
+    connection: sa.Connection, run: ScoredTrace, earlier_verdicts: Mapping[str, list[Verdict]]
 ) -> ScoredTrace | None:
     """Judge a run again by a verdict that came before it was judged.
 
     Args:
         connection: A write transaction.
         run: The run.
-        earlier: The verdicts that came before, by trace id.
+        earlier_verdicts: The verdicts that came before, by trace id.
     """
     key = trace_key(run.trace.id)
-    verdict = counting(earlier.get(key, ()))
+    verdict = counting(earlier_verdicts.get(key, ()))
     if verdict is None or (run.verdict is not None and verdict.weight < run.verdict.weight):
         return None
     (row,) = sql.run_queries.whole_rows(connection, [key])

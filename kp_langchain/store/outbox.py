@@ -25,8 +25,13 @@ from typing import TYPE_CHECKING
 
 from kp_langchain.errors import StoreError
 from kp_langchain.store import sql
-from kp_langchain.store.contribution import STATES, Contribution, Standing, State
 from kp_langchain.store.jobs import SEND, Jobs, Lease
+from kp_langchain.store.registry_units import (
+    CONTRIBUTION_STATES,
+    Contribution,
+    ContributionState,
+    Standing,
+)
 from kp_langchain.store.rows import check_page
 
 if TYPE_CHECKING:
@@ -51,14 +56,14 @@ class Outbox:
     def __repr__(self) -> str:
         return f"Outbox({str(self._database.location)!r})"
 
-    def counts(self) -> dict[State, int]:
+    def counts(self) -> dict[ContributionState, int]:
         """Return the number of contributions in each state."""
         with self._database.reading() as connection:
             counts = sql.outbox_queries.counts(connection)
-        return {state: counts.get(state, 0) for state in STATES}
+        return {state: counts.get(state, 0) for state in CONTRIBUTION_STATES}
 
     def entries(
-        self, *, state: State | None = None, limit: int | None = 50, offset: int = 0
+        self, *, state: ContributionState | None = None, limit: int | None = 50, offset: int = 0
     ) -> list[Contribution]:
         """Return contributions, the newest first, without their bodies.
 

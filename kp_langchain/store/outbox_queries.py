@@ -13,13 +13,11 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from kp_langchain.store.contribution import Contribution, Standing, with_new_idempotency_key
-from kp_langchain.store.rows import clean_text, trace_key
+from kp_langchain.store.registry_units import Contribution, Standing, with_new_idempotency_key
+from kp_langchain.store.rows import MATCHES_SHOWN, clean_text, trace_key
 from kp_langchain.store.run_queries import begins, possible_ids
-from kp_langchain.store.statements import insert_or_ignore, insert_or_replace
-from kp_langchain.store.tables import outbox, registries, runs
+from kp_langchain.store.tables import insert_or_ignore, insert_or_replace, outbox, registries, runs
 
-_MATCHES_SHOWN = 10
 _c = outbox.c
 _without_body = sa.select(*(column for column in outbox.columns if column is not _c.body))
 
@@ -45,7 +43,7 @@ def entries(
 
 def find(connection: sa.Connection, id_prefix: str) -> list[Contribution]:
     """Return up to ten contributions, with bodies, whose id is, or begins with, `id_prefix`."""
-    select = sa.select(outbox).order_by(_c.queued_at.desc()).limit(_MATCHES_SHOWN)
+    select = sa.select(outbox).order_by(_c.queued_at.desc()).limit(MATCHES_SHOWN)
     ids = possible_ids(id_prefix)
     has_registry_id = _c.registry_id == clean_text(id_prefix.strip())
     exact = [sa.or_(_c.trace_id == trace_key(id_), has_registry_id) for id_ in ids]
@@ -160,7 +158,7 @@ def forget(connection: sa.Connection, trace_ids: Sequence[str], due_at: datetime
     """
     of_runs = _c.trace_id.in_(trace_ids)
     connection.execute(sa.delete(outbox).where(of_runs, registry_has_nothing()))
-    for one in _locked(connection, of_runs):
+    for one in _locked_units(connection, of_runs):
         after = replace(
             one,
             state="sent",
@@ -261,7 +259,8 @@ def _change(
 ) -> bool:
     """Lock a contribution for this transaction, and change it; return whether it is changed."""
     return any(
-        _write(connection, one, change(one)) for one in _locked(connection, _c.trace_id == trace_id)
+        _write(connection, one, change(one))
+        for one in _locked_units(connection, _c.trace_id == trace_id)
     )
 
 
@@ -275,7 +274,9 @@ def _write(connection: sa.Connection, before: Contribution, after: Contribution)
     return True
 
 
-def _locked(connection: sa.Connection, condition: sa.ColumnElement[bool]) -> list[Contribution]:
+def _locked_units(
+    connection: sa.Connection, condition: sa.ColumnElement[bool]
+) -> list[Contribution]:
     """Return contributions, locked for this transaction."""
     select = sa.select(outbox).where(condition).order_by(_c.trace_id)
     return _contributions(connection, select.with_for_update())

@@ -14,8 +14,9 @@ import sqlalchemy as sa
 
 from kp_langchain.errors import ConfigError, StoreError
 from kp_langchain.schema import TRACE_ID_PREFIX
-from kp_langchain.store.pulled_units import STATES, ExaminedUnit, Fate, PulledUnit, UnitState
+from kp_langchain.store.registry_units import UNIT_STATES, ExaminedUnit, Fate, PulledUnit, UnitState
 from kp_langchain.store.rows import (
+    MATCHES_SHOWN,
     body_of,
     check_page,
     clean_name,
@@ -25,14 +26,19 @@ from kp_langchain.store.rows import (
 )
 from kp_langchain.store.run_columns import trace_of
 from kp_langchain.store.run_queries import begins, possible_ids
-from kp_langchain.store.statements import Transactions, batches, insert_or_replace
-from kp_langchain.store.tables import outbox, pulled_units, runs
+from kp_langchain.store.tables import (
+    Transactions,
+    batches,
+    insert_or_replace,
+    outbox,
+    pulled_units,
+    runs,
+)
 from kp_langchain.store.vector_queries import DELETIONS, PULLED, count_up, is_admitted, remove
 
 if TYPE_CHECKING:
     from kp_langchain.schema import ReasoningTrace
 
-_MATCHES_SHOWN = 10
 _OBJECTIVE_CHARS = 10_000
 _c = pulled_units.c
 _columns = [column for column in _c if column not in (_c.body, _c.is_clean)]
@@ -62,7 +68,7 @@ class PulledUnits:
         select = sa.select(_c.state, sa.func.count()).group_by(_c.state)
         with self._database.reading() as connection:
             counts = {row[0]: row[1] for row in connection.execute(select)}
-        return {state: counts.get(state, 0) for state in STATES}
+        return {state: counts.get(state, 0) for state in UNIT_STATES}
 
     def entries(
         self,
@@ -84,8 +90,8 @@ class PulledUnits:
             ConfigError: `limit` or `offset` is negative, or there is no such state.
         """
         check_page(limit, offset)
-        if state is not None and state not in STATES:
-            raise ConfigError(f"{state!r} is not a state; give one of {', '.join(STATES)}")
+        if state is not None and state not in UNIT_STATES:
+            raise ConfigError(f"{state!r} is not a state; give one of {', '.join(UNIT_STATES)}")
         select = sa.select(*_columns).order_by(*_newest_first)
         if state is not None:
             select = select.where(_c.state == state)
@@ -143,27 +149,31 @@ class PulledUnits:
         rows = [_row_of(unit, registry, domain, now) for unit in units]
         ids = [row["trace_id"] for row in rows]
         with self._database.writing() as connection:
-            own = _ids_of_own_runs(connection, ids)
-            rejected = _rejected_digests(connection, [row["digest"] for row in rows])
-            before = _locked(connection, ids, _c.body)
-            fates = [_fate_of(row, before.get(row["trace_id"]), own, rejected) for row in rows]
-            written = []
+            own_ids = _ids_of_own_runs(connection, ids)
+            rejected_digests = _rejected_digests(connection, [row["digest"] for row in rows])
+            before = _locked_rows(connection, ids, _c.body)
+            fates = [
+                _fate_of(row, before.get(row["trace_id"]), own_ids, rejected_digests)
+                for row in rows
+            ]
+            rows_to_write = []
             for row, fate in zip(rows, fates, strict=True):
-                known = before.get(row["trace_id"], {})
+                row_before = before.get(row["trace_id"], {})
                 stays = {"changed_at": None, "decided_at": None, "decided_by": None}
                 if fate == "changed":
-                    stays |= {name: known[name] for name in _DECISION} | {"changed_at": now}
-                elif fate == "unchanged" and not _has_same_text(row, known):
-                    stays = {name: known[name] for name in known if name not in _TEXT}
+                    stays |= {name: row_before[name] for name in _DECISION} | {"changed_at": now}
+                elif fate == "unchanged" and not _has_same_text(row, row_before):
+                    stays = {name: row_before[name] for name in row_before if name not in _TEXT}
                 elif fate != "new":
                     continue
-                written.append(row | stays)
-            if written:
-                in_order = sorted(written, key=lambda row: str(row["trace_id"]))
+                rows_to_write.append(row | stays)
+            if rows_to_write:
+                in_order = sorted(rows_to_write, key=lambda row: str(row["trace_id"]))
                 statement = insert_or_replace(pulled_units, connection.dialect.name)
                 connection.execute(statement, in_order)
             _note_change(
-                connection, [before[id_] for row in written if (id_ := row["trace_id"]) in before]
+                connection,
+                [before[id_] for row in rows_to_write if (id_ := row["trace_id"]) in before],
             )
         return fates
 
@@ -184,11 +194,11 @@ class PulledUnits:
                 no digest is given. None is admitted then.
         """
         with self._database.writing() as connection:
-            before = _known(connection, trace_ids)
+            before = _known_rows(connection, trace_ids)
             for row in before.values():
                 _check_admissible(row, digest)
-            changed = [row for row in before.values() if row["state"] != "admitted"]
-            return _decide(connection, changed, "admitted", by)
+            rows_to_decide = [row for row in before.values() if row["state"] != "admitted"]
+            return _decide(connection, rows_to_decide, "admitted", by)
 
     def admit_clean(
         self,
@@ -233,10 +243,10 @@ class PulledUnits:
             StoreError: One is unknown. None is rejected then.
         """
         with self._database.writing() as connection:
-            before = _known(connection, trace_ids)
-            changed = [row for row in before.values() if row["state"] != "rejected"]
+            before = _known_rows(connection, trace_ids)
+            rows_to_decide = [row for row in before.values() if row["state"] != "rejected"]
             without_text = {"objective": "", "findings": json_text([]), "body": None}
-            return _decide(connection, changed, "rejected", by, **without_text)
+            return _decide(connection, rows_to_decide, "rejected", by, **without_text)
 
     def forget(self, *trace_ids: str) -> list[str]:
         """Delete units with all that the store knows of them; a later pull may bring them again.
@@ -248,7 +258,7 @@ class PulledUnits:
             The ids of those that there were.
         """
         with self._database.writing() as connection:
-            before = _locked(connection, trace_ids)
+            before = _locked_rows(connection, trace_ids)
             for batch in batches(list(before)):
                 connection.execute(sa.delete(pulled_units).where(_c.trace_id.in_(batch)))
             _note_change(connection, before.values())
@@ -293,22 +303,22 @@ def _row_of(unit: ExaminedUnit, registry: str, domain: str, now: datetime) -> di
 def _fate_of(
     row: Mapping[str, Any],
     before: Mapping[str, Any] | None,
-    own: Collection[str],
-    rejected: Collection[str],
+    own_ids: Collection[str],
+    rejected_digests: Collection[str],
 ) -> Fate:
     """Return what is to become of a unit.
 
     Args:
         row: Its row.
         before: Its row in the store, if there is one.
-        own: Ids of runs of this store.
-        rejected: The digests of rejected units.
+        own_ids: Ids of runs of this store.
+        rejected_digests: The digests of rejected units.
     """
-    if row["trace_id"] in own:
+    if row["trace_id"] in own_ids:
         return "own run"
     if row["body"] is None:
         return "too large"
-    if (before is not None and before["state"] == "rejected") or row["digest"] in rejected:
+    if (before is not None and before["state"] == "rejected") or row["digest"] in rejected_digests:
         return "rejected"
     if before is None:
         return "new"
@@ -357,7 +367,7 @@ def _find(connection: sa.Connection, id_prefix: str) -> list[dict[str, Any]]:
     Only a whole id counts as one. Others choose the ids of units, and one that is the beginning of
     another must not be taken for it.
     """
-    select = sa.select(*_columns).order_by(*_newest_first).limit(_MATCHES_SHOWN)
+    select = sa.select(*_columns).order_by(*_newest_first).limit(MATCHES_SHOWN)
     ids = possible_ids(id_prefix)
     is_whole = id_prefix.strip().startswith(TRACE_ID_PREFIX)
     exact = [_c.trace_id == trace_key(id_) for id_ in ids] if is_whole else []
@@ -395,22 +405,22 @@ def _clean_ones(
     return units
 
 
-def _known(connection: sa.Connection, trace_ids: Sequence[str]) -> dict[str, dict[str, Any]]:
+def _known_rows(connection: sa.Connection, trace_ids: Sequence[str]) -> dict[str, dict[str, Any]]:
     """Return the units, locked.
 
     Raises:
         StoreError: One is unknown.
     """
-    found = _locked(connection, trace_ids)
-    unknown = [id_ for id_ in trace_ids if id_ not in found]
+    rows_by_id = _locked_rows(connection, trace_ids)
+    unknown = [id_ for id_ in trace_ids if id_ not in rows_by_id]
     if unknown:
         raise StoreError(
             f"no unit {unknown[0]!r:.200} was pulled; list them: kp-langchain quarantine"
         )
-    return found
+    return rows_by_id
 
 
-def _locked(
+def _locked_rows(
     connection: sa.Connection, trace_ids: Collection[str], *more: sa.Column[Any]
 ) -> dict[str, dict[str, Any]]:
     """Return those of the units that there are, by id, locked for this transaction."""
@@ -425,12 +435,12 @@ def _locked(
 def _ids_of_own_runs(connection: sa.Connection, trace_ids: Collection[str]) -> set[str]:
     """Return those ids that a run of this store has or had; ids in lower case match as well."""
     forms = {form for id_ in trace_ids for form in (id_, id_.lower())}
-    own: set[str] = set()
+    own_ids: set[str] = set()
     for table in (runs, outbox):
         column = table.c.trace_id
         for batch in batches(forms):
-            own |= set(connection.scalars(sa.select(column).where(column.in_(batch))))
-    return {id_ for id_ in trace_ids if id_ in own or id_.lower() in own}
+            own_ids |= set(connection.scalars(sa.select(column).where(column.in_(batch))))
+    return {id_ for id_ in trace_ids if id_ in own_ids or id_.lower() in own_ids}
 
 
 def _rejected_digests(connection: sa.Connection, digests: Collection[str]) -> set[str]:

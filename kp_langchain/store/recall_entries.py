@@ -106,10 +106,10 @@ class RecallEntries:
             trace_ids: Ids of traces.
         """
         with self._database.reading() as connection:
-            own = sql.vector_queries.bodies_to_show(connection, trace_ids)
-            others = [trace_id for trace_id in trace_ids if trace_id not in own]
-            pulled = sql.pulled_queries.bodies_of(connection, others) if others else {}
-        return own | pulled
+            run_bodies = sql.vector_queries.bodies_to_show(connection, trace_ids)
+            others = [trace_id for trace_id in trace_ids if trace_id not in run_bodies]
+            unit_bodies = sql.pulled_queries.bodies_of(connection, others) if others else {}
+        return run_bodies | unit_bodies
 
     def eligibility(self, trace_ids: Collection[str]) -> dict[str, Eligibility]:
         """Return by id whether recall may show traces, as the store has them now.
@@ -130,7 +130,7 @@ class RecallEntries:
             trace_ids: Ids of traces.
         """
         with self._database.reading() as connection:
-            return sql.vector_queries.planted(connection, trace_ids)
+            return sql.vector_queries.planted_kinds(connection, trace_ids)
 
     def write(
         self, entries: Mapping[str, TaskEntry], embedder: EmbedderIdentity, scan_version: int

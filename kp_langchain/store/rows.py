@@ -21,12 +21,14 @@ if TYPE_CHECKING:
 _UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
 _encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
 
+MATCHES_SHOWN = 10
+"""So many of those that an id may mean are listed."""
 
 # SQLite takes 10^9 bytes in a row, PostgreSQL about as many in a value; a character takes up to 4.
 _LONGEST_BODY_CHARS = 200_000_000
 _LONGEST_TEXT_CHARS = 1_000_000
 _LONGEST_NAME_CHARS = 500  # PostgreSQL's indexes take 2,704 bytes
-_ID_CHARS_SHOWN, _MATCHES_SHOWN = 100, 10
+_ID_CHARS_SHOWN = 100
 _LONGEST_ID_CHARS = 150  # because an index holds it beside a name
 _BEGINNING_OF_LONGER_ID_CHARS = 85  # followed by 64 of its hash
 
@@ -188,6 +190,6 @@ def ambiguous_id(id_: str, matches: Sequence[dict[str, Any]]) -> UnknownRunError
     """Return the error for an id that several runs have, or that begins the ids of several."""
     lines = "".join(
         f"\n  {run['trace_id']}  {run['created_at']:%Y-%m-%d %H:%M} UTC  {run['domain']}"
-        for run in matches[:_MATCHES_SHOWN]
+        for run in matches[:MATCHES_SHOWN]
     )
     return UnknownRunError(f"{id_!r} may mean several runs; give more of a trace id:{lines}")

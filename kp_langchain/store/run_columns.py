@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("kp_langchain")
 
 Since = Literal["recorded", "judged", "outcome"]
-State = Literal["recorded", "judged"]
+RunState = Literal["recorded", "judged"]
 """How far a run has come."""
 
 SEARCHED_CHARS = 1000

@@ -1,4 +1,4 @@
-"""Queries on runs, by their ids or by `RunFilters`: rows, traces, verdicts, lists and counts.
+"""Queries on runs, by their ids or by `RunFilters`: rows, traces, verdicts, lists, counts and jobs.
 
 Loads SQLAlchemy.
 """
@@ -19,27 +19,43 @@ from kp_langchain.config import Settings
 from kp_langchain.gate.check import JudgedRun
 from kp_langchain.run_keys import KINDS, Kind, forms_of
 from kp_langchain.schema import TRACE_ID_PREFIX
-from kp_langchain.store.rows import clean_name, clean_text, folded, trace_key, with_outcome_of
+from kp_langchain.store.rows import (
+    MATCHES_SHOWN,
+    clean_name,
+    clean_text,
+    folded,
+    trace_key,
+    with_outcome_of,
+)
 from kp_langchain.store.run_columns import (
     COLUMNS,
     KEY_COLUMNS,
     SEARCHED_CHARS,
     STORED_FIELDS,
     RunFilters,
+    RunState,
     RunSummary,
     Sort,
-    State,
 )
-from kp_langchain.store.statements import batches, execute_rows, insert_or_ignore, insert_or_replace
-from kp_langchain.store.tables import bodies, jobs, runs, scores, vectors, verdicts
+from kp_langchain.store.tables import (
+    batches,
+    bodies,
+    execute_rows,
+    insert_or_ignore,
+    insert_or_replace,
+    jobs,
+    runs,
+    scores,
+    vectors,
+    verdicts,
+)
 from kp_langchain.verdict import Verdict
 
-_MATCHES_SHOWN = 10
 _POSTGRES_LOCKS = 0x6B706B70  # any number, the same in every version of this package
 _LAST_CHARACTER = "\U0010ffff"
 _c = runs.c
 newest_first = (_c.created_at.desc(), _c.trace_id.desc())
-outcome_columns = (_c.success, _c.confidence, _c.score, _c.validated_by)
+_of_outcome = (_c.success, _c.confidence, _c.score, _c.validated_by)
 # More would delay the run that is written in the same transaction.
 MOST_EXPIRED_AT_ONCE = 1000
 _DELETE_BODY = sa.delete(bodies).where(bodies.c.trace_id == sa.bindparam("body_of"))
@@ -99,19 +115,20 @@ def record(
 
 def settle(
     connection: sa.Connection,
-    judged: Sequence[dict[str, Any]],
+    judged_rows: Sequence[dict[str, Any]],
     breakdowns: Sequence[dict[str, Any]],
 ) -> None:
     """Write what was decided on recorded runs.
 
     Args:
         connection: A write transaction that has ended their jobs.
-        judged: The new values of columns of `runs`, the same of each, with the `key` of the row.
+        judged_rows: The new values of columns of `runs`, the same of each, with the `key` of the
+            row.
         breakdowns: The rows of `scores`.
     """
-    execute_rows(connection, _update_of(tuple(judged[0])), judged)
+    execute_rows(connection, _update_of(tuple(judged_rows[0])), judged_rows)
     execute_rows(connection, insert_or_replace(scores, connection.dialect.name), breakdowns)
-    delete_bodies(connection, [row["key"] for row in judged if not row["has_body"]])
+    delete_bodies(connection, [row["key"] for row in judged_rows if not row["has_body"]])
 
 
 @cache  # building it takes longer than executing it
@@ -151,12 +168,18 @@ def body_texts(
         conditions: On the runs.
     """
     select = (
-        sa.select(_c.trace_id, bodies.c.trace, *outcome_columns)
+        sa.select(_c.trace_id, bodies.c.trace, *_of_outcome)
         .join(bodies, bodies.c.trace_id == _c.trace_id)
         .where(_c.trace_id.in_(trace_ids), is_kept(), *conditions)
     )
     rows = connection.execute(select).mappings()
     return {row["trace_id"]: json.dumps(with_outcome_of(row["trace"], row)) for row in rows}
+
+
+def set_expiry(connection: sa.Connection, trace_id: str, at: datetime | None) -> None:
+    """Have the trace of a run expire; it is not deleted if it is None."""
+    update = sa.update(runs).where(_c.trace_id == trace_id)
+    connection.execute(update.values(body_expires_at=at))
 
 
 def drop_expired_bodies(connection: sa.Connection) -> int:
@@ -212,7 +235,7 @@ def lock_domains(connection: sa.Connection, domains: Collection[str]) -> None:
 
 
 def whole_rows(
-    connection: sa.Connection, trace_ids: Collection[str], state: State = "judged"
+    connection: sa.Connection, trace_ids: Collection[str], state: RunState = "judged"
 ) -> list[dict[str, Any]]:
     """Return whole rows of runs, each with its `trace`, `breakdown` and `features`.
 
@@ -222,11 +245,11 @@ def whole_rows(
         state: Only runs that have come so far. One that is not judged has no score.
     """
     kept_body = sa.and_(bodies.c.trace_id == _c.trace_id, is_kept())
-    joined = runs.outerjoin(bodies, kept_body)
-    joined = joined.outerjoin(scores, scores.c.trace_id == _c.trace_id)
+    source = runs.outerjoin(bodies, kept_body)
+    source = source.outerjoin(scores, scores.c.trace_id == _c.trace_id)
     select = (
         sa.select(runs, bodies.c.trace, scores.c.breakdown, scores.c.features)
-        .select_from(joined)
+        .select_from(source)
         .where(_c.trace_id.in_(trace_ids), _c.state == state)
         .order_by(_c.trace_id)
     )
@@ -251,7 +274,7 @@ def lock(connection: sa.Connection, trace_ids: Collection[str]) -> list[str]:
 
 def find(connection: sa.Connection, id_prefix: str) -> list[dict[str, Any]]:
     """Return up to ten runs whose trace id or run id is, or else begins with, `id_prefix`."""
-    return _find(connection, id_prefix, select_stored_runs().limit(_MATCHES_SHOWN))
+    return _find(connection, id_prefix, select_stored_runs().limit(MATCHES_SHOWN))
 
 
 def find_names(connection: sa.Connection, id_prefix: str) -> list[dict[str, Any]]:
@@ -270,8 +293,8 @@ def _find(
     by_prefix = [sa.or_(begins(_c.trace_id, clean_text(id_)), of_run[1]) for id_ in ids]
     for condition in (*exact, *by_prefix):
         matches = connection.execute(select.where(condition).order_by(*newest_first)).mappings()
-        if found := [dict(row) for row in matches]:
-            return found
+        if rows := [dict(row) for row in matches]:
+            return rows
     return []
 
 
@@ -280,8 +303,8 @@ def possible_ids(id_prefix: str) -> list[str]:
 
     They are the text as it is, without surrounding blanks, and in lower case, as UUIDs are.
     """
-    trimmed = id_prefix.strip()
-    texts = dict.fromkeys((id_prefix, trimmed, trimmed.lower()))
+    trimmed_text = id_prefix.strip()
+    texts = dict.fromkeys((id_prefix, trimmed_text, trimmed_text.lower()))
     ids = [
         text if text.startswith(TRACE_ID_PREFIX) else f"{TRACE_ID_PREFIX}{text}" for text in texts
     ]
@@ -470,7 +493,7 @@ def select_bodies(conditions: Conditions, *, with_expiring: bool) -> sa.Select[A
         conditions: Only those of matching runs.
         with_expiring: Whether traces that expire count, and not just those kept for good.
     """
-    columns = (_c.created_at, _c.trace_id, bodies.c.trace, _c.namespace, *outcome_columns)
+    columns = (_c.created_at, _c.trace_id, bodies.c.trace, _c.namespace, *_of_outcome)
     select = sa.select(*columns).join(bodies, bodies.c.trace_id == _c.trace_id)
     is_there = is_kept() if with_expiring else is_kept(_LAST_MOMENT)
     return select.where(is_there, *conditions)
@@ -546,3 +569,102 @@ def recent_values(
         select = select.where(_c.created_at >= since)
     rows = connection.execute(select).all()
     return [JudgedRun(row[0], bool(row[1]), row[2]) for row in reversed(rows)]
+
+
+# ------------------------------------------------------------------ jobs
+
+_j = jobs.c
+# Built once, because building it takes longer than executing it.
+_END_JOBS = (
+    sa.delete(jobs)
+    .where(
+        _j.kind == sa.bindparam("the_kind"),
+        _j.key.in_(sa.bindparam("the_keys", expanding=True)),
+        _j.owner == sa.bindparam("the_owner"),
+    )
+    .returning(_j.key, sa.exists().where(verdicts.c.trace_id == _j.key).correlate(jobs))
+)
+
+
+def replace_jobs(connection: sa.Connection, rows: Sequence[dict[str, Any]]) -> None:
+    """Insert jobs, each in place of an earlier one of its kind and key."""
+    execute_rows(connection, insert_or_replace(jobs, connection.dialect.name), rows)
+
+
+def end_jobs(
+    connection: sa.Connection, kind: str, keys: Collection[str], owner: str
+) -> dict[str, bool]:
+    """Delete the jobs of a kind that a process has.
+
+    Returns:
+        By the keys of those that it had, whether the trace with that id has a verdict.
+    """
+    parameters = {"the_kind": kind, "the_keys": list(keys), "the_owner": owner}
+    return {key: bool(has) for key, has in connection.execute(_END_JOBS, parameters)}
+
+
+def forget_jobs(connection: sa.Connection, kind: str, keys: Collection[str]) -> None:
+    """Delete the jobs of a kind, whoever has them."""
+    connection.execute(sa.delete(jobs).where(_j.kind == kind, _j.key.in_(keys)))
+
+
+def take_jobs(
+    connection: sa.Connection, kind: str, owner: str, *, now: float, until: float, limit: int
+) -> list[dict[str, Any]]:
+    """Lease the jobs of a kind that no process has, those that were left first before others.
+
+    Args:
+        connection: A write transaction.
+        kind: The kind.
+        owner: Who takes them.
+        now: The present time, in seconds since 1970.
+        until: The end of the lease.
+        limit: At most so many.
+    """
+    is_free = (_j.kind == kind, _j.lease_until < now)
+    select = sa.select(jobs).where(*is_free).order_by(_j.lease_until, _j.key).limit(limit)
+    select = select.with_for_update(skip_locked=True)
+    rows = [dict(row) for row in connection.execute(select).mappings()]
+    if rows:
+        keys = [row["key"] for row in rows]
+        update = sa.update(jobs).where(_j.kind == kind, _j.key.in_(keys))
+        connection.execute(update.values(owner=owner, lease_until=until, attempts=_j.attempts + 1))
+    return rows
+
+
+def add_lasting_job(connection: sa.Connection, row: dict[str, Any]) -> None:
+    """Insert a job that is never ended, unless it is there."""
+    connection.execute(insert_or_ignore(jobs, connection.dialect.name), [row])
+
+
+def extend_jobs(
+    connection: sa.Connection,
+    kind: str,
+    owner: str,
+    until: float,
+    keys: Collection[str] | None = None,
+) -> bool:
+    """Have a process keep its jobs of a kind, all or those with keys, until a time.
+
+    Args:
+        connection: A write transaction.
+        kind: The kind.
+        owner: The process.
+        until: The end of the lease, in seconds since 1970; 0 gives them back.
+        keys: The keys; None for all.
+
+    Returns:
+        Whether it has any.
+    """
+    update = sa.update(jobs).where(_j.kind == kind, _j.owner == owner)
+    if keys is not None:
+        update = update.where(_j.key.in_(keys))
+    return connection.execute(update.values(lease_until=until)).rowcount > 0
+
+
+def count_jobs(connection: sa.Connection, kind: str, free_at: float | None = None) -> int:
+    """Return the number of jobs of a kind; with a time, of those that no process has then."""
+    select = sa.select(sa.func.count()).select_from(jobs).where(_j.kind == kind)
+    if free_at is not None:
+        select = select.where(_j.lease_until < free_at)
+    return connection.scalar(select) or 0

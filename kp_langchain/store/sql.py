@@ -13,14 +13,12 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from kp_langchain.store import confidence_models as confidence_models
+    from kp_langchain.store import connections as connections
     from kp_langchain.store import deletion as deletion
-    from kp_langchain.store import engine as engine
-    from kp_langchain.store import job_queries as job_queries
     from kp_langchain.store import outbox_queries as outbox_queries
-    from kp_langchain.store import paused_runs as paused_runs
     from kp_langchain.store import pulled_queries as pulled_queries
-    from kp_langchain.store import run_links as run_links
     from kp_langchain.store import run_queries as run_queries
+    from kp_langchain.store import side_tables as side_tables
     from kp_langchain.store import tables as tables
     from kp_langchain.store import vector_queries as vector_queries
 else:  # hidden from type checkers, for which a misspelt module would otherwise exist
@@ -38,7 +36,7 @@ def load(*, with_postgres: bool = False) -> None:
     Args:
         with_postgres: Whether to import the PostgreSQL driver as well, if it is installed.
     """
-    driver = "postgres" if with_postgres else "engine"
+    names = ["kp_langchain.store.deletion", "kp_langchain.store.connections"]
     with suppress(ImportError):  # the error for users comes when the database is opened
-        for name in ("deletion", "run_queries", driver):
-            import_module(f"kp_langchain.store.{name}")
+        for name in [*names, "psycopg"] if with_postgres else names:
+            import_module(name)

@@ -1,4 +1,4 @@
-"""The tables of a store. Loads SQLAlchemy.
+"""The tables of a store, and the statements that any of them needs. Loads SQLAlchemy.
 
 A run is one row of `runs`, from its first write on; what it says is in `bodies`, and how its score
 came about in `scores`. Everything still to be done about a run is a row of `jobs`.
@@ -8,16 +8,23 @@ from __future__ import annotations
 
 import types
 import typing
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from datetime import UTC, datetime
-from typing import Any
+from functools import cache
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import sqlalchemy as sa
+from sqlalchemy.dialects import sqlite
 
-from kp_langchain.store.pulled_units import PulledUnit
+from kp_langchain.store.registry_units import PulledUnit
+from kp_langchain.store.rows import dumps
 from kp_langchain.store.run_columns import COLUMNS, KEY_COLUMNS, OtherColumns, StoredRun
 
-SCHEMA_VERSION = "13"
+if TYPE_CHECKING:
+    from kp_langchain.store.location import Location
+
+SCHEMA_VERSION = "14"
 """Raised with every change of the tables. A store of another version is refused."""
 
 VERSION_TABLE = "kp_schema"
@@ -183,7 +190,7 @@ vectors = sa.Table(
     sa.Column("model", key_text(), nullable=False),
     sa.Column("revision", key_text(), nullable=False),
     sa.Column("baseline", sa.Double(), nullable=False),
-    # The number of its last change: see `vector_queries.Mark`.
+    # The number of its last change: see `vector_queries.FollowerMark`.
     sa.Column("change", sa.BigInteger(), nullable=False),
     sa.Column("at", UtcTime()),  # when a memory began
     # Of a run: how sure the gate is of it, and whether a verdict states its success.
@@ -238,12 +245,11 @@ jobs = sa.Table(
     metadata,
     sa.Column("kind", sa.String(), primary_key=True),
     sa.Column("key", key_text(), primary_key=True),
-    sa.Column("due_at", sa.Double(), nullable=False),  # seconds since 1970, as all of `jobs`
     sa.Column("attempts", sa.Integer(), nullable=False),
-    sa.Column("lease_until", sa.Double(), nullable=False),
+    sa.Column("lease_until", sa.Double(), nullable=False),  # seconds since 1970
     sa.Column("owner", sa.String(), nullable=False),
     sa.Column("body", _json()),
-    sa.Index("ix_jobs_due_at", "kind", "due_at"),
+    sa.Index("ix_jobs_lease_until", "kind", "lease_until"),
 )
 
 # What runs recorded before they paused for a human, redacted, until they are resumed or expire.
@@ -296,3 +302,117 @@ registries = sa.Table(
     sa.Column("failures", sa.Integer(), nullable=False),
     sa.Column("throttled_at", sa.JSON(), nullable=False),
 )
+
+
+Key = TypeVar("Key")
+
+_BATCH_SIZE = 500  # the keys of one statement
+
+
+class Transactions(Protocol):
+    """What opens transactions on a store: a `Database`."""
+
+    @property
+    def location(self) -> Location:
+        """Where the database is."""
+
+    def reading(self) -> AbstractContextManager[sa.Connection]:
+        """Return a connection to read with."""
+
+    def writing(self) -> AbstractContextManager[sa.Connection]:
+        """Return a connection in a write transaction."""
+
+
+@cache  # building one takes longer than executing it
+def insert_or_replace(table: sa.Table, dialect: str) -> Any:
+    """Return the statement that inserts rows; each replaces an earlier row with its primary key.
+
+    Args:
+        table: The table.
+        dialect: The database's dialect, `sqlite` or `postgresql`.
+    """
+    insert = insert_into(table, dialect)
+    keys = table.primary_key.columns
+    return insert.on_conflict_do_update(
+        index_elements=list(keys),
+        set_={c.name: insert.excluded[c.name] for c in table.columns if c not in keys.values()},
+    )
+
+
+@cache
+def insert_or_ignore(table: sa.Table, dialect: str) -> Any:
+    """Return the statement that inserts rows; one whose primary key exists already is ignored.
+
+    Args:
+        table: The table.
+        dialect: The database's dialect, `sqlite` or `postgresql`.
+    """
+    return insert_into(table, dialect).on_conflict_do_nothing(
+        index_elements=list(table.primary_key.columns)
+    )
+
+
+def insert_into(table: sa.Table, dialect: str) -> Any:
+    """Return the dialect's insert statement for a table, with no rule for conflicts yet."""
+    if dialect == "postgresql":
+        from sqlalchemy.dialects import postgresql  # long to load, and SQLite needs nothing of it
+
+        return postgresql.insert(table)
+    return sqlite.insert(table)
+
+
+def execute_rows(
+    connection: sa.Connection, statement: Any, rows: Sequence[Mapping[str, Any]]
+) -> None:
+    """Execute a statement for rows, in half the time that SQLAlchemy takes for it.
+
+    Args:
+        connection: A write transaction.
+        statement: The statement, which must be one that was built once.
+        rows: Rows of the same columns.
+    """
+    if not rows:
+        return
+    dialect: Any = type(connection.dialect)
+    text, order, constants = _text_of(statement, dialect, tuple(rows[0]))
+    values: Any = [{**constants, **row} for row in rows]
+    if order:
+        values = [tuple(_as_sqlite(row[name]) for name in order) for row in values]
+    else:
+        values = [{name: _plain(one) for name, one in row.items()} for row in values]
+    connection.exec_driver_sql(text, values)
+
+
+@cache
+def _text_of(
+    statement: Any, dialect: type[sa.Dialect], names: tuple[str, ...]
+) -> tuple[str, Sequence[str], dict[str, Any]]:
+    """Return the text of a statement, the order of its parameters, and those that are constant.
+
+    The order is empty where parameters have names.
+    """
+    compiled = statement.compile(dialect=dialect(), column_keys=names)
+    constants = {name: one for name, one in compiled.params.items() if name not in names}
+    return str(compiled), compiled.positiontup or (), constants
+
+
+def _plain(value: Any) -> Any:
+    return dumps(value) if isinstance(value, dict | list) else value
+
+
+def _as_sqlite(value: Any) -> Any:
+    if isinstance(value, datetime):
+        return value.astimezone(UTC).replace(tzinfo=None).isoformat(" ", "microseconds")
+    return _plain(value)
+
+
+def batches(keys: Collection[Key], size: int = _BATCH_SIZE) -> Iterator[list[Key]]:
+    """Yield keys in lists that are short enough for one statement.
+
+    Args:
+        keys: The keys.
+        size: The length of a list.
+    """
+    in_order = list(keys)
+    for start in range(0, len(in_order), size):
+        yield in_order[start : start + size]

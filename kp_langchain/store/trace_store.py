@@ -50,10 +50,9 @@ if TYPE_CHECKING:
     from kp_langchain.gate import ScoredTrace
     from kp_langchain.schema import ReasoningTrace
     from kp_langchain.store.confidence_models import ConfidenceModels
-    from kp_langchain.store.paused_runs import PausedRuns
     from kp_langchain.store.pulled_queries import PulledUnits
     from kp_langchain.store.run_columns import RunFilters, Sort
-    from kp_langchain.store.run_links import ExternalTraces, ShownTraces
+    from kp_langchain.store.side_tables import ExternalTraces, PausedRuns, ShownTraces
 
 
 class TraceStore:
@@ -66,7 +65,9 @@ class TraceStore:
     or written; a write is then undone as a whole.
 
     The file may be deleted, moved or replaced while it is in use. The next use notices that and
-    logs a warning. It continues with what is there now, or creates what is missing.
+    logs a warning. It continues with what is there now, or creates what is missing. A SQLite file
+    that is moved while in use, with a link in its place, is not noticed: other processes do not see
+    what is in the old `-wal`.
 
     Args:
         url: Path of a SQLite file, `sqlite:///path`, or `postgresql://user:password@host/database`;
@@ -113,12 +114,12 @@ class TraceStore:
     @property
     def paused(self) -> PausedRuns:
         """The runs of this store that wait for a human."""
-        return sql.paused_runs.PausedRuns(self._database)
+        return sql.side_tables.PausedRuns(self._database)
 
     @property
     def external_traces(self) -> ExternalTraces:
         """Where other tracers recorded the runs of this store."""
-        return sql.run_links.ExternalTraces(self._database)
+        return sql.side_tables.ExternalTraces(self._database)
 
     @property
     def recall_entries(self) -> RecallEntries:
@@ -128,7 +129,7 @@ class TraceStore:
     @property
     def shown(self) -> ShownTraces:
         """Which kept traces the runs of this store were shown as examples."""
-        return sql.run_links.ShownTraces(self._database)
+        return sql.side_tables.ShownTraces(self._database)
 
     @property
     def pulled(self) -> PulledUnits:
@@ -191,7 +192,8 @@ class TraceStore:
             scored: The runs.
             registry: As for `add`.
         """
-        self.journal.add([replace(one, registry=registry, memory_scope=None) for one in scored])
+        runs = [replace(one, verdict=one.verdict and redact_note(one.verdict)) for one in scored]
+        self.journal.add([replace(one, registry=registry, memory_scope=None) for one in runs])
 
     def novelty_memory(
         self,
@@ -245,6 +247,7 @@ class TraceStore:
         at: datetime | None = None,
         by_model: bool = False,
         registry: str | None = None,
+        tools: Collection[str] = (),
     ) -> list[Rescored]:
         """Record how a run really ended, at any time after it was stored.
 
@@ -266,6 +269,8 @@ class TraceStore:
             by_model: Whether a language model gave it. Where there is a verdict that none gave, it
                 is stored, and changes nothing.
             registry: As for `add`.
+            tools: The names of the tools that the next process that sends scores there is to send
+                the new one to.
 
         Returns:
             What changed, for each trace that `id` identifies.
@@ -276,8 +281,16 @@ class TraceStore:
         """
         verdict = Verdict(success, confidence, note, source, at, by_model)
         if verdict.note is not None:
-            verdict = redact_note(verdict, redactor=redactor_of(self.location))
-        runs = judge_stored(self._database, str(id), verdict, registry=registry)
+            verdict = redact_note(verdict, redactor_of(self.location))
+        runs = judge_stored(
+            self._database,
+            str(id),
+            verdict,
+            jobs=self.journal.jobs,
+            registry=registry,
+            tools=tools,
+            sends_scores=False,
+        )
         changes = [Rescored.of(run) for run in runs]
         for change in changes:
             with suppress(Exception):  # the host's logging; the verdict is stored
@@ -285,7 +298,7 @@ class TraceStore:
         return changes
 
     def scored(self, trace_id: str) -> ScoredTrace | None:
-        """Return a run as sinks receive it, with where other tracers recorded it.
+        """Return a run as a score receiver gets it, with where other tracers recorded it.
 
         Args:
             trace_id: The whole id of its trace.

@@ -11,8 +11,15 @@ import sqlalchemy as sa
 
 from kp_langchain.store.rows import clean_name, short_key
 from kp_langchain.store.run_queries import body_texts, is_kept
-from kp_langchain.store.statements import batches, execute_rows, insert_into
-from kp_langchain.store.tables import counts, pulled_units, runs, vectors
+from kp_langchain.store.tables import (
+    batches,
+    counts,
+    execute_rows,
+    insert_into,
+    pulled_units,
+    runs,
+    vectors,
+)
 
 DELETIONS = "deletions"
 PULLED = "pulled"
@@ -26,12 +33,12 @@ _run, _task = vectors.alias("of_run"), vectors.alias("of_task")
 _v, _t, _c = _run.c, _task.c, vectors.c
 
 
-class Mark(NamedTuple):
+class FollowerMark(NamedTuple):
     """Up to where a reader that reads now has seen what changed in a store.
 
     In PostgreSQL, transactions commit in another order than they begin in. So a change has the
     number of its transaction, and a reader begins at the oldest one that was under way: it may read
-    a change twice, and misses none. In SQLite, transactions that write are numbered one by one.
+    a change twice, and misses none. In SQLite, writes are numbered one by one.
 
     Attributes:
         change: The lowest number of a change that it may not have seen.
@@ -96,10 +103,10 @@ _THIS_CHANGE: dict[str, sa.ColumnElement[int]] = {
 }
 
 
-def mark(connection: sa.Connection) -> Mark:
+def mark(connection: sa.Connection) -> FollowerMark:
     """Return the mark of a reader that reads now, on this connection."""
     # In one statement, so that all of it is of the same moment.
-    return Mark(*connection.execute(_MARKS[connection.dialect.name]).one())
+    return FollowerMark(*connection.execute(_MARKS[connection.dialect.name]).one())
 
 
 def count_up(connection: sa.Connection, name: str) -> None:
@@ -190,7 +197,7 @@ def of_run(connection: sa.Connection, trace_id: str) -> sa.Row[Any] | None:
     return connection.execute(_KEPT.where(_v.trace_id == trace_id)).first()
 
 
-def kept(
+def kept_rows(
     connection: sa.Connection, domain: str, since: int | None, limit: int
 ) -> Sequence[sa.Row[Any]]:
     """Return the newest kept runs of a domain, the oldest of them first.
@@ -214,7 +221,7 @@ def kept(
 # ------------------------------------------------------------------ memory
 
 
-def remembered(
+def memory_rows(
     connection: sa.Connection,
     memory: Space,
     *,
@@ -268,11 +275,11 @@ def prune(
     select = sa.select(_c.number, _c.at, place.label("place")).where(_c.kind == "memory")
     if scope is not None:
         select = select.where(_c.scope == scope)
-    ranked = select.subquery().c
-    is_superfluous = ranked.place > keep
+    rank_columns = select.subquery().c
+    is_superfluous = rank_columns.place > keep
     if until is not None:
-        is_superfluous = sa.or_(is_superfluous, ranked.at <= until)
-    superfluous = sa.select(ranked.number).where(is_superfluous)
+        is_superfluous = sa.or_(is_superfluous, rank_columns.at <= until)
+    superfluous = sa.select(rank_columns.number).where(is_superfluous)
     return connection.execute(sa.delete(vectors).where(_c.number.in_(superfluous))).rowcount
 
 
@@ -396,14 +403,14 @@ def _is_of(space: Space, scan_version: int) -> sa.ColumnElement[bool]:
 def write_tasks(connection: sa.Connection, rows: Sequence[dict[str, Any]]) -> None:
     """Write rows of tasks, of those traces that the store still has."""
     trace_ids = sorted(row["trace_id"] for row in rows)
-    there: set[str] = set()
+    stored_ids: set[str] = set()
     for column in (_r.trace_id, _p.trace_id):
         # Locked, so that none is deleted meanwhile.
         select = sa.select(column).order_by(column).with_for_update(read=True, key_share=True)
         for batch in batches(trace_ids):
-            there |= set(connection.scalars(select.where(column.in_(batch))))
+            stored_ids |= set(connection.scalars(select.where(column.in_(batch))))
     in_order = sorted(rows, key=lambda row: str(row["trace_id"]))
-    write(connection, [row for row in in_order if row["trace_id"] in there])
+    write(connection, [row for row in in_order if row["trace_id"] in stored_ids])
 
 
 class Eligibility(NamedTuple):
@@ -432,19 +439,21 @@ def eligibility(connection: sa.Connection, trace_ids: Collection[str]) -> dict[s
     is_admitted = _p.state == "admitted"
     own = sa.select(_r.trace_id, _r.domain, _r.objective, _may_be_shown(), _r.success)
     pulled = sa.select(_p.trace_id, _p.domain, _p.objective, is_admitted, _p.success)
-    planted_in = planted(connection, trace_ids)
-    found: dict[str, Eligibility] = {}
+    planted_in = planted_kinds(connection, trace_ids)
+    eligibility_by_id: dict[str, Eligibility] = {}
     for batch in batches(trace_ids):
         # A run of this store counts, and not a unit with its id.
         for select, column in ((pulled, _p.trace_id), (own, _r.trace_id)):
             for row in connection.execute(select.where(column.in_(batch))):
                 trace_id, domain, objective, may_be_shown, success = row
                 is_open = bool(may_be_shown and success)
-                found[trace_id] = Eligibility(domain, objective, is_open, planted_in.get(trace_id))
-    return found
+                eligibility_by_id[trace_id] = Eligibility(
+                    domain, objective, is_open, planted_in.get(trace_id)
+                )
+    return eligibility_by_id
 
 
-def planted(connection: sa.Connection, trace_ids: Collection[str]) -> dict[str, str]:
+def planted_kinds(connection: sa.Connection, trace_ids: Collection[str]) -> dict[str, str]:
     """Return by id what looks like planted instructions, of those of the traces with any."""
     newest: dict[str, Any] = {}
     select = sa.select(_t.trace_id, _t.planted).where(_t.kind == "task")

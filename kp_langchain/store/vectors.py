@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from kp_langchain.gate import ScoredTrace
     from kp_langchain.store.database import Database
-    from kp_langchain.store.vector_queries import Mark
+    from kp_langchain.store.vector_queries import FollowerMark
 
 MOST_COMPARED = 1000
 """A run is compared with at most so many kept ones of its domain, the newest."""
@@ -84,7 +84,7 @@ class Follower(Generic[Row]):
         self._database = database
         self._read = read
         self._with_pulled = with_pulled
-        self._mark: Mark | None = None
+        self._mark: FollowerMark | None = None
         self._reads_all = True
 
     def read(self, take: Callable[[Page[Row]], None]) -> None:
@@ -174,7 +174,7 @@ def follow_kept(database: Database, domain: str) -> Follower[sa.Row[Any]]:
     """
 
     def read(connection: sa.Connection, since: int | None) -> list[Sequence[sa.Row[Any]]]:
-        return [sql.vector_queries.kept(connection, domain, since, MOST_COMPARED)]
+        return [sql.vector_queries.kept_rows(connection, domain, since, MOST_COMPARED)]
 
     return Follower(database, read)
 
@@ -221,13 +221,13 @@ def candidate_of(connection: sa.Connection, trace_id: str, run: ScoredTrace) -> 
         trace_id: Its id in the table `runs`.
         run: The run, with its body and the verdict.
     """
-    stored = sql.vector_queries.of_run(connection, trace_id)
-    known = None if stored is None else kept_trace(stored)
-    if known is None or known.entry.fingerprint is None:  # added by hand
+    row = sql.vector_queries.of_run(connection, trace_id)
+    stored_trace = None if row is None else kept_trace(row)
+    if stored_trace is None or stored_trace.entry.fingerprint is None:  # added by hand
         text_hash = fingerprint(embedded_text(run.trace))
         return KeptTrace.of(run, MemoryEntry(trace_id, text_hash))
-    candidate = KeptTrace.of(run, known.entry)
-    return replace(candidate, is_stated=candidate.is_stated or known.is_stated)
+    candidate = KeptTrace.of(run, stored_trace.entry)
+    return replace(candidate, is_stated=candidate.is_stated or stored_trace.is_stated)
 
 
 def hold_stored_against_twins(
@@ -243,10 +243,10 @@ def hold_stored_against_twins(
     if run.decision != "kept" or run.twin_similarity >= OFF:
         return run
     domain = run.trace.metadata.task_domain
-    rows = sql.vector_queries.kept(connection, domain, None, MOST_COMPARED)
-    kept = Window[KeptTrace](MOST_COMPARED)
-    kept.put((trace.entry, trace) for trace in map(kept_trace, rows))
-    return hold_against_twins(run, candidate, kept)
+    rows = sql.vector_queries.kept_rows(connection, domain, None, MOST_COMPARED)
+    window = Window[KeptTrace](MOST_COMPARED)
+    window.put((trace.entry, trace) for trace in map(kept_trace, rows))
+    return hold_against_twins(run, candidate, window)
 
 
 def replace_kept(
@@ -383,11 +383,11 @@ class StoredMemory:
     def _update(self, entries: Sequence[MemoryEntry]) -> None:
         """Fill the window from the store, if it is time to."""
         with self._lock:
-            embedded = next((one for one in entries if one.vector is not None), None)
-            if embedded is not None and embedded.vector is not None:
-                self._dimensions = len(embedded.vector)
-                if embedded.identity != self._identity:
-                    self._identity = embedded.identity
+            entry_with_vector = next((one for one in entries if one.vector is not None), None)
+            if entry_with_vector is not None and entry_with_vector.vector is not None:
+                self._dimensions = len(entry_with_vector.vector)
+                if entry_with_vector.identity != self._identity:
+                    self._identity = entry_with_vector.identity
                     self._follower.restart()
                     self._due_at = float("-inf")
             if time.monotonic() < self._due_at or not self._may_read():
@@ -401,7 +401,7 @@ class StoredMemory:
     def _read(
         self, connection: sa.Connection, since: int | None
     ) -> Iterable[Sequence[sa.Row[Any]]]:
-        return sql.vector_queries.remembered(
+        return sql.vector_queries.memory_rows(
             connection,
             sql.vector_queries.Space("memory", self._scope, **embedder_columns(self._identity)),
             since=since,

@@ -7,7 +7,7 @@ of verdicts that reach the store directly are redacted here, too; handlers redac
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
@@ -23,7 +23,6 @@ from kp_langchain.scoring.breakdown import ScoreBreakdown
 from kp_langchain.store import sql
 from kp_langchain.store.rows import (
     ambiguous_id,
-    clean_text,
     contribution_of,
     expiry_after,
     json_text,
@@ -44,6 +43,7 @@ if TYPE_CHECKING:
 
     from kp_langchain.gate.run import ExternalTrace
     from kp_langchain.store.database import Database
+    from kp_langchain.store.jobs import Jobs
 
 Redactor: TypeAlias = Callable[[str], str]
 """A user's function that takes a text and returns the redacted text."""
@@ -62,8 +62,10 @@ def judge_stored(
     id_: str,
     verdict: Verdict,
     *,
+    jobs: Jobs,
     registry: str | None = None,
-    jobs_of: Callable[[list[ScoredTrace]], list[dict[str, Any]]] | None = None,
+    tools: Collection[str] = (),
+    sends_scores: bool = True,
 ) -> list[ScoredTrace]:
     """Write a verdict, and what the gate decides on its runs. Redact and log nothing.
 
@@ -71,8 +73,10 @@ def judge_stored(
         database: The database with the runs.
         id_: A trace id, a run id, or the first characters of either.
         verdict: The verdict; its note is redacted already.
+        jobs: The jobs of the store.
         registry: URL of the registry to contribute to, if any.
-        jobs_of: Returns the rows of the jobs that send the scores of runs to other tools.
+        tools: The names of the tools that are sent scores.
+        sends_scores: Whether this process sends them; else any may.
 
     Returns:
         For each trace that the id means, the run as it is now; `previous` is the run as it was, or
@@ -95,18 +99,23 @@ def judge_stored(
         if not trace_ids:
             raise unknown_run(id_, str(database.location))
         rows = sql.run_queries.whole_rows(connection, trace_ids)
-        earlier = sql.run_queries.verdicts_on(connection, trace_ids)
+        earlier_verdicts = sql.run_queries.verdicts_on(connection, trace_ids)
         sql.run_queries.add_verdicts(connection, [(trace_id, verdict) for trace_id in trace_ids])
-        judged = [
+        runs = [
             rejudge_stored(
-                connection, row, verdict, registry, counting(earlier.get(row["trace_id"], ()))
+                connection,
+                row,
+                verdict,
+                registry,
+                counting(earlier_verdicts.get(row["trace_id"], ())),
             )
             for row in rows
         ]
-        changed = [run for run in judged if Rescored.of(run).changed]
-        if jobs_of is not None and (jobs := jobs_of(changed)):
-            sql.job_queries.replace(connection, jobs)
-    return judged
+        changed_runs = [run for run in runs if Rescored.of(run).changed]
+        sql.run_queries.replace_jobs(
+            connection, jobs.score_rows(changed_runs, tools, is_free=not sends_scores)
+        )
+    return runs
 
 
 def rejudge_stored(
@@ -132,7 +141,7 @@ def rejudge_stored(
     Raises:
         StoreError: The run cannot be read back.
     """
-    run = load_run(row, sql.run_links.external_of(connection, row["trace_id"]))
+    run = load_run(row, sql.side_tables.external_of(connection, row["trace_id"]))
     if before is not None and verdict.weight < before.weight:
         return run
     run = _decide(connection, row, rejudge(run, verdict))
@@ -177,7 +186,7 @@ def stored_as_scored(database: Database, trace_id: str) -> ScoredTrace | None:
     with database.reading() as connection:
         key = trace_key(trace_id)
         rows = sql.run_queries.whole_rows(connection, [key])
-        external = sql.run_links.external_of(connection, key)
+        external = sql.side_tables.external_of(connection, key)
         return load_run(rows[0], external) if rows else None
 
 
@@ -263,14 +272,13 @@ def _update_outbox(
 # ------------------------------------------------------------------ notes
 
 
-def redact_note(
-    verdict: Verdict, *, level: str = "aggregated", redactor: Redactor | None = None
-) -> Verdict:
+def redact_note(verdict: Verdict, redactor: Redactor | None = None) -> Verdict:
     """Return the verdict with a note that may be written, of at most 4,000 characters.
+
+    It is redacted at the strictest level, whatever run it is for.
 
     Args:
         verdict: The verdict.
-        level: The privacy level; by default the strictest one, whatever run it is for.
         redactor: What the note goes through after the rules of the settings.
 
     Raises:
@@ -282,7 +290,7 @@ def redact_note(
     from kp_langchain.redaction import redact
 
     rules = Settings.current().redaction
-    note = redact(clean_text(verdict.note), level=level, rules=rules, redactor=redactor).value
+    note = redact(verdict.note, level="aggregated", rules=rules, redactor=redactor).value
     return replace(verdict, note=str(note)[:LONGEST_NOTE_CHARS])
 
 

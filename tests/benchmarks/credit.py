@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from kp_langchain.recall import credits_of
-from kp_langchain.store.run_links import OutcomeCount
+from kp_langchain.store.side_tables import OutcomeCount
 from tests.benchmarks.harness import parser, table
 
 HELD_OUT = 0.1

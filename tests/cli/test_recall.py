@@ -23,7 +23,7 @@ from kp_langchain.printable import short_id
 from kp_langchain.recall import example_search
 from kp_langchain.recall.floor import DEFAULT_FLOOR
 from kp_langchain.run_keys import RunKeys
-from kp_langchain.store.pulled_units import ExaminedUnit
+from kp_langchain.store.registry_units import ExaminedUnit
 from tests.cli.made_runs import HOSTILE, document, made
 from tests.commands import ROOT, Done, cli
 from tests.loopback_registry import LoopbackRegistry

@@ -23,7 +23,7 @@ _SHORT_S = {
     "kp_langchain.registry.sender._OTHERS_TURN_S": 0.001,
     "kp_langchain.store.jobs._FIRST_PAUSE_S": 0.01,
     "kp_langchain.store.jobs._LONGEST_PAUSE_S": 0.05,
-    "kp_langchain.store.engine._BUSY_TIMEOUT_S": 0.05,
+    "kp_langchain.store.connections._BUSY_TIMEOUT_S": 0.05,
 }
 
 

@@ -129,12 +129,16 @@ class Players:
                 answer = ""
             self.errors += answer != "42"
 
-    def settle(self) -> None:
-        """Give the store a few chances, as a process that goes on would; then send."""
+    def write(self) -> None:
+        """Give the store a few chances, as a process that goes on would."""
         for _ in range(200):
             if self.handler.flush(ENOUGH_S):
                 break
             time.sleep(0.02)
+
+    def settle(self) -> None:
+        """Write what waits; then send."""
+        self.write()
         self.handler.send(ENOUGH_S)
 
     def account(self, server: LoopbackRegistry, **more: Any) -> Account:
@@ -161,7 +165,7 @@ def main() -> None:
     with shortened_clock():
         players = Players(Path(path), Registry(url, api_key=KEY, timeout_s=TIMEOUT_S))
         players.play(int(runs))
-        players.handler.flush(ENOUGH_S)  # what is to send may stay for the next process
+        players.write()  # what is to send may stay for the next process
     sys.exit(bool(players.errors))
 
 

@@ -47,10 +47,9 @@ ROOMS = {
         "!redaction/limits.py", "!redaction/stems.py",
     ),
     "store": (
-        "store/job_queries.py", "store/jobs.py", "store/journal.py",
-        "store/outbox.py",
+        "store/jobs.py", "store/journal.py", "store/outbox.py",
         "store/outbox_queries.py", "store/rows.py", "store/run_queries.py",
-        "store/statements.py", "store/run_columns.py", "store/trace_store.py",
+        "store/tables.py", "store/run_columns.py", "store/trace_store.py",
         "store/vector_queries.py", "store/vectors.py", "store/verdicts.py",
     ),
 }  # fmt: skip

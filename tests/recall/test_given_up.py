@@ -1,4 +1,4 @@
-"""Promises that the package is to give up: they go with the mechanism that keeps them."""
+"""A rare case of recall that is kept on purpose: a fork while a search waits for a model."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ from kp_langchain.recall.floor import (
 )
 from kp_langchain.recall.ranking import Candidate, Trust, rank
 from kp_langchain.recall.usable_calls import similarity_weight
-from kp_langchain.store.run_links import OutcomeCount
+from kp_langchain.store.side_tables import OutcomeCount
 from tests.benchmarks.credit import CASES, simulate
 
 # ------------------------------------------------------------------ the order

@@ -43,7 +43,7 @@ from kp_langchain.recall import (
     planted_rules,
 )
 from kp_langchain.recall.planted_instructions import SCAN_VERSION
-from kp_langchain.store.pulled_units import ExaminedUnit
+from kp_langchain.store.registry_units import ExaminedUnit
 from tests import recorded
 from tests.recall.test_few_shot import any_text, any_trace, called, ended, trace_of
 from tests.recall.words import EURO, POUND, Words, keep, kept_handler, rates

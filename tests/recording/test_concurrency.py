@@ -1,9 +1,12 @@
-"""Many runs and many handlers at once: each run is stored, and threads stay few."""
+"""Many runs and handlers at once: each run is stored, threads stay few, and lose nothing."""
 
 from __future__ import annotations
 
 import asyncio
+import queue
 import threading
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -11,6 +14,10 @@ from langchain_core.runnables import RunnableLambda
 from langchain_core.tools import tool
 
 from kp_langchain import DomainPolicy, TraceStore
+from kp_langchain.recording import engine, user_calls
+from kp_langchain.recording.engine import Engine
+from kp_langchain.recording.store_writer import Item
+from kp_langchain.recording.user_calls import Lane, Pool
 from tests.agents import handler
 from tests.recording.playing import Events
 
@@ -78,3 +85,111 @@ def _functions(number: int) -> dict[str, Any]:
     names: dict[str, Any] = {}
     exec(f"def outcome(run):\n    return {number / 1000}\n", names)  # noqa: S102 - ours
     return {"outcome": names["outcome"]}
+
+
+# ------------------------------------------------------------------ the thread of an engine
+
+
+class Task(Item):
+    """Has the thread of an engine call a function."""
+
+    context: Any = None
+
+    def __init__(self, function: Callable[[], object]) -> None:
+        self.function = function
+
+    def build(self) -> bool:
+        self.function()
+        return False
+
+
+class Broken(Task):
+    """Cannot even be begun with."""
+
+    @property
+    def context(self) -> Any:
+        raise LookupError
+
+
+def test_what_cannot_be_begun_with_stops_nothing_else() -> None:
+    begun, go, done = threading.Event(), threading.Event(), threading.Event()
+    one = Engine(None, 10)
+    one.submit(Task(lambda: begun.set() or go.wait(60)))
+    assert begun.wait(60)
+    one.submit(Broken(print))
+    one.submit(Task(done.set))  # is done in the same step
+    go.set()
+    assert done.wait(60)
+
+
+@pytest.mark.parametrize("is_seen", [False, True])
+def test_what_comes_while_the_thread_ends_is_done_by_one_thread(
+    is_seen: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The garbage collector may end a run at any moment, on that thread as well."""
+    monkeypatch.setattr(engine, "_IDLE_S", 0.0)
+    done = threading.Event()
+    late, ends = [Task(done.set)], queue.SimpleQueue[bool]()
+
+    class Incoming(queue.SimpleQueue[Any]):
+        def empty(self) -> bool:
+            is_empty = super().empty()
+            if not late:
+                return is_empty
+            one.submit(late.pop())
+            return is_empty and not is_seen
+
+    class Ending(Engine):
+        def _may_end(self) -> bool:
+            may_end = super()._may_end()
+            ends.put(may_end)
+            return may_end
+
+    one = Ending(None, 10)
+    one._incoming = Incoming()
+    one.submit(Task(str))
+    assert done.wait(60)
+    assert ends.get(timeout=60)  # as another thread was started
+
+
+def test_what_comes_while_the_thread_starts_starts_no_second_one() -> None:
+    late, done, threads = [Task(str)], threading.Event(), list[int]()
+
+    class Starting(Engine):
+        @property
+        def _run(self) -> Callable[[], None]:  # type: ignore[override]
+            if late:
+                self.submit(late.pop())
+            run = super()._run
+            return lambda: threads.append(threading.get_ident()) or run()
+
+    one = Starting(None, 10)
+    submit = partial(one.submit, Task(done.set))
+    threading.Thread(target=submit, daemon=True).start()  # because it could wait for itself
+    assert done.wait(60)
+    assert len(threads) == 1
+
+
+# ------------------------------------------------------------------ lanes and their threads
+
+
+def test_threads_of_a_pool_end_when_nothing_comes_and_start_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(user_calls, "_IDLE_S", 0.001)
+    pool, threads = Pool("test pool", 1), queue.SimpleQueue[threading.Thread]()
+    for _ in range(2):
+        pool.start(lambda: threads.put(threading.current_thread()))
+        thread = threads.get(timeout=60)
+        thread.join(60)
+        assert not thread.is_alive()
+
+
+def test_a_lane_does_each_job_once_and_one_after_another() -> None:
+    lane, done, go = Lane(Pool("test lane", 3)), list[int](), threading.Event()
+    lane.submit(lambda: go.wait(60) and done.append(0))
+    for number in range(1, 100):
+        lane.submit(partial(done.append, number))
+    go.set()
+    assert lane.wait(60)
+    assert done == list(range(100))

@@ -1,4 +1,4 @@
-"""Mechanisms that the rebuilt package gives up; each test goes with its mechanism."""
+"""Rare cases of recording that are kept on purpose: forks beside functions and threads."""
 
 from __future__ import annotations
 

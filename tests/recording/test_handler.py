@@ -24,6 +24,7 @@ from kp_langchain import (
     ConfigError,
     DomainPolicy,
     KPCallbackHandler,
+    ReasoningTrace,
     Registry,
     ScoredTrace,
     Scorer,
@@ -31,6 +32,7 @@ from kp_langchain import (
     TraceStore,
     capture,
 )
+from kp_langchain.store import journal
 from tests.agents import ASK, QUESTION, agent, asearch, call, handler, run, say, searching
 from tests.loopback_registry import LoopbackRegistry
 from tests.recording.playing import Events, approving, last, scored_by, stored
@@ -479,6 +481,14 @@ def test_runs_wait_for_a_store_that_cannot_be_written_so_many_and_no_more(
     assert (watching.stats()["waiting_to_store"], store.count()) == (0, 2)
 
 
+def test_a_run_waits_for_a_store_whose_url_cannot_be_read() -> None:
+    watching = handler(store="postgresql://ann@localhost:port/runs")
+    last(watching)
+    assert not watching.flush()
+    stats = watching.stats()
+    assert (stats["waiting_to_store"], stats["not_stored"]) == (1, 0)
+
+
 def test_a_run_that_the_database_refuses_does_not_take_others_with_it() -> None:
     with TraceStore("runs.db") as store:
         store.count()
@@ -498,6 +508,33 @@ def test_a_run_that_the_database_refuses_does_not_take_others_with_it() -> None:
             other.execute("DROP TRIGGER refuse")
         assert watching.flush()
         assert store.count() == 3
+
+
+@pytest.mark.parametrize("error", [TypeError, ValueError, OverflowError, RecursionError])
+def test_a_run_that_no_database_takes_is_dropped_and_the_others_are_kept(
+    error: type[Exception], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    body_of = journal.body_of
+
+    def refuse(trace: ReasoningTrace) -> Any:
+        if trace.metadata.task_domain == "code":
+            raise error
+        return body_of(trace)
+
+    monkeypatch.setattr(journal, "body_of", refuse)
+    with TraceStore("runs.db") as store:
+        store.count()
+        watching = handler(store=store)
+        with closing(sqlite3.connect("runs.db", isolation_level=None)) as other:
+            other.execute("BEGIN IMMEDIATE")  # so that they are written together
+            for domain in ("finance", "code", "finance"):
+                metadata = {"kp_domain": domain}
+                searching().invoke(ASK, {"callbacks": [watching], "metadata": metadata})
+        assert not watching.flush(300)
+        stats = watching.stats()
+        assert (store.count(), stats["not_stored"], stats["waiting_to_store"]) == (2, 1, 0)
+        assert watching.flush(300)
+    assert "a run cannot be kept in the store" in caplog.text
 
 
 def test_runs_beyond_the_queue_are_dropped_and_counted(

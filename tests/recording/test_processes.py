@@ -21,8 +21,19 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from kp_langchain import DomainPolicy, KPCallbackHandler, Registry, Scorer, TraceStore, VectorCache
+from kp_langchain import (
+    DomainPolicy,
+    KPCallbackHandler,
+    Registry,
+    Scorer,
+    Settings,
+    TraceStore,
+    VectorCache,
+)
 from kp_langchain.recording.options import HandlerOptions
+from kp_langchain.recording.pauses import HandlerPauses
+from kp_langchain.store.journal import Journal
+from kp_langchain.store.side_tables import PausedRuns
 from tests import programs
 from tests.agents import QUESTION, handler, shape
 from tests.cli.made_runs import recorded
@@ -40,6 +51,7 @@ from tests.recording.playing import (
     scored_by,
 )
 from tests.recording.situations import SEARCHED
+from tests.store.conftest import execute
 
 HEAD = """
 import os, sys, threading
@@ -91,7 +103,7 @@ def test_what_is_lost_at_exit_is_said_and_counted() -> None:
     """
     done = python(lost, KP_EXIT_TIMEOUT_S="0.05")
     assert "3 finished runs were not scored" in done.stderr
-    assert "3 finished runs and verdicts could not be kept in" in done.stderr
+    assert "3 finished runs, verdicts and pauses could not be kept in" in done.stderr
     verdict = """
     hangs = handler(store=store, on_scored=hang)
     play(hangs)
@@ -241,6 +253,38 @@ def test_a_damaged_run_of_a_dead_process_stops_no_other(damage: str) -> None:
             assert store.get(run.trace.id) is not None
 
 
+def test_a_run_that_five_processes_left_stays_unjudged_with_a_warning(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with TraceStore("runs.db") as store:
+        store.journal.record([left := recorded()])
+        for _ in range(4):
+            expire_leases(store)
+            assert [run.trace.id for run in Journal(store.database).take_over()] == [left.trace.id]
+        store.journal.record([recorded(1)])
+        assert "stays unjudged" not in caplog.text
+        expire_leases(store)
+        assert scored_soon(watching := handler(store=store), store)
+        assert watching.stats()["adopted"] == store.count() == 1
+        states = "SELECT state FROM runs ORDER BY trace_id"
+        assert execute(store, states) == [("recorded",), ("judged",)]
+    assert "a run stays unjudged: 5 processes left it" in caplog.text
+
+
+def test_a_job_to_judge_a_run_that_is_judged_changes_nothing_and_goes() -> None:
+    with TraceStore("runs.db") as store:
+        store.journal.record([left := recorded()])
+        expire_leases(store)
+        execute(store, "CREATE TABLE left_over AS SELECT * FROM jobs")
+        assert scored_soon(handler(store=store), store)
+        judged = store.get(left.trace.id)
+    with TraceStore("runs.db") as store:
+        execute(store, "INSERT INTO jobs SELECT * FROM left_over")
+        assert scored_soon(watching := handler(store=store), store)
+        assert watching.stats()["adopted"] == 0
+        assert store.get(left.trace.id) == judged is not None
+
+
 def expire_leases(store: TraceStore) -> None:
     """Let the time pass after which others may have the runs of a process that has ended."""
     with store.database.writing() as connection:
@@ -367,6 +411,26 @@ def test_a_store_that_cannot_be_written_or_read_meanwhile_costs_the_first_half_a
     Path("no_folder").unlink()
     assert watching.flush(300)
     assert other.flush(300)
+    with TraceStore("no_folder/runs.db") as store:
+        assert store.paused.count() == 0  # it was resumed
+
+
+def test_a_pause_that_is_resumed_while_it_is_written_waits_nowhere(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    put, began = PausedRuns.put, "2026-01-02T03:04:05+00:00"
+    body = {"keys": None, "run_id": "r", "started_at": began, "domain": "code"}
+
+    def resume_meanwhile(*args: Any, **options: Any) -> int:
+        assert pauses.claim("t-1") is body
+        return put(*args, **options)
+
+    monkeypatch.setattr(PausedRuns, "put", resume_meanwhile)
+    with TraceStore("runs.db") as store:
+        pauses = HandlerPauses.of(store, ("code", None), Settings())
+        pauses.hold("t-1", body)
+        pauses.write("t-1", body)
+        assert store.paused.count() == 0
 
 
 # ------------------------------------------------------------------ every run of a process

@@ -33,6 +33,8 @@ from kp_langchain import (
     TraceStore,
     trace_from_messages,
 )
+from kp_langchain.recording.bounds import Counters
+from kp_langchain.recording.redactor import Redactor
 from kp_langchain.store import StoredRun
 from tests.agents import ASK, agent, call, handler, run, say
 from tests.commands import write_user_config
@@ -406,6 +408,13 @@ def test_a_private_run_keeps_identifiers_alone() -> None:
     texts = texts_of(run(agent(*LOGIN, tools=TOOLS), inputs, policy=policy).trace)
     assert "bob@example.org" in texts
     assert STRONG not in texts
+
+
+def test_what_is_harmless_in_a_private_run_is_not_taken_for_harmless_elsewhere() -> None:
+    redaction, text = Redactor(Counters(), 1000), "log in for bob@example.org"
+    redaction.learn([text], "private")
+    assert redaction.text(text, "private") == text
+    assert redaction.text(text, "aggregated") == "log in for [REDACTED:email]"
 
 
 @pytest.mark.parametrize(

@@ -40,6 +40,7 @@ from tests.loopback_registry import LoopbackRegistry
 from tests.recall.words import EURO, Words, keep, passing_handler
 from tests.recording.playing import Events, last, scored_by, stored
 from tests.recording.test_verdicts import model
+from tests.store.conftest import execute
 
 EVERY = DomainPolicy(threshold=0.0)
 CONFIDENCE_COUNTS = {
@@ -247,6 +248,18 @@ def test_what_another_process_keeps_or_judges_counts_at_once(url: str) -> None:
         watching = keeping(here, policy=SUCCESSES, domain="code")
         first = ask(watching)
         elsewhere.report_outcome(first.trace.id, success=False)
+        assert ask(watching).decision == "kept"
+
+
+def test_a_run_that_failed_and_whose_body_is_gone_has_no_repeats(url: str) -> None:
+    with TraceStore(url) as here, TraceStore(url) as elsewhere:
+        watching = keeping(here, policy=SUCCESSES, domain="code")
+        first = ask(watching)
+        here.report_outcome(first.trace.id, success=False)
+        execute(here, "UPDATE runs SET body_expires_at = '2020-01-01 00:00:00'")
+        with elsewhere.database.writing():
+            pass  # the first write of a process deletes what has expired
+        assert stored(here, first).trace is None
         assert ask(watching).decision == "kept"
 
 

@@ -463,6 +463,7 @@ def test_on_scored_may_report_an_outcome_of_each_run_and_fail(
         scored = last(watching)
         while not watching.stats()["rescored"]:  # it is reported while its run is delivered
             assert watching.flush(300)
+        assert watching.flush(300)  # until the second delivery has ended too
     assert stored(store, scored).success is False
     assert watching.stats()["on_scored_errors"] == 2
     assert "kp.trace_rescored" in [getattr(record, "event", "") for record in caplog.records]

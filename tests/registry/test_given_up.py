@@ -1,7 +1,4 @@
-"""What sending does today and will not do once its inside is rebuilt; see the design.
-
-Forks in the middle of a request. It goes with its mechanism.
-"""
+"""A rare case of sending that is kept on purpose: forks in the middle of a request."""
 
 from __future__ import annotations
 

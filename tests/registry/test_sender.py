@@ -36,10 +36,11 @@ from kp_langchain.registry.answers import (
 )
 from kp_langchain.registry.sender import Sender
 from kp_langchain.store import Standing
-from kp_langchain.store.jobs import SEND
+from kp_langchain.store import jobs as jobs_module
+from kp_langchain.store.jobs import SEND, JobLoop
 from tests.agents import handler
 from tests.loopback_registry import LoopbackRegistry
-from tests.store.conftest import Conversation, _scored, execute, fork
+from tests.store.conftest import LONG_S, Conversation, _scored, execute, fork
 
 KEY = "kp_0123456789abcdef0123456789abcdef"
 
@@ -380,6 +381,31 @@ def test_a_broken_store_is_told_and_tried_again(tmp_path, caplog):
         assert "cannot be sent" in caplog.text
         path.unlink()
         assert here.turn() is None
+
+
+def test_what_failed_is_tried_again_after_its_pause_or_for_who_waits(monkeypatch):
+    monkeypatch.setattr(jobs_module, "pause_s", lambda *_: LONG_S)
+    waits, attempts = threading.Semaphore(0), []
+
+    class Watched(threading.Condition):
+        def wait(self, timeout=None):
+            waits.release()
+            return super().wait(timeout)
+
+    def fail_twice(_):
+        attempts.append(len(attempts))
+        if len(attempts) <= 2:
+            raise OSError
+
+    loop = JobLoop("test jobs", fail_twice, "nothing can be done")
+    loop._condition = Watched()
+    for _ in range(3):
+        loop.wake()
+        assert waits.acquire(timeout=LONG_S)
+        assert attempts == [0]
+    assert not loop.drain(60.0)
+    assert attempts == [0, 1]
+    assert loop.drain(60.0)
 
 
 # ------------------------------------------------------------------ keys and refusals

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from kp_langchain import ReasoningTrace
 from kp_langchain.review.alignment import align
-from kp_langchain.review.calls import Call, calls_of
+from kp_langchain.review.calls import TracedCall, calls_of
 from kp_langchain.review.claims import Claims, claims_of
 from kp_langchain.review.stats import DomainStats, domain_stats
 from kp_langchain.schema import Tool, TraceStep
@@ -229,12 +229,12 @@ def test_the_figures_add_up(runs: list[RunSummary]) -> None:
 # ------------------------------------------------------------------ two traces side by side
 
 
-def call(tool: str, number: int = 0) -> Call:
+def call(tool: str, number: int = 0) -> TracedCall:
     step = TraceStep(step_id=0, type="tool_call", tool=Tool(name=tool), input={"n": number})
-    return Call(step, None)
+    return TracedCall(step, None)
 
 
-def told(left: list[Call], right: list[Call]) -> list[str]:
+def told(left: list[TracedCall], right: list[TracedCall]) -> list[str]:
     """Each row as `left-right`, a call as its tool and the number in its input."""
     return [
         "-".join(
@@ -267,7 +267,9 @@ CALLS = st.lists(st.builds(call, st.sampled_from("ab"), st.integers(0, 1)), max_
 
 
 @given(CALLS, CALLS)
-def test_no_call_is_lost_and_none_changes_its_place(left: list[Call], right: list[Call]) -> None:
+def test_no_call_is_lost_and_none_changes_its_place(
+    left: list[TracedCall], right: list[TracedCall]
+) -> None:
     rows = align(left, right)
     assert [row.left for row in rows if row.left is not None] == left
     assert [row.right for row in rows if row.right is not None] == right

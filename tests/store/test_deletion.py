@@ -31,8 +31,8 @@ from kp_langchain.embedding.identity import EmbedderIdentity
 from kp_langchain.gate import ShownTrace
 from kp_langchain.gate.run import Run
 from kp_langchain.run_keys import RunKeys
+from kp_langchain.store import connections as sqlite
 from kp_langchain.store import deletion, vectors
-from kp_langchain.store import engine as sqlite
 from kp_langchain.store.recall_entries import TaskEntry
 from tests.agents import ASK, handler, searching
 from tests.store.conftest import (

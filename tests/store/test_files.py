@@ -22,8 +22,8 @@ from pathlib import Path
 import pytest
 
 from kp_langchain import StoreError, TraceStore
+from kp_langchain.store import connections as sqlite
 from kp_langchain.store import default_store, trace_store
-from kp_langchain.store import engine as sqlite
 from tests import agents, programs
 from tests.store.conftest import LONG_S, Conversation, _scored, fork
 

@@ -29,7 +29,7 @@ class Reader:
 
         def read(connection: sa.Connection, since: int | None) -> Iterator[Sequence[Any]]:
             memory = sql.vector_queries.Space("memory", scope)
-            return sql.vector_queries.remembered(
+            return sql.vector_queries.memory_rows(
                 connection, memory, since=since, newest=100, oldest=None
             )
 
@@ -66,7 +66,9 @@ def test_no_order_of_concurrent_commits_hides_a_row(new_postgres_url):
                 for name in order:
                     if name not in under_way:
                         transaction = open_ones.enter_context(ExitStack())
-                        connection = transaction.enter_context(sql.engine.write_transaction(engine))
+                        connection = transaction.enter_context(
+                            sql.connections.write_transaction(engine)
+                        )
                         insert(connection, scope, f"first of {name}")
                         under_way[name] = transaction, connection
                     else:

@@ -26,11 +26,11 @@ from kp_langchain.gate import ShownTrace
 from kp_langchain.gate.run import Run
 from kp_langchain.schema import Metadata, Outcome, ReasoningTrace, Task, TraceStep
 from kp_langchain.scoring import MemoryEntry, NoveltyMemory
-from kp_langchain.store import engine as sqlite
+from kp_langchain.store import connections as sqlite
 from kp_langchain.store import vector_queries, vectors
-from kp_langchain.store.pulled_units import ExaminedUnit
 from kp_langchain.store.recall_entries import TaskEntry
-from kp_langchain.store.run_links import OutcomeCount
+from kp_langchain.store.registry_units import ExaminedUnit
+from kp_langchain.store.side_tables import OutcomeCount
 from tests.store.conftest import (
     LONG_S,
     REGISTRY,

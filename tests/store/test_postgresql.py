@@ -20,8 +20,7 @@ from tests.store.conftest import LONG_S, _scored, complete, execute
 
 psycopg = pytest.importorskip("psycopg", reason="needs the psycopg driver")
 
-from kp_langchain.store import engine  # noqa: E402
-from kp_langchain.store import postgres as connections  # noqa: E402
+from kp_langchain.store import connections  # noqa: E402
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="freezes processes the POSIX way")
 
@@ -140,7 +139,7 @@ def test_what_is_locked_or_takes_too_long_ends_with_an_answer(url, monkeypatch):
     locked = "another process has held a lock on it"
     with TraceStore(url) as store:
         with psycopg.connect(url) as other:  # while another process makes the tables
-            other.execute(f"SELECT pg_advisory_xact_lock({engine._CREATION_LOCK})")
+            other.execute(f"SELECT pg_advisory_xact_lock({connections._CREATION_LOCK})")
             assert locked in refusal(store.count)
         store.count()
         with psycopg.connect(url) as other:

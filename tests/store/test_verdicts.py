@@ -29,7 +29,9 @@ from kp_langchain.calibration.model import Term
 from kp_langchain.gate import decide
 from kp_langchain.gate.run import ExternalTrace
 from kp_langchain.store import Standing
+from kp_langchain.store.jobs import JUDGE, SCORE
 from tests.calibration.conftest import MODEL
+from tests.cli.made_runs import recorded
 from tests.store.conftest import (
     LONG_S,
     REGISTRY,
@@ -557,3 +559,13 @@ def test_there_is_one_sender_at_a_time_and_the_lease_of_a_killed_one_expires(sto
 def takes_turn(url):
     with TraceStore(url) as store, store.outbox.sending() as lease:
         return lease is not None
+
+
+def test_a_process_gives_back_its_own_jobs_of_one_kind(store, url):
+    store.journal.record([own := recorded()])
+    store.journal.add([_scored(external_traces={"tool": ExternalTrace("1")})], ["tool"])
+    with TraceStore(url) as other, TraceStore(url) as next_one:
+        other.journal.record([recorded(1)])
+        store.journal.jobs.release(JUDGE)
+        taken = [next_one.journal.jobs.take(kind) for kind in (JUDGE, SCORE.format("tool"))]
+    assert [[row["key"] for row in rows] for rows in taken] == [[own.trace.id], []]

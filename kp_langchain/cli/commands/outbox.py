@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from kp_langchain.registry.client import Registry
     from kp_langchain.store import Contribution, TraceStore
-    from kp_langchain.store.contribution import State
+    from kp_langchain.store.registry_units import ContributionState
 
 outbox = typer.Typer(
     help="List runs that passed and go to a registry; `show`, `send`, `retry` and `drop` act on it."
@@ -140,7 +140,7 @@ def send(
             raise typer.Exit(1)
 
 
-def _print_sent(store: TraceStore, before: Mapping[State, int]) -> None:
+def _print_sent(store: TraceStore, before: Mapping[ContributionState, int]) -> None:
     """Print how the outbox changed since the counts `before`."""
     counts = store.outbox.counts()
     to_withdraw = len(store.outbox.to_withdraw())

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from kp_langchain.schema import ReasoningTrace, TraceStep
     from kp_langchain.store import TraceStore
-    from kp_langchain.store.pulled_units import PulledUnit
+    from kp_langchain.store.registry_units import PulledUnit
 
 quarantine = typer.Typer(
     help="List traces pulled from a registry; `show`, `admit`, `reject` and `forget` act on them."

@@ -1,22 +1,27 @@
-"""SQLAlchemy's engine on a database, and what its drivers' errors mean. Loads SQLAlchemy.
+"""SQLAlchemy's engine on a SQLite file or a PostgreSQL database, and what its errors mean.
 
-What is PostgreSQL's alone is in `postgres`, which loads psycopg.
+Loads SQLAlchemy. A PostgreSQL server ends statements that wait for a lock, or run, for too long.
+The system ends connections through a network that drops every packet.
 """
 
 from __future__ import annotations
 
+import os
 import re
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.engine import make_url
+from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 
+from kp_langchain._forksafe import fork_gate
 from kp_langchain.config import mask_password
-from kp_langchain.errors import KPError, MissingExtraError, StoreError
+from kp_langchain.errors import ConfigError, KPError, MissingExtraError, StoreError
 from kp_langchain.private_files import make_private
 from kp_langchain.store.location import Location
 from kp_langchain.store.rows import dumps, loads
@@ -160,21 +165,102 @@ def _explain(error: Exception) -> str:
     """Return what an error means for the user of the store: the cause, and a remedy."""
     original = getattr(error, "orig", None) or error
     text = mask_password(str(original)).strip() or type(original).__name__
-    found = (remedy for pattern, remedy in _REMEDIES.items() if re.search(pattern, text.lower()))
-    return f"{text.splitlines()[0]}; {next(found, 'see the cause below')}"
+    remedies = (remedy for pattern, remedy in _REMEDIES.items() if re.search(pattern, text.lower()))
+    return f"{text.splitlines()[0]}; {next(remedies, 'see the cause below')}"
 
 
 # ------------------------------------------------------------------ the two kinds
 
 
+# Limits of each transaction. The last one releases the rows of a process that was suspended.
+_LIMITS = {
+    "lock_timeout": "10s",
+    "statement_timeout": "30s",
+    "idle_in_transaction_session_timeout": "60s",
+}
+# Of the driver: how long the server may take to answer at first, and a network to lose what was
+# sent. Limits in the URL prevail.
+_NETWORK_LIMITS = {
+    "connect_timeout": 10,
+    "keepalives_idle": 10,
+    "keepalives_interval": 5,
+    "keepalives_count": 4,
+    "tcp_user_timeout": 30_000,
+}
+
+
 def _postgres_engine(location: Location) -> sa.Engine:
+    """Return an engine on a PostgreSQL database; nothing is connected yet.
+
+    With `options` in its URL, or the environment variable PGOPTIONS, transactions have the limits
+    that are set there, and none of ours.
+
+    Raises:
+        ConfigError: The URL cannot be read.
+        MissingExtraError: The driver cannot be loaded.
+    """
+    connection_class = _postgres_connection_class()
+    url = _url(location)
+    limits = {name: one for name, one in _NETWORK_LIMITS.items() if name not in url.query}
+    engine = sa.create_engine(
+        url,
+        # The driver begins no transactions itself, because ours begin with their limits.
+        connect_args=limits | {"autocommit": True},
+        json_serializer=dumps,
+        json_deserializer=loads,
+        hide_parameters=True,
+        pool_pre_ping=True,
+    )
+    begin = "BEGIN"
+    if "options" not in url.query and "PGOPTIONS" not in os.environ:
+        # LOCAL, because a pooler may hand the session to another client after the transaction; and
+        # in one message with BEGIN, so that they cost no round trip.
+        limits_sql = [f"SET LOCAL {name} = '{limit}'" for name, limit in _LIMITS.items()]
+        begin = "; ".join([begin, *limits_sql])
+    sa.event.listen(engine, "do_connect", partial(_connect, connection_class))
+    sa.event.listen(engine, "begin", lambda connection: connection.exec_driver_sql(begin))
+    return engine
+
+
+def _url(location: Location) -> sa.URL:
     try:
-        from kp_langchain.store import postgres
+        return make_url(location.url or "").set(drivername="postgresql+psycopg")
+    except (ArgumentError, ValueError):
+        pass
+    # Not chained, because the cause may quote the password.
+    raise ConfigError(
+        f"{location} cannot be read as a URL; write postgresql://user:password@host/database,"
+        " with special characters in the password percent-encoded"
+    )
+
+
+@cache
+def _postgres_connection_class() -> Any:
+    """Return the class of connections whose waits hold up no fork.
+
+    Raises:
+        MissingExtraError: The driver cannot be loaded.
+    """
+    try:
+        import psycopg
     except ImportError as error:
         raise MissingExtraError(
             f"the psycopg driver cannot be loaded ({error}): pip install 'kp-langchain[postgres]'"
         ) from error
-    return postgres.new_engine(location)
+
+    class Connection(psycopg.Connection[Any]):
+        def wait(self, *args: Any, **options: Any) -> Any:
+            with fork_gate.opened():
+                return super().wait(*args, **options)
+
+    return Connection
+
+
+def _connect(
+    connection_class: Any, _dialect: Any, _record: Any, arguments: Any, options: Any
+) -> Any:
+    with fork_gate.opened():
+        return connection_class.connect(*arguments, **options)
 
 
 def _sqlite_engine(path: Path) -> sa.Engine:

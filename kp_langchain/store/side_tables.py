@@ -1,20 +1,32 @@
-"""What stored runs refer to: traces that they were shown, and where other tracers recorded them.
+"""The small tables beside `runs`, and the parts of a store that read and write them.
 
-Loads SQLAlchemy.
+They say which traces runs were shown, where other tracers recorded them, and what paused runs
+recorded. Loads SQLAlchemy.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import asdict
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import sqlalchemy as sa
 
 from kp_langchain.gate.run import ExternalTrace, Run, ShownTrace
-from kp_langchain.store.rows import clean_name, trace_key
-from kp_langchain.store.statements import Transactions, batches, insert_or_replace
-from kp_langchain.store.tables import external_traces, runs, shown_traces, verdicts
+from kp_langchain.run_keys import RunKeys
+from kp_langchain.store.rows import clean_name, json_text, trace_key
+from kp_langchain.store.run_columns import key_columns
+from kp_langchain.store.tables import (
+    Transactions,
+    batches,
+    external_traces,
+    insert_or_replace,
+    paused_runs,
+    runs,
+    shown_traces,
+    verdicts,
+)
 
 if TYPE_CHECKING:
     from kp_langchain.gate import ScoredTrace
@@ -106,10 +118,12 @@ class ShownTraces:
 
     def _count(self, outcomes: sa.Select[Any]) -> dict[str, list[OutcomeCount]]:
         *columns, namespace = outcomes.subquery().c
-        grouped = sa.select(*columns, sa.func.count(), namespace).group_by(*columns, namespace)
+        outcome_groups = sa.select(*columns, sa.func.count(), namespace).group_by(
+            *columns, namespace
+        )
         counts: dict[str, list[OutcomeCount]] = {}
         with self._database.reading() as connection:
-            for row in connection.execute(grouped):
+            for row in connection.execute(outcome_groups):
                 counts.setdefault(row[0], []).append(OutcomeCount._make(row[1:]))
         return counts
 
@@ -190,7 +204,7 @@ def write(connection: sa.Connection, linked_runs: Mapping[str, Run | ScoredTrace
         connection: A write transaction.
         linked_runs: The runs by the ids of their traces.
     """
-    shown = [
+    shown_rows = [
         asdict(one) | {"trace_id": trace_id, "shown_id": trace_key(one.trace_id)}
         for trace_id, run in linked_runs.items()
         for one in run.shown
@@ -207,7 +221,7 @@ def write(connection: sa.Connection, linked_runs: Mapping[str, Run | ScoredTrace
         for trace_id, run in linked_runs.items()
         for tool, one in run.external_traces.items()
     ]
-    for table, rows in ((shown_traces, shown), (external_traces, external)):
+    for table, rows in ((shown_traces, shown_rows), (external_traces, external)):
         if rows:
             connection.execute(insert_or_replace(table, connection.dialect.name), rows)
 
@@ -219,7 +233,7 @@ def shown_of(connection: sa.Connection, trace_ids: Collection[str]) -> dict[str,
         connection: A connection to read with.
         trace_ids: The ids of the traces of these runs; one that was shown nothing is left out.
     """
-    found: dict[str, list[ShownTrace]] = {}
+    shown_by_run: dict[str, list[ShownTrace]] = {}
     for batch in batches(trace_ids):
         select = (
             sa.select(
@@ -229,8 +243,8 @@ def shown_of(connection: sa.Connection, trace_ids: Collection[str]) -> dict[str,
             .order_by(_shown.trace_id, _shown.rank, _shown.shown_id)
         )
         for trace_id, *values in connection.execute(select):
-            found.setdefault(trace_id, []).append(ShownTrace(*values))
-    return found
+            shown_by_run.setdefault(trace_id, []).append(ShownTrace(*values))
+    return shown_by_run
 
 
 def external_of(connection: sa.Connection, trace_id: str) -> dict[str, ExternalTrace]:
@@ -257,3 +271,102 @@ def _outcomes() -> sa.Select[Any]:
             of_trace, of_trace.c.trace_id == _shown.shown_id
         )
     )
+
+
+# ------------------------------------------------------------------ paused runs
+
+_paused = paused_runs.c
+_PAUSED_COUNT = sa.select(sa.func.count()).select_from(paused_runs)
+
+
+class PausedRuns:
+    """What runs recorded before they paused for a human. Got from `TraceStore.paused`.
+
+    There is one row for each place: a thread, as seen by handlers of one domain and agent. A new
+    pause there replaces an earlier one. Rows are deleted when they are claimed, expired, or too
+    many.
+
+    Every method raises `StoreError` when the database cannot be opened, read or written.
+
+    Args:
+        database: The database of the store.
+    """
+
+    def __init__(self, database: Transactions) -> None:
+        self._database = database
+
+    def __repr__(self) -> str:
+        return f"PausedRuns({str(self._database.location)!r})"
+
+    def count(self) -> int:
+        """Return the number of paused runs."""
+        with self._database.reading() as connection:
+            return connection.scalar(_PAUSED_COUNT) or 0
+
+    def put(
+        self, place: str, body: dict[str, Any], *, paused_at: datetime, days: float, most: int
+    ) -> int:
+        """Write what a paused run recorded, in place of what waits there; then make room.
+
+        Args:
+            place: Where it waits; see `paused_run_key`.
+            body: What was recorded, redacted, as JSON-like values.
+            paused_at: When the run paused, in UTC.
+            days: The number of days after which it expires.
+            most: The largest number that the store keeps; those that paused first are deleted.
+
+        Returns:
+            The number of others deleted because they expired or were too many.
+        """
+        now = datetime.now(UTC)
+        keys = RunKeys() if not body["keys"] else RunKeys.from_dict(body["keys"])
+        row = {
+            "place": place,
+            "paused_at": paused_at,
+            "expires_at": now + timedelta(days=days),
+            "body": json_text(body),
+            "run_id": clean_name(body["run_id"].lower()),
+            "created_at": datetime.fromisoformat(body["started_at"]),
+            "domain": clean_name(body["domain"]),
+            **key_columns(keys),
+        }
+        newest = (
+            sa.select(_paused.place).order_by(_paused.paused_at.desc(), _paused.place).limit(most)
+        )
+        with self._database.writing() as connection:
+            insert = insert_or_replace(paused_runs, connection.dialect.name)
+            connection.execute(insert, [row])
+            n_dropped = _delete(connection, _paused.expires_at <= now)
+            if (connection.scalar(_PAUSED_COUNT) or 0) > most:
+                n_dropped += _delete(connection, _paused.place.not_in(newest))
+        return n_dropped
+
+    def claim(self, place: str) -> dict[str, Any] | None:
+        """Delete what waits in a place and return it; of several claims one succeeds."""
+        if not self._has(_paused.place == place):
+            return None
+        select = sa.select(_paused.body).where(
+            _paused.place == place, _paused.expires_at > datetime.now(UTC)
+        )
+        with self._database.writing() as connection:
+            body: dict[str, Any] | None = connection.scalar(select.with_for_update())
+            if body is not None:
+                _delete(connection, _paused.place == place)
+        return body
+
+    def drop_expired(self) -> int:
+        """Delete what has expired, and return the number of runs."""
+        is_expired = _paused.expires_at <= datetime.now(UTC)
+        if not self._has(is_expired):
+            return 0
+        with self._database.writing() as connection:
+            return _delete(connection, is_expired)
+
+    def _has(self, condition: sa.ColumnElement[bool]) -> bool:
+        # A read does not wait for other writers of the file.
+        with self._database.reading() as connection:
+            return connection.scalar(sa.select(_paused.place).where(condition).limit(1)) is not None
+
+
+def _delete(connection: sa.Connection, condition: sa.ColumnElement[bool]) -> int:
+    return connection.execute(sa.delete(paused_runs).where(condition)).rowcount
