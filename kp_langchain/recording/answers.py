@@ -50,8 +50,8 @@ from kp_langchain.recording.values import (
     is_message,
     message_text,
     messages_in,
+    reasoning_parts,
     role_and_content,
-    split_reasoning,
 )
 
 _NOT_ANSWERING = ("human", "user", "system", "developer")
@@ -241,8 +241,8 @@ def _value(value: object, limit: int) -> Any:
 
 
 def _without_reasoning(text: str) -> str:
-    """Return a model's text without the reasoning that it begins with."""
-    return split_reasoning(text)[1].strip()
+    """Return a model's text without the reasoning between tags."""
+    return "".join(part for part, is_reasoning in reasoning_parts(text) if not is_reasoning).strip()
 
 
 def _last_message(message: object, limit: int) -> Any:

@@ -126,10 +126,10 @@ def additional_text(extra: Mapping[str, Any], limit: int) -> str:
 def thought_text(content: object, limit: int) -> str:
     """Return what a model's content says and reasons, without the tags around its reasoning."""
     text = content if isinstance(content, str) else content_text(content, limit)
-    reasoning, rest = split_reasoning(text)
-    if not reasoning:
-        return clip(rest, limit)
-    return join_texts((clip(reasoning.strip(), limit), clip(rest.strip(), limit)), limit)
+    parts = reasoning_parts(text)
+    if len(parts) == 1:
+        return clip(text, limit)
+    return join_texts((clip(part.strip(), limit) for part, _ in parts), limit)
 
 
 def content_text(content: object, limit: int) -> str:
@@ -176,16 +176,39 @@ def _join_lines(value: object) -> object:
 
 _OPENING = re.compile(r"\s*<think(?:ing)?>")
 _CLOSING = re.compile(r"</think(?:ing)?>")
+# The edge of a block of code, an opening tag that begins a line, a closing tag.
+_EDGES = re.compile(r"```|^[ \t]*<think(?:ing)?>|</think(?:ing)?>", re.MULTILINE)
 
 
-def split_reasoning(text: str) -> tuple[str, str]:
-    """Return the reasoning between tags that a model's text begins with, and the text after it.
+def reasoning_parts(text: str) -> list[tuple[str, bool]]:
+    """Return the parts of a model's text in order, without the tags around its reasoning.
 
-    The templates of some models put the opening tag into the prompt. Then the closing one counts if
-    it begins a line, or ends a paragraph: a text may be about the tags.
+    Tags count where the text or a line begins with them, but not in a block of code: a text may be
+    about the tags. The templates of some models put the opening tag into the prompt. Then the
+    closing one counts if it begins a line, or ends a paragraph.
+
+    Returns:
+        Each part, and whether it is reasoning.
     """
     if "<think" not in text and "</think" not in text:  # like most
-        return "", text
+        return [(text, False)]
+    reasoning, rest = _leading_reasoning(text)
+    parts, at = [(reasoning, True)], 0
+    opening, is_in_code = None, False
+    for edge in _EDGES.finditer(rest):
+        is_closing = edge[0].startswith("</")
+        if opening is None:
+            is_in_code ^= edge[0] == "```"
+            opening = edge if edge[0].endswith(">") and not (is_in_code or is_closing) else None
+        elif is_closing:
+            parts += [(rest[at : opening.start()], False)]
+            parts += [(rest[opening.end() : edge.start()], True)]
+            opening, at = None, edge.end()
+    return [*parts, (rest[at:], False)]
+
+
+def _leading_reasoning(text: str) -> tuple[str, str]:
+    """Return the reasoning that a text begins with, and the text after it."""
     opening = _OPENING.match(text)
     closing = _CLOSING.search(text, opening.end() if opening else 0)
     if opening:
