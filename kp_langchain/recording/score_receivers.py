@@ -338,8 +338,6 @@ def _call_until_it_succeeds(send: Callable[[], object], until: float) -> BaseExc
     for failures in range(1, _ATTEMPTS + 1):
         try:
             send()
-        except KeyboardInterrupt:  # as the process ends, it may be the main thread's
-            raise
         except BaseException as error:
             if failures == _ATTEMPTS or isinstance(error, KPError):  # a receiver's word is final
                 return error

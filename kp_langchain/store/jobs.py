@@ -211,10 +211,10 @@ class Jobs:
         with self._database.writing() as connection:
             return sql.run_queries.extend_jobs(connection, kind, self.owner, until, keys)
 
-    def release(self, kind: str, keys: Collection[str] | None = None) -> None:
-        """Let other processes have the jobs of a kind of this one, all or those with keys."""
+    def release(self, kind: str) -> None:
+        """Let other processes have the jobs of a kind of this one, which is about to end."""
         with self._database.writing() as connection:
-            sql.run_queries.extend_jobs(connection, kind, self.owner, 0.0, keys)
+            sql.run_queries.extend_jobs(connection, kind, self.owner, 0.0)
 
     def lease_lasting(self, kind: str, lasts_s: float) -> Lease | None:
         """Return the lease of the only job of a kind, which is never done; None if it is taken.

@@ -586,6 +586,23 @@ def test_a_verdict_past_the_handler_has_the_score_sent_by_the_next_process() -> 
         assert jobs_left(store) == []
 
 
+def test_a_score_that_did_not_fit_is_sent_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KP_MAX_QUEUE", "2")
+    end = threading.Event()
+    first = agents.handler(send_scores_to=[Hanging("elsewhere", end)], store="runs.db")
+    for _ in range(5):
+        ask_at_once([first], runs=1)
+        assert first.flush(300)
+    assert first.stats()["scores_dropped"] == 3
+    end.set()
+    assert first.send(300)
+    with TraceStore("runs.db") as store:
+        execute(store, "UPDATE jobs SET lease_until = 1")
+        elsewhere = Elsewhere()
+        assert agents.handler(send_scores_to=[elsewhere], store=store).send(300)
+        assert (len(elsewhere.sent), jobs_left(store)) == (3, [])
+
+
 def test_without_a_store_what_does_not_fit_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KP_MAX_QUEUE", "2")
     end = threading.Event()

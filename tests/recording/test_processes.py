@@ -268,6 +268,8 @@ def test_a_run_that_five_processes_left_stays_unjudged_with_a_warning(
         assert watching.stats()["adopted"] == store.count() == 1
         states = "SELECT state FROM runs ORDER BY trace_id"
         assert execute(store, states) == [("recorded",), ("judged",)]
+        expiring = "SELECT state FROM runs WHERE body_expires_at IS NOT NULL"
+        assert ("recorded",) in execute(store, expiring)
     assert "a run stays unjudged: 5 processes left it" in caplog.text
 
 
