@@ -77,7 +77,7 @@ class Engine:
     def __init__(self, store: TraceStore | None, max_waiting: int) -> None:
         self._store = store
         self._backoff = Backoff()
-        self._windows = Windows(store, self._backoff)
+        self._windows = None if store is None else Windows(store, self._backoff)
         self._writer = None if store is None else StoreWriter(store, max_waiting, self._backoff)
         self._reset()
         _engines.add(self)
@@ -105,14 +105,15 @@ class Engine:
         """Start anew in a forked child: the thread is gone, and what waits is the parent's."""
         if self._writer is not None:
             self._writer.leave_to_parent()
-        self._windows.reset()
+        if self._windows is not None:
+            self._windows.reset()
         self._reset()
 
     # ------------------------------------------------------------------ for handlers
 
     def windows_of_handler(self) -> Windows:
         """Return what a handler's runs are judged beside: the store's, or new ones without one."""
-        return self._windows if self._store is not None else Windows(None, self._backoff)
+        return self._windows or Windows(None, self._backoff)
 
     def waiting(self, context: HandlerContext) -> int:
         """Return about how many runs of a handler are not done."""

@@ -162,16 +162,16 @@ class Jobs:
         }
 
     def score_rows(
-        self, runs: Iterable[ScoredTrace], tools: Collection[str], *, is_free: bool = False
+        self, runs: Iterable[ScoredTrace], tools: Collection[str], *, sends_scores: bool = True
     ) -> list[dict[str, Any]]:
         """Return the rows of the jobs that send scores to the tools that have traces of the runs.
 
         Args:
             runs: The runs.
             tools: The names of the tools.
-            is_free: Whether any process may take the jobs at once.
+            sends_scores: Whether this process sends them; else any may.
         """
-        free = {"owner": "", "lease_until": 0.0} if is_free else {}
+        free = {} if sends_scores else {"owner": "", "lease_until": 0.0}
         return [
             self.leased_row(SCORE.format(tool), run.stored_id or trace_key(run.trace.id)) | free
             for run in runs

@@ -113,7 +113,7 @@ def judge_stored(
         ]
         changed_runs = [run for run in runs if Rescored.of(run).changed]
         sql.run_queries.replace_jobs(
-            connection, jobs.score_rows(changed_runs, tools, is_free=not sends_scores)
+            connection, jobs.score_rows(changed_runs, tools, sends_scores=sends_scores)
         )
     return runs
 
