@@ -185,7 +185,8 @@ def reasoning_parts(text: str) -> list[tuple[str, bool]]:
 
     Tags count where the text or a line begins with them, but not in a block of code: a text may be
     about the tags. The templates of some models put the opening tag into the prompt. Then the
-    closing one counts if it begins a line, or ends a paragraph.
+    closing one counts if it begins a line, or ends a paragraph. A tag that is never closed encloses
+    the rest, if there was reasoning before it.
 
     Returns:
         Each part, and whether it is reasoning.
@@ -204,6 +205,8 @@ def reasoning_parts(text: str) -> list[tuple[str, bool]]:
             parts += [(rest[at : opening.start()], False)]
             parts += [(rest[opening.end() : edge.start()], True)]
             opening, at = None, edge.end()
+    if opening is not None and (reasoning or len(parts) > 1):
+        return [*parts, (rest[at : opening.start()], False), (rest[opening.end() :], True)]
     return [*parts, (rest[at:], False)]
 
 
