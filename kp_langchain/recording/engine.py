@@ -447,8 +447,11 @@ class Engine:
 
     def _end(self, item: Item, *, is_stored: bool) -> None:
         """Announce a run, once; nothing else needs that."""
-        if not isinstance(item, Work) or item.scored is None or item.is_announced:
-            if isinstance(item, Work) and item.scored is not None and is_stored:
+        if not isinstance(item, Work) or item.scored is None:
+            self._finish(item)
+            return
+        if item.is_announced:
+            if is_stored:
                 item.context.send_score(replace(item.scored, stored=True))
             self._finish(item)
             return

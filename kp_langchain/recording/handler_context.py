@@ -161,4 +161,4 @@ class HandlerContext:
     def wake_sender(self) -> None:
         """Have what was written sent to the registry, if there is one."""
         if self.sender is not None:
-            self.sender.wake()
+            self.sender.loop.wake()

@@ -380,8 +380,10 @@ class StoreWriter:
 
 def _is_of_content(error: BaseException | None) -> bool:
     """Return whether a write failed because of what was to be written, and would fail again."""
+    from sqlalchemy.exc import DataError  # loaded by now, as something was written
+
     while error is not None:
-        if isinstance(error, _OF_CONTENT) and not isinstance(error, ConfigError):
+        if isinstance(error, (*_OF_CONTENT, DataError)) and not isinstance(error, ConfigError):
             return True
         error = error.__cause__
     return False

@@ -87,10 +87,6 @@ class Sender:
         """The registry to send to."""
         return self._registry
 
-    def wake(self) -> None:
-        """Have what is pending sent soon; never blocks for long."""
-        self.loop.wake()
-
     def drain(self, timeout_s: float) -> bool:
         """Send and withdraw until nothing is pending for this registry.
 
@@ -104,10 +100,6 @@ class Sender:
             Whether nothing is pending.
         """
         return self.loop.drain(timeout_s)
-
-    def _send_due(self) -> float | None:
-        """Send what is due; return the seconds until the next pass, None if nothing is pending."""
-        return self.loop.do_due()
 
     def _send_with_turn(self, until: float) -> float | None:
         if self._outbox.next_pending(self._registry.url) is None:

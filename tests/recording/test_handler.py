@@ -16,6 +16,7 @@ from uuid import uuid4
 
 import numpy as np
 import pytest
+import sqlalchemy as sa
 from langchain_core.callbacks import dispatch_custom_event
 from langchain_core.runnables import RunnableLambda
 from langchain_core.tools import tool
@@ -510,9 +511,13 @@ def test_a_run_that_the_database_refuses_does_not_take_others_with_it() -> None:
         assert store.count() == 3
 
 
-@pytest.mark.parametrize("error", [TypeError, ValueError, OverflowError, RecursionError])
+@pytest.mark.parametrize(
+    "error",
+    [TypeError(), ValueError(), OverflowError(), RecursionError(),
+     sa.exc.DataError("INSERT", {}, sqlite3.DataError("string or blob too big"))],
+)  # fmt: skip
 def test_a_run_that_no_database_takes_is_dropped_and_the_others_are_kept(
-    error: type[Exception], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    error: Exception, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     body_of = journal.body_of
 

@@ -93,7 +93,7 @@ class Sending:
 
     def turn(self) -> float | None:
         """Send what is due, and skip the wait until the next turn; return that wait."""
-        wait_s = self.sender._send_due()
+        wait_s = self.sender.loop.do_due()
         self.clock.skip(wait_s or 0.0)
         return wait_s
 
@@ -283,7 +283,7 @@ def test_processes_share_the_work_on_both_engines(url):
     with TraceStore(url) as store, sending(store, lambda number, *_: faults.get(number)) as here:
         sender = Sender(store, here.registry)  # with a thread of its own
         here.fill(10)
-        sender.wake()
+        sender.loop.wake()
 
         def child() -> bool:
             here.fill(10)
@@ -314,7 +314,7 @@ with TraceStore(url) as store:
     sys.stdin.readline()
     for number in range(10):
         store.add(passed(number), registry=registry.url)
-        sender.wake()
+        sender.loop.wake()
     print(sender.drain(600.0), flush=True)
     sys.stdin.readline()
 """
@@ -472,10 +472,10 @@ def test_a_loop_over_send_costs_next_to_nothing(tmp_path, monkeypatch):
 def test_after_a_429_a_restart_is_silent_too(store):
     with sending(store, first("429")) as here:
         here.fill(2)
-        wait_s = here.sender._send_due()
+        wait_s = here.sender.loop.do_due()
         with TraceStore(store.location) as reopened:
             here.sender = Sender(reopened, here.registry, clock=here.clock)
-            assert min(wait_s, here.sender._send_due()) > 30
+            assert min(wait_s, here.sender.loop.do_due()) > 30
             assert len(here.server.requests) == 1
             here.drive()
         assert (len(here.server.units), here.server.count_429) == (2, 1)
@@ -625,13 +625,13 @@ def test_a_deletion_that_is_refused_does_not_hold_up_the_others(store, status, c
         here.drive()
         here.judge(one, success=False)
         here.clock.skip(1.0)
-        here.sender._send_due()
+        here.sender.loop.do_due()
         assert here.status(one) == "to withdraw"
         assert "does not delete" in caplog.text
         assert not store.outbox.standing(here.registry.url, here.registry.key_id).stopped
         (third,) = here.fill()
         here.clock.skip(10.0)
-        here.sender._send_due()
+        here.sender.loop.do_due()
         assert {*here.server.units} == {one, other, third}
 
 
@@ -731,7 +731,7 @@ def test_what_the_registry_does_not_delete_or_has_still_stays_to_be_withdrawn(st
         here.judge(own, success=False)
         store.delete(one)
         here.clock.skip(60.0)
-        assert here.sender._send_due() > 0
+        assert here.sender.loop.do_due() > 0
         unit = store.outbox.get(one)
         assert (unit.status, unit.body) == ("to withdraw", None)
         assert "may not be deleted" in unit.reason
