@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kp_langchain.cli.contributions import current_registry, send_due
 from kp_langchain.cli.output import say
+from kp_langchain.cli.sending import current_registry, send_due
 from kp_langchain.errors import KPError, StoreError
 from kp_langchain.printable import one_line
 

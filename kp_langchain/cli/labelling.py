@@ -9,8 +9,8 @@ from contextlib import suppress
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
-from kp_langchain.cli.contributions import score_tools, send_due, send_scores
 from kp_langchain.cli.output import say, say_json
+from kp_langchain.cli.sending import score_tools, send_due, send_scores
 from kp_langchain.errors import UnknownRunError
 from kp_langchain.printable import printable, short_id
 from kp_langchain.verdict import counting

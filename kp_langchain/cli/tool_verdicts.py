@@ -7,9 +7,9 @@ from collections.abc import Iterable, Iterator
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from kp_langchain.cli.contributions import retry_less
 from kp_langchain.cli.labelling import report
 from kp_langchain.cli.output import say
+from kp_langchain.cli.sending import retry_less
 from kp_langchain.errors import KPError
 from kp_langchain.integrations.tool_feedback import (
     feedback_tool,

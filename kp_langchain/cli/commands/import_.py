@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from kp_langchain.cli.contributions import current_registry, send_due
 from kp_langchain.cli.json_option import AsJsonLines
 from kp_langchain.cli.jsonl import STDIN
 from kp_langchain.cli.output import say, say_json
+from kp_langchain.cli.sending import current_registry, send_due
 from kp_langchain.cli.store_option import Database
 from kp_langchain.errors import KPError
 from kp_langchain.printable import one_line, printable, short_id

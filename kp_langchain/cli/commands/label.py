@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from kp_langchain.cli.contributions import current_registry
 from kp_langchain.cli.json_option import AsJsonLines
 from kp_langchain.cli.jsonl import STDIN
 from kp_langchain.cli.labelling import Labelling, report
+from kp_langchain.cli.sending import current_registry
 from kp_langchain.cli.store_option import Database, open_store
 from kp_langchain.cli.time_text import parse_time
 from kp_langchain.cli.tool_verdicts import ask_in_tool, tool_verdicts

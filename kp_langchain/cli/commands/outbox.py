@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 from rich.text import Text
 
-from kp_langchain.cli.contributions import (
+from kp_langchain.cli.json_option import AsJson, AsJsonLines
+from kp_langchain.cli.output import json_fields, say, say_json, visible
+from kp_langchain.cli.sending import (
     ContributionId,
     current_registry,
     find_contribution,
@@ -18,8 +20,6 @@ from kp_langchain.cli.contributions import (
     send_now,
     why_nothing_is_sent,
 )
-from kp_langchain.cli.json_option import AsJson, AsJsonLines
-from kp_langchain.cli.output import json_fields, say, say_json, visible
 from kp_langchain.cli.store_option import Database, open_store
 from kp_langchain.errors import KPError
 from kp_langchain.printable import printable, short_id

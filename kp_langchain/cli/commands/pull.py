@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from kp_langchain.cli.contributions import require_registry
 from kp_langchain.cli.json_option import AsJson
 from kp_langchain.cli.output import say, say_json
+from kp_langchain.cli.sending import require_registry
 from kp_langchain.cli.store_option import Database, open_store
 from kp_langchain.errors import KPError
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kp_langchain.cli.contributions import require_registry
 from kp_langchain.cli.output import say
+from kp_langchain.cli.sending import require_registry
 from kp_langchain.errors import KPError
 
 if TYPE_CHECKING:

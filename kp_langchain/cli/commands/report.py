@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from kp_langchain.cli.contributions import current_registry
 from kp_langchain.cli.labelling import Labelling
 from kp_langchain.cli.output import say
 from kp_langchain.cli.run_filter_options import Domain, Since, run_filters
+from kp_langchain.cli.sending import current_registry
 from kp_langchain.cli.store_option import Database, open_store
 from kp_langchain.cli.text_output import STDOUT, text_output
 

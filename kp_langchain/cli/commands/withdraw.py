@@ -7,8 +7,8 @@ from datetime import UTC, datetime
 from shlex import quote
 from typing import TYPE_CHECKING
 
-from kp_langchain.cli.contributions import GET_KEY, ContributionId, find_contribution
 from kp_langchain.cli.output import say
+from kp_langchain.cli.sending import GET_KEY, ContributionId, find_contribution
 from kp_langchain.cli.store_option import Database, open_store
 from kp_langchain.errors import KPError
 
