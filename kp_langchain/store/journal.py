@@ -136,7 +136,7 @@ class Journal:
         evidence = {one["key"]: one["body"] for one in jobs if one not in given_up}
         with self._database.writing() as connection:
             shown_by_trace = sql.side_tables.shown_of(connection, list(evidence))
-            runs = []
+            runs, unreadable = [], []
             for row in sql.run_queries.whole_rows(connection, list(evidence), "recorded"):
                 trace_id = row["trace_id"]
                 row["external_traces"] = sql.side_tables.external_of(connection, trace_id)
@@ -145,7 +145,9 @@ class Journal:
                 if run is not None:
                     runs.append(run)
                 else:
-                    sql.deletion.delete(connection, [trace_id])
+                    unreadable.append(trace_id)
+            if unreadable:
+                sql.deletion.delete(connection, unreadable)
             for one in given_up:
                 expires_at = expiry_after(_keep_days(one["body"]))
                 sql.run_queries.set_expiry(connection, one["key"], expires_at)

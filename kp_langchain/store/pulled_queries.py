@@ -25,7 +25,7 @@ from kp_langchain.store.rows import (
     trace_key,
 )
 from kp_langchain.store.run_columns import trace_of
-from kp_langchain.store.run_queries import begins, possible_ids
+from kp_langchain.store.run_queries import begins, lock_names, possible_ids
 from kp_langchain.store.tables import (
     Transactions,
     batches,
@@ -149,6 +149,8 @@ class PulledUnits:
         rows = [_row_of(unit, registry, domain, now) for unit in units]
         ids = [row["trace_id"] for row in rows]
         with self._database.writing() as connection:
+            # Units that two pulls bring at once are new to both.
+            lock_names(connection, ["pulled units"])
             own_ids = _ids_of_own_runs(connection, ids)
             rejected_digests = _rejected_digests(connection, [row["digest"] for row in rows])
             before = _locked_rows(connection, ids, _c.body)

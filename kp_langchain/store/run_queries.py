@@ -222,15 +222,12 @@ def lock_kept(connection: sa.Connection, trace_ids: Collection[str]) -> list[dic
     return [dict(row) for row in connection.execute(select).mappings()]
 
 
-def lock_domains(connection: sa.Connection, domains: Collection[str]) -> None:
-    """Have no other verdict change what is kept in these domains before this transaction ends.
-
-    So of two repeats that are confirmed at the same time, the later one sees the earlier one.
-    """
+def lock_names(connection: sa.Connection, names: Collection[str]) -> None:
+    """Have other transactions that lock one of these names wait until this one ends."""
     if connection.dialect.name != "postgresql":
         return  # a SQLite file has one writer at a time anyway
     # Two names may share a key: then they only wait for each other, too.
-    for key in sorted({crc32(name.encode()) - 2**31 for name in domains}):
+    for key in sorted({crc32(name.encode()) - 2**31 for name in names}):
         connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_POSTGRES_LOCKS, key)))
 
 

@@ -93,7 +93,8 @@ def judge_stored(
             raise unknown_run(id_, str(database.location))
         if len({row["run_id"] for row in names}) > 1:
             raise ambiguous_id(id_, names)
-        sql.run_queries.lock_domains(connection, {row["domain"] for row in names})
+        # Of two repeats that are confirmed at the same time, the later one sees the earlier one.
+        sql.run_queries.lock_names(connection, {row["domain"] for row in names})
         # Without those that were deleted since.
         trace_ids = sql.run_queries.lock(connection, [row["trace_id"] for row in names])
         if not trace_ids:

@@ -9,6 +9,7 @@ import pickle
 import sqlite3
 import threading
 import uuid
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -642,21 +643,15 @@ def test_hostile_text_is_stored_clean(store):
 
 
 def test_many_writers_of_units_at_once_lose_nothing(store):
-    sets = [[unit(n) for n in range(start, start + 20)] for start in (0, 10, 5, 0)]
-    write(store, unit(99))
-    errors = []
+    start = threading.Barrier(4)
 
-    def pull(units):
-        try:
-            write(store, *reversed(units))
-            store.pulled.admit_clean()
-        except BaseException as error:
-            errors.append(error)
+    def pull(first):
+        units = [unit(n) for n in range(first, first + 20)]
+        start.wait(LONG_S)
+        write(store, *reversed(units))
+        store.pulled.admit_clean()
 
-    threads = [threading.Thread(target=pull, args=(units,)) for units in sets]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(LONG_S)
-    assert errors == []
-    assert store.pulled.counts() == {"quarantined": 0, "admitted": 31, "rejected": 0}
+    with ThreadPoolExecutor(4) as pool:
+        for n in range(20):
+            list(pool.map(pull, (100 * n + first for first in (0, 10, 5, 0)), timeout=LONG_S))
+    assert store.pulled.counts() == {"quarantined": 0, "admitted": 600, "rejected": 0}
