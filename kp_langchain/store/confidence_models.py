@@ -19,10 +19,11 @@ from kp_langchain.calibration.next_to_label import TaskVerdict, UnlabelledRun
 from kp_langchain.errors import StoreError
 from kp_langchain.printable import first_fault
 from kp_langchain.scoring.breakdown import ScoreBreakdown
+from kp_langchain.store.location import StorePart
 from kp_langchain.store.rows import clean_name, json_text
 from kp_langchain.store.run_columns import trace_of
 from kp_langchain.store.run_queries import is_kept, weightiest_first
-from kp_langchain.store.tables import Transactions, bodies, models, runs, scores, verdicts
+from kp_langchain.store.tables import bodies, models, runs, scores, verdicts
 
 _UNLABELLED_SEARCHED, _UNLABELLED_RUNS = 10_000, 2_000
 _TASK_VERDICTS = 5_000
@@ -48,20 +49,8 @@ class InstalledModel:
     model: ConfidenceModel
 
 
-class ConfidenceModels:
-    """The confidence models of one store. Got from `TraceStore.models`.
-
-    Every method raises `StoreError` when the database cannot be opened, read or written.
-
-    Args:
-        database: The database of the store.
-    """
-
-    def __init__(self, database: Transactions) -> None:
-        self._database = database
-
-    def __repr__(self) -> str:
-        return f"ConfidenceModels({str(self._database.location)!r})"
+class ConfidenceModels(StorePart):
+    """The confidence models of one store. Got from `TraceStore.models`."""
 
     def labelled(self, domain: str) -> list[LabelledRun]:
         """Return the runs of a domain whose success a verdict states, the oldest first.

@@ -11,6 +11,7 @@ import sqlalchemy as sa
 
 from kp_langchain.schema import TRACE_ID_PREFIX
 from kp_langchain.store import outbox_queries, run_queries
+from kp_langchain.store.location import Transactions
 from kp_langchain.store.rows import ambiguous_id, clean_name, unknown_run
 from kp_langchain.store.run_columns import Deletion, RunFilters
 from kp_langchain.store.run_queries import (
@@ -20,7 +21,6 @@ from kp_langchain.store.run_queries import (
     order,
 )
 from kp_langchain.store.tables import (
-    Transactions,
     batches,
     bodies,
     external_traces,

@@ -32,7 +32,7 @@ from kp_langchain.verdict import Verdict, counting
 if TYPE_CHECKING:
     import sqlalchemy as sa
 
-    from kp_langchain.store.database import Database
+    from kp_langchain.store.location import Transactions
 
 _MOST_PROCESSES = 5  # that leave a run
 
@@ -50,7 +50,7 @@ class Journal:
         jobs: The jobs of that store, as this process does them.
     """
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Transactions) -> None:
         self._database = database
         self.jobs = Jobs(database)
 
@@ -131,9 +131,12 @@ class Journal:
         jobs = self.jobs.take(JUDGE)
         if not jobs:
             return []
-        # The first process had the run without an attempt.
-        given_up = [one for one in jobs if one["attempts"] + 1 >= _MOST_PROCESSES]
-        evidence = {one["key"]: one["body"] for one in jobs if one not in given_up}
+        evidence: dict[str, Any] = {}
+        given_up: dict[str, Any] = {}
+        for one in jobs:
+            # The first process had the run without an attempt.
+            is_left_too_often = one["attempts"] + 1 >= _MOST_PROCESSES
+            (given_up if is_left_too_often else evidence)[one["key"]] = one["body"]
         with self._database.writing() as connection:
             shown_by_trace = sql.side_tables.shown_of(connection, list(evidence))
             runs, unreadable = [], []
@@ -148,12 +151,10 @@ class Journal:
                     unreadable.append(trace_id)
             if unreadable:
                 sql.deletion.delete(connection, unreadable)
-            for one in given_up:
-                expires_at = expiry_after(_keep_days(one["body"]))
-                sql.run_queries.set_expiry(connection, one["key"], expires_at)
+            for trace_id, body in given_up.items():
+                sql.run_queries.set_expiry(connection, trace_id, expiry_after(_keep_days(body)))
             # What is left of `evidence` is judged already.
-            done = [*evidence, *(one["key"] for one in given_up)]
-            sql.run_queries.forget_jobs(connection, JUDGE, done)
+            sql.run_queries.forget_jobs(connection, JUDGE, [*evidence, *given_up])
         if given_up:
             warn_once("given up", "a run stays unjudged: %d processes left it", _MOST_PROCESSES)
         return runs

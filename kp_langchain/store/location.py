@@ -1,13 +1,21 @@
-"""`Location`: the SQLite file or PostgreSQL URL of a database, parsed from the user's text."""
+"""`Location`: the SQLite file or PostgreSQL URL of a database, parsed from the user's text.
+
+`StorePart` is what the parts of a store have in common: the database that lies there.
+"""
 
 from __future__ import annotations
 
 import importlib.util
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
 
 from kp_langchain.config import Settings, data_dir, mask_password
 from kp_langchain.errors import ConfigError, MissingExtraError
+
+if TYPE_CHECKING:
+    import sqlalchemy as sa
 
 _FILE_NAME = "traces.db"
 _EXAMPLES = "give a file's path, sqlite:///path, or postgresql://user:password@host/database"
@@ -79,3 +87,36 @@ def _file(path: str | Path) -> Location:
     if str(path) == ":memory:":
         raise ConfigError("a store needs a file; to keep nothing, give the handler store=None")
     return Location(path=Path(path).expanduser().absolute())
+
+
+# ------------------------------------------------------------------ what lies there
+
+
+class Transactions(Protocol):
+    """What opens transactions on a store: a `Database`."""
+
+    @property
+    def location(self) -> Location:
+        """Where the database is."""
+
+    def reading(self) -> AbstractContextManager[sa.Connection]:
+        """Return a connection to read with."""
+
+    def writing(self) -> AbstractContextManager[sa.Connection]:
+        """Return a connection in a write transaction."""
+
+
+class StorePart:
+    """A part of a store. Got from `TraceStore`.
+
+    Every method raises `StoreError` when the database cannot be opened, read or written.
+
+    Args:
+        database: The database of the store.
+    """
+
+    def __init__(self, database: Transactions) -> None:
+        self._database = database
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({str(self._database.location)!r})"

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING
 from kp_langchain.errors import StoreError
 from kp_langchain.store import sql
 from kp_langchain.store.jobs import SEND, Jobs, Lease
+from kp_langchain.store.location import StorePart
 from kp_langchain.store.registry_units import (
     CONTRIBUTION_STATES,
     Contribution,
@@ -35,26 +36,14 @@ from kp_langchain.store.registry_units import (
 from kp_langchain.store.rows import check_page
 
 if TYPE_CHECKING:
-    from kp_langchain.store.database import Database
+    pass
 
 _PATIENCE_S = 30.0
 _POLL_INTERVAL_S = 0.1
 
 
-class Outbox:
-    """The contributions of one store. Got from `TraceStore.outbox`.
-
-    Every method raises `StoreError` when the database cannot be opened, read or written.
-
-    Args:
-        database: The database of the store.
-    """
-
-    def __init__(self, database: Database) -> None:
-        self._database = database
-
-    def __repr__(self) -> str:
-        return f"Outbox({str(self._database.location)!r})"
+class Outbox(StorePart):
+    """The contributions of one store. Got from `TraceStore.outbox`."""
 
     def counts(self) -> dict[ContributionState, int]:
         """Return the number of contributions in each state."""

@@ -14,6 +14,7 @@ import sqlalchemy as sa
 
 from kp_langchain.errors import ConfigError, StoreError
 from kp_langchain.schema import TRACE_ID_PREFIX
+from kp_langchain.store.location import StorePart
 from kp_langchain.store.registry_units import UNIT_STATES, ExaminedUnit, Fate, PulledUnit, UnitState
 from kp_langchain.store.rows import (
     MATCHES_SHOWN,
@@ -27,7 +28,6 @@ from kp_langchain.store.rows import (
 from kp_langchain.store.run_columns import trace_of
 from kp_langchain.store.run_queries import begins, lock_names, possible_ids
 from kp_langchain.store.tables import (
-    Transactions,
     batches,
     insert_or_replace,
     outbox,
@@ -48,20 +48,8 @@ _TEXT = ("objective", "body", "findings")
 _newest_first = (_c.pulled_at.desc(), _c.trace_id.desc())
 
 
-class PulledUnits:
-    """The units of registries in one store. Got from `TraceStore.pulled`.
-
-    Every method raises `StoreError` when the database cannot be opened, read or written.
-
-    Args:
-        database: The database of the store.
-    """
-
-    def __init__(self, database: Transactions) -> None:
-        self._database = database
-
-    def __repr__(self) -> str:
-        return f"PulledUnits({str(self._database.location)!r})"
+class PulledUnits(StorePart):
+    """The units of registries in one store. Got from `TraceStore.pulled`."""
 
     def counts(self) -> dict[UnitState, int]:
         """Return the number of units in each state."""

@@ -8,6 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from kp_langchain.store import sql
+from kp_langchain.store.location import StorePart
 from kp_langchain.store.vectors import Follower, content_of, embedder_columns, vector_of
 
 if TYPE_CHECKING:
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from kp_langchain.embedding.identity import EmbedderIdentity
-    from kp_langchain.store.database import Database
     from kp_langchain.store.vector_queries import Eligibility, Space
 
 MOST_TASKS = 10_000
@@ -72,17 +72,8 @@ class StoredTask:
     entry: TaskEntry | None
 
 
-class RecallEntries:
-    """The tasks of the kept runs of one store. Got from `TraceStore.recall_entries`.
-
-    Every method raises `StoreError` when the store cannot be read or written.
-
-    Args:
-        database: The database of the store.
-    """
-
-    def __init__(self, database: Database) -> None:
-        self._database = database
+class RecallEntries(StorePart):
+    """The tasks of the kept runs of one store. Got from `TraceStore.recall_entries`."""
 
     def follow(
         self, domain: str, embedder: EmbedderIdentity, scan_version: int

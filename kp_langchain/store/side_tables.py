@@ -15,10 +15,10 @@ import sqlalchemy as sa
 
 from kp_langchain.gate.run import ExternalTrace, Run, ShownTrace
 from kp_langchain.run_keys import RunKeys
+from kp_langchain.store.location import StorePart
 from kp_langchain.store.rows import clean_name, json_text, trace_key
 from kp_langchain.store.run_columns import key_columns
 from kp_langchain.store.tables import (
-    Transactions,
     batches,
     external_traces,
     insert_or_replace,
@@ -62,17 +62,8 @@ class OutcomeCount(NamedTuple):
     namespace: str | None = None
 
 
-class ShownTraces:
-    """The recall log of one store. Got from `TraceStore.shown`.
-
-    Every method raises `StoreError` when the store cannot be read.
-
-    Args:
-        database: The database of the store.
-    """
-
-    def __init__(self, database: Transactions) -> None:
-        self._database = database
+class ShownTraces(StorePart):
+    """The recall log of one store. Got from `TraceStore.shown`."""
 
     def of_run(self, trace_id: str) -> list[ShownTrace]:
         """Return what a run was shown or held out from, the best first.
@@ -128,17 +119,8 @@ class ShownTraces:
         return counts
 
 
-class ExternalTraces:
-    """Where other tracers recorded the runs of a store, as their handlers learned it.
-
-    Every method raises `StoreError` when the store cannot be read.
-
-    Args:
-        database: The database of the store.
-    """
-
-    def __init__(self, database: Transactions) -> None:
-        self._database = database
+class ExternalTraces(StorePart):
+    """Where other tracers recorded the runs of a store, as their handlers learned it."""
 
     def of_tool(self, tool: str) -> list[tuple[str, ExternalTrace]]:
         """Return trace id and external trace of each run that a tool recorded, in order of ids.
@@ -279,24 +261,13 @@ _paused = paused_runs.c
 _PAUSED_COUNT = sa.select(sa.func.count()).select_from(paused_runs)
 
 
-class PausedRuns:
+class PausedRuns(StorePart):
     """What runs recorded before they paused for a human. Got from `TraceStore.paused`.
 
     There is one row for each place: a thread, as seen by handlers of one domain and agent. A new
     pause there replaces an earlier one. Rows are deleted when they are claimed, expired, or too
     many.
-
-    Every method raises `StoreError` when the database cannot be opened, read or written.
-
-    Args:
-        database: The database of the store.
     """
-
-    def __init__(self, database: Transactions) -> None:
-        self._database = database
-
-    def __repr__(self) -> str:
-        return f"PausedRuns({str(self._database.location)!r})"
 
     def count(self) -> int:
         """Return the number of paused runs."""

@@ -9,10 +9,9 @@ from __future__ import annotations
 import types
 import typing
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
 from datetime import UTC, datetime
 from functools import cache
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import sqlite
@@ -20,9 +19,6 @@ from sqlalchemy.dialects import sqlite
 from kp_langchain.store.registry_units import PulledUnit
 from kp_langchain.store.rows import dumps
 from kp_langchain.store.run_columns import COLUMNS, KEY_COLUMNS, OtherColumns, StoredRun
-
-if TYPE_CHECKING:
-    from kp_langchain.store.location import Location
 
 SCHEMA_VERSION = "14"
 """Raised with every change of the tables. A store of another version is refused."""
@@ -307,20 +303,6 @@ registries = sa.Table(
 Key = TypeVar("Key")
 
 _BATCH_SIZE = 500  # the keys of one statement
-
-
-class Transactions(Protocol):
-    """What opens transactions on a store: a `Database`."""
-
-    @property
-    def location(self) -> Location:
-        """Where the database is."""
-
-    def reading(self) -> AbstractContextManager[sa.Connection]:
-        """Return a connection to read with."""
-
-    def writing(self) -> AbstractContextManager[sa.Connection]:
-        """Return a connection in a write transaction."""
 
 
 @cache  # building one takes longer than executing it

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from kp_langchain.gate import ScoredTrace
-    from kp_langchain.store.database import Database
+    from kp_langchain.store.location import Transactions
     from kp_langchain.store.vector_queries import FollowerMark
 
 MOST_COMPARED = 1000
@@ -76,7 +76,7 @@ class Follower(Generic[Row]):
 
     def __init__(
         self,
-        database: Database,
+        database: Transactions,
         read: Callable[[sa.Connection, int | None], Iterable[Sequence[Row]]],
         *,
         with_pulled: bool = False,
@@ -165,7 +165,7 @@ def memory_row(scope: str, entry: MemoryEntry) -> dict[str, Any]:
 # ------------------------------------------------------------------ kept runs
 
 
-def follow_kept(database: Database, domain: str) -> Follower[sa.Row[Any]]:
+def follow_kept(database: Transactions, domain: str) -> Follower[sa.Row[Any]]:
     """Return a follower of the kept runs of a domain; of what changed, some may not be kept.
 
     Args:
@@ -307,7 +307,7 @@ class StoredMemory:
 
     def __init__(
         self,
-        database: Database,
+        database: Transactions,
         scope: str = "",
         max_elements: int = DEFAULT_MAX_ELEMENTS,
         ttl_ms: float | None = None,

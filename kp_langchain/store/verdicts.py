@@ -42,8 +42,8 @@ if TYPE_CHECKING:
     import sqlalchemy as sa
 
     from kp_langchain.gate.run import ExternalTrace
-    from kp_langchain.store.database import Database
     from kp_langchain.store.jobs import Jobs
+    from kp_langchain.store.location import Transactions
 
 Redactor: TypeAlias = Callable[[str], str]
 """A user's function that takes a text and returns the redacted text."""
@@ -58,7 +58,7 @@ _lock = ForkSafeLock()
 
 
 def judge_stored(
-    database: Database,
+    database: Transactions,
     id_: str,
     verdict: Verdict,
     *,
@@ -178,7 +178,7 @@ def _decide(connection: sa.Connection, row: dict[str, Any], run: ScoredTrace) ->
     return run
 
 
-def stored_as_scored(database: Database, trace_id: str) -> ScoredTrace | None:
+def stored_as_scored(database: Transactions, trace_id: str) -> ScoredTrace | None:
     """Return a run, with where other tracers recorded it; None if there is no such run.
 
     Raises:

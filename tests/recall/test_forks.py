@@ -1,4 +1,4 @@
-"""A rare case of recall that is kept on purpose: a fork while a search waits for a model."""
+"""A fork while a search waits for a model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rare cases of recording that are kept on purpose: forks beside functions and threads."""
+"""Forks beside functions of the user, and beside threads that record."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A rare case of sending that is kept on purpose: forks in the middle of a request."""
+"""A fork in the middle of a request."""
 
 from __future__ import annotations
 
