@@ -11,8 +11,7 @@ from rich.text import Text
 from kp_langchain.cli.next_run_screen import call_text
 from kp_langchain.cli.output import visible
 from kp_langchain.printable import one_line, short_id
-from kp_langchain.review.alignment import align
-from kp_langchain.review.calls import calls_of
+from kp_langchain.review.run_facts import align, calls_of
 from kp_langchain.scoring.dimensions import DIMENSIONS
 
 if TYPE_CHECKING:
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from kp_langchain.cli.run_details import RunDetails
-    from kp_langchain.review.calls import TracedCall
+    from kp_langchain.review.run_facts import TracedCall
     from kp_langchain.store import StoredRun
 
 _OBJECTIVE_CHARS = 300

@@ -12,8 +12,7 @@ from rich.text import Text
 
 from kp_langchain.cli.output import visible
 from kp_langchain.printable import beside, one_line, printable, short_id
-from kp_langchain.review.calls import calls_of
-from kp_langchain.review.claims import claims_of
+from kp_langchain.review.run_facts import calls_of, claims_of
 
 if TYPE_CHECKING:
     from rich.console import Console

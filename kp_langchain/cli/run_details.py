@@ -14,8 +14,8 @@ from kp_langchain.cli.output import visible
 from kp_langchain.cli.run_tables import keys_line, steps_table, verdict_line
 from kp_langchain.cli.waterfall import has_room_for_reasons, reasons, waterfall
 from kp_langchain.printable import beside, one_line, printable, short_id
-from kp_langchain.review.outcome_text import outcome_text
 from kp_langchain.review.recall_facts import RecallFacts, credit_text, planted_text
+from kp_langchain.review.run_facts import outcome_text
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from pydantic import ValidationError
 
 from kp_langchain.report.text import Excerpt, excerpt_of, line_of
-from kp_langchain.review.claims import claims_of
-from kp_langchain.review.outcome_text import outcome_text
 from kp_langchain.review.recall_facts import planted_text
+from kp_langchain.review.run_facts import claims_of, outcome_text
 from kp_langchain.schema import ReasoningTrace
 from kp_langchain.scoring.rules import REASONS
 

@@ -18,6 +18,7 @@ import pytest
 import sqlalchemy as sa
 
 from kp_langchain.gate.run import ShownTrace
+from kp_langchain.run_keys import RunKeys
 from kp_langchain.store import Verdict
 from tests.commands import Done, cli
 from tests.report.pages import HOSTILE, Served, Store, Watched, json_lines, searches, shown, step
@@ -67,8 +68,8 @@ def test_in_a_browser_a_hostile_run_stays_text_and_gets_a_verdict_that_label_tak
 
 
 def test_the_file_is_private_and_the_command_says_what_it_holds(store: Store) -> None:
-    store.add()
-    store.add(domain="code")
+    store.add("buy bread")
+    store.add(domain="code", keys=RunKeys(session="s7"))
     done = report("--html", "page.html")
     assert done.returncode == 0, done.stderr
     assert f"Wrote 2 of 2 runs to {Path('page.html').absolute()}" in done.stdout
@@ -78,6 +79,9 @@ def test_the_file_is_private_and_the_command_says_what_it_holds(store: Store) ->
     assert "Wrote 1 of 2 runs" in report("--html", "page.html", "--limit", "1").stdout
     assert "Wrote 2 of 2 runs" in report("--html", "page.html", "--since", "1h").stdout
     assert "Wrote 0 of 0 runs" in report("--html", "page.html", "--since", "2999-01-01").stdout
+    assert "Wrote 0 of 0 runs" in report("--html", "page.html", "--until", "2020-01-01").stdout
+    assert "Wrote 1 of 1 run " in report("--html", "page.html", "--search", "bread").stdout
+    assert "Wrote 1 of 1 run " in report("--html", "page.html", "--where", "session=s7").stdout
     assert [path.name for path in Path().glob("*page*")] == ["page.html"]
 
 

@@ -12,9 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kp_langchain import ReasoningTrace
-from kp_langchain.review.alignment import align
-from kp_langchain.review.calls import TracedCall, calls_of
-from kp_langchain.review.claims import Claims, claims_of
+from kp_langchain.review.run_facts import Claims, TracedCall, align, calls_of, claims_of
 from kp_langchain.review.stats import DomainStats, domain_stats
 from kp_langchain.schema import Tool, TraceStep
 from kp_langchain.store.run_columns import RunSummary

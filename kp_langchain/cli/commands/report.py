@@ -14,10 +14,11 @@ import typer
 
 from kp_langchain.cli.labelling import Labelling
 from kp_langchain.cli.output import say
-from kp_langchain.cli.run_filter_options import Domain, Since, run_filters
+from kp_langchain.cli.run_filter_options import Domain, Search, Since, Until, run_filters
 from kp_langchain.cli.sending import current_registry
 from kp_langchain.cli.store_option import Database, open_store
 from kp_langchain.cli.text_output import STDOUT, text_output
+from kp_langchain.cli.where_option import Where
 
 if TYPE_CHECKING:
     from kp_langchain.report.data import ReportData
@@ -47,6 +48,9 @@ def report(
     open_page: Open = False,
     domain: Domain = None,
     since: Since = None,
+    until: Until = None,
+    search: Search = None,
+    where: Where = None,
     limit: Limit = 5000,
     database: Database = None,
 ) -> None:
@@ -66,7 +70,8 @@ def report(
     if port is not None and not serve:
         raise typer.BadParameter("--port belongs to --serve")
     with open_store(database) as store:
-        pages = _Pages(store, run_filters(domain=domain, since=since), limit)
+        filters = run_filters(domain=domain, since=since, until=until, search=search, where=where)
+        pages = _Pages(store, filters, limit)
         if html is not None:
             _write(pages, html, open_page=open_page)
         else:

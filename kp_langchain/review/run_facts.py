@@ -1,0 +1,236 @@
+"""What a person is told of one run: its outcome in words, its tool calls, what its answer claims.
+
+The calls of two runs are aligned, so that they can be read side by side.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from kp_langchain.calibration.failed_outputs import reads_like_failure
+from kp_langchain.calibration.word_lists import DONE, QUESTION, UNABLE, UNSURE, Text
+
+if TYPE_CHECKING:
+    from kp_langchain.schema import ReasoningTrace, TraceStep
+    from kp_langchain.store import StoredRun
+
+# The sources of a run that no verdict was given on.
+_ASSUMED = (None, "default", "trace")
+_MOST_CALLS = 2000  # aligning so many takes two seconds
+# So that no number of equal inputs outweighs one more pair of the same tool.
+_SAME_TOOL, _SAME_INPUT = 10_000, 1
+_ANSWER_CHARS = 10_000
+_SOURCE_CHARS = 1_000_000
+_TONES = (("done", DONE), ("unable", UNABLE), ("unsure", UNSURE))
+# The numbers of a list, or of a step such as "Thought 3:", claim nothing.
+_LIST_NUMBER = re.compile(r"^[ \t]*(?:[A-Z][a-z]+ )?\d{1,3}[.):](?= )", re.MULTILINE)
+# One capitalised word alone may be a heading, a month, or the beginning of a sentence.
+_NAME = re.compile(
+    r"\b(?!(?:An?|And|Are|As|At|But|By|For|From|He|Here|If|In|Is|It|My|No|Not|On|Or|Our|Please|She|So|That|"
+    r"The|There|These|They|This|To|We|With|Yes|You|Your) )[A-Z][a-z]+(?: [A-Z][a-z]+)+"
+)
+# Letters and digits together, such as GV1N64; 10AM and 500USD are numbers.
+_ID = re.compile(r"\b(?!\d+[A-Z]+\b)(?=[A-Z]*\d)(?=\d*[A-Z])[A-Z\d]{5,}\b")
+_DECIMAL = re.compile(r"\d+\.\d+")
+
+
+def outcome_text(run: StoredRun) -> str:
+    """Return success and confidence of a run, and where they came from, in a few words."""
+    word = "success" if run.success else "failure"
+    confidence = f"confidence {run.confidence:.2f}"
+    if run.confidence_source in _ASSUMED:
+        return f"{word}, as the run ended; {confidence}, assumed, because no verdict states it"
+    return f"{word}; {confidence}, from {run.confidence_source}"
+
+
+# ------------------------------------------------------------------ tool calls
+
+
+@dataclass(frozen=True, slots=True)
+class TracedCall:
+    """A tool call of a trace with its output. At least one of the two is there.
+
+    Attributes:
+        call: The step that calls the tool; None if the trace lacks it.
+        output: The step with the tool's output or error; None if the trace lacks it.
+    """
+
+    call: TraceStep | None
+    output: TraceStep | None
+
+    @property
+    def tool(self) -> str:
+        """The name of the tool; may be empty."""
+        step = self.call or self.output
+        return step.tool.name if step is not None and step.tool is not None else ""
+
+    @property
+    def input(self) -> dict[str, Any]:
+        """The input of the call."""
+        return {} if self.call is None else self.call.input or {}
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether it failed, or its output reads like a failure."""
+        return self.output is not None and (
+            self.output.type == "error_recovery" or reads_like_failure(self.output.content)
+        )
+
+
+def calls_of(steps: Iterable[TraceStep]) -> list[TracedCall]:
+    """Return the tool calls among steps, in their order, each with its output.
+
+    Calls that ran side by side end in any order. An observation may not name its tool.
+    """
+    calls: list[TracedCall] = []
+    waiting: dict[int, str] = {}  # the names of the tools of calls without output, by position
+    for step in steps:
+        name = step.tool.name if step.tool else ""
+        if step.type == "tool_call":
+            waiting[len(calls)] = name
+            calls.append(TracedCall(step, None))
+        elif step.type != "thought":
+            is_nameless = not name and step.type == "observation"
+            position = next((at for at in waiting if is_nameless or waiting[at] == name), None)
+            if position is None:
+                calls.append(TracedCall(None, step))
+            else:
+                del waiting[position]
+                calls[position] = TracedCall(calls[position].call, step)
+    return calls
+
+
+@dataclass(frozen=True, slots=True)
+class AlignedCalls:
+    """A tool call of one trace beside that of another.
+
+    Attributes:
+        left: The call of the first trace; None if that has no counterpart of `right`.
+        right: The call of the second trace; None if that has no counterpart of `left`.
+    """
+
+    left: TracedCall | None
+    right: TracedCall | None
+
+    @property
+    def is_same(self) -> bool:
+        """Whether both call the same tool with the same input."""
+        return bool(self.left and self.right and self.left.input == self.right.input)
+
+
+def align(left: Sequence[TracedCall], right: Sequence[TracedCall]) -> list[AlignedCalls]:
+    """Align the tool calls of two traces by their longest common subsequence.
+
+    Calls of the same tool are counterparts. Of the alignments with most counterparts, one with most
+    equal inputs is returned. Only the first 2,000 calls of a trace are aligned.
+
+    Args:
+        left: The calls of the first trace.
+        right: The calls of the second trace.
+    """
+    best = _best_values(left[:_MOST_CALLS], right[:_MOST_CALLS])
+    rows: list[AlignedCalls] = []
+    at, beside = 0, 0
+    while at < len(best) - 1 and beside < len(best[0]) - 1:
+        value = _pair_value(left[at], right[beside])
+        if value and best[at][beside] == best[at + 1][beside + 1] + value:
+            rows.append(AlignedCalls(left[at], right[beside]))
+            at, beside = at + 1, beside + 1
+        elif best[at][beside] == best[at + 1][beside]:
+            rows.append(AlignedCalls(left[at], None))
+            at += 1
+        else:
+            rows.append(AlignedCalls(None, right[beside]))
+            beside += 1
+    rows += [AlignedCalls(call, None) for call in left[at:]]
+    return rows + [AlignedCalls(None, call) for call in right[beside:]]
+
+
+def _best_values(left: Sequence[TracedCall], right: Sequence[TracedCall]) -> list[list[int]]:
+    """Return the value of the best alignment of what follows each pair of positions."""
+    best = [[0] * (len(right) + 1) for _ in range(len(left) + 1)]
+    for at in range(len(left) - 1, -1, -1):
+        row, below = best[at], best[at + 1]
+        for beside in range(len(right) - 1, -1, -1):
+            value = _pair_value(left[at], right[beside])
+            paired = below[beside + 1] + value if value else 0
+            row[beside] = max(paired, below[beside], row[beside + 1])
+    return best
+
+
+def _pair_value(left: TracedCall, right: TracedCall) -> int:
+    if left.tool != right.tool:
+        return 0
+    return _SAME_TOOL + (_SAME_INPUT if left.input == right.input else 0)
+
+
+# ------------------------------------------------------------------ claims of an answer
+
+
+@dataclass(frozen=True, slots=True)
+class Claims:
+    """What the answer of a run claims.
+
+    Attributes:
+        tone: What its words sound like: `done`, `unable`, `unsure`, `asking back`.
+        seen: Its ids, numbers and names that a tool's output has.
+        unseen: Those that neither an output nor the task has.
+    """
+
+    tone: tuple[str, ...]
+    seen: tuple[str, ...]
+    unseen: tuple[str, ...]
+
+    def text(self, most: int) -> str:
+        """Return them in a few words; "" for none.
+
+        Args:
+            most: Name at most so many numbers and names of each kind.
+        """
+        parts = [f"sounds {', '.join(self.tone)}"] if self.tone else []
+        if self.unseen:
+            parts.append(f"in no output: {_listed(self.unseen, most)}")
+        if self.seen:
+            parts.append(f"in an output: {_listed(self.seen, most)}")
+        return "; ".join(parts)
+
+
+def claims_of(trace: ReasoningTrace) -> Claims:
+    """Return what the answer of a trace claims."""
+    result = _LIST_NUMBER.sub("", trace.outcome.result_summary[:_ANSWER_CHARS])
+    answer = Text(result, _ANSWER_CHARS)
+    outputs = "\n".join(step.content or "" for step in trace.steps if step.type == "observation")
+    source, task = Text(outputs, _SOURCE_CHARS), Text(trace.task.objective, _ANSWER_CHARS)
+    numbers = Text(_ID.sub(" ", answer.raw), _ANSWER_CHARS).numbers()
+    stated = dict.fromkeys([*_ID.findall(answer.raw), *numbers, *_NAME.findall(answer.raw)])
+    new = [item for item in stated if not _has(task, item)]  # what the task says is no claim
+    tone = [word for word, signal in _TONES if signal.count(answer)]
+    if QUESTION.count(Text(answer.raw.rstrip()[-1:], 1)):
+        tone.append("asking back")
+    return Claims(
+        tone=tuple(tone),
+        seen=tuple(item for item in new if _has(source, item)),
+        unseen=tuple(item for item in new if not _has(source, item)),
+    )
+
+
+def _has(text: Text, item: str) -> bool:
+    """Return whether a text has a name or id, or a number, maybe as part of a time or date."""
+    if any(character.isalpha() for character in item):
+        return all(word.lower() in text.vocabulary for word in item.split())
+    if re.search(rf"(?<![\d.]){re.escape(item)}(?!\d|\.\d)", text.raw) is not None:
+        return True
+    # An amount may have been written with fewer decimals.
+    return "." in item and any(float(one) == _decimal(item) for one in _DECIMAL.findall(text.raw))
+
+
+def _decimal(number: str) -> float | None:
+    return float(number) if _DECIMAL.fullmatch(number) else None
+
+
+def _listed(items: Sequence[str], most: int) -> str:
+    more = f" and {len(items) - most} more" if len(items) > most else ""
+    return ", ".join(items[:most]) + more
