@@ -32,7 +32,7 @@ from kp_langchain import DomainPolicy, Scorer, Settings, TraceStore, default_sco
 from kp_langchain.embedding import embedder_protocol
 from kp_langchain.embedding.embedder_protocol import resolve_embedder
 from kp_langchain.gate import DEFAULT_THRESHOLDS
-from kp_langchain.integrations.tool_feedback import FEEDBACK_TOOLS
+from kp_langchain.integrations.tools import FEEDBACK_TOOLS
 from kp_langchain.recall import example_search
 from kp_langchain.redaction import Rules, redact
 from tests import programs

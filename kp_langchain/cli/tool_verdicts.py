@@ -11,7 +11,7 @@ from kp_langchain.cli.labelling import report
 from kp_langchain.cli.output import say
 from kp_langchain.cli.sending import retry_less
 from kp_langchain.errors import KPError
-from kp_langchain.integrations.tool_feedback import (
+from kp_langchain.integrations.tools import (
     feedback_tool,
     trace_of,
     traces_in,
@@ -19,7 +19,7 @@ from kp_langchain.integrations.tool_feedback import (
 )
 
 if TYPE_CHECKING:
-    from kp_langchain.integrations.tool_feedback import FeedbackTool
+    from kp_langchain.integrations.tools import TracingTool
     from kp_langchain.store import TraceStore
     from kp_langchain.verdict import RunVerdict
 
@@ -90,7 +90,7 @@ def ask_in_tool(store: TraceStore, name: str, trace_ids: list[str], queue: str) 
     )
 
 
-def _check_one_key(verdicts: Iterable[RunVerdict], tool: FeedbackTool) -> None:
+def _check_one_key(verdicts: Iterable[RunVerdict], tool: TracingTool) -> None:
     by_key = Counter(one.key for one in verdicts)
     if len(by_key) > 1:
         keys = ", ".join(f"{name} ({number})" for name, number in by_key.most_common(_KEYS_SHOWN))

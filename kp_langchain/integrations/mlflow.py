@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, ClassVar
 from uuid import UUID
 
 from kp_langchain.gate.run import ExternalTrace
-from kp_langchain.integrations.packages import import_package
-from kp_langchain.integrations.run_scores import RunScore, run_scores, send_each
-from kp_langchain.integrations.tool_feedback import (
+from kp_langchain.integrations.tools import (
     VERDICT_WANTED,
+    RunScore,
     ToolFeedback,
-    one_by_one,
-    tool_errors,
+    TracingTool,
+    run_scores,
+    several_at_once,
 )
 from kp_langchain.recording.langchain_context import current_handlers
 
@@ -28,7 +27,7 @@ _MODELS = ("LLM_JUDGE", "AI_JUDGE")
 _SOURCE_ID = "kp_langchain"
 
 
-class MLflowScores:
+class MLflowScores(TracingTool):
     """Sends the score of each run as feedback on the trace that `mlflow.langchain.autolog` made.
 
     The environment or `mlflow.set_tracking_uri` says where MLflow is.
@@ -39,11 +38,13 @@ class MLflowScores:
 
     name: ClassVar[str] = "mlflow"
     title: ClassVar[str] = "MLflow"
-    has_run_ids: ClassVar[bool] = False
+    package: ClassVar[str] = "mlflow"
+    address: ClassVar[str] = "MLFLOW_TRACKING_URI"
+    credentials: ClassVar[str] = "MLFLOW_TRACKING_TOKEN, or MLFLOW_TRACKING_USERNAME and _PASSWORD"
     asks_by: ClassVar[str] = f"tagged with {VERDICT_WANTED!r}"
 
     def __init__(self) -> None:
-        self._mlflow = import_package("mlflow", extra="mlflow")
+        super().__init__()
 
     def find_trace(self, root_id: UUID, parent_id: UUID) -> ExternalTrace | None:
         """Return the trace of a run; its id is private to the tracer."""
@@ -67,98 +68,82 @@ class MLflowScores:
 
         source = AssessmentSource(source_type="CODE", source_id=_SOURCE_ID)
         span_id = external.span_id if external.is_part else None
-        sent_before = self._sent_before(external.trace_id, span_id)
-
-        def send_one(score: RunScore) -> None:
-            if (assessment := sent_before.get(score.name)) is not None:
-                self._mlflow.update_assessment(
-                    trace_id=external.trace_id,
-                    assessment_id=assessment.assessment_id,
-                    assessment=self._mlflow.entities.Feedback(
-                        name=score.name, value=score.value, source=source, rationale=score.comment
-                    ),
-                )
-            else:
-                self._mlflow.log_feedback(
-                    trace_id=external.trace_id,
-                    name=score.name,
-                    value=score.value,
-                    source=source,
-                    rationale=score.comment,
-                    span_id=span_id,
-                )
-
-        send_each(send_one, run_scores(scored))
-
-    def _sent_before(self, trace_id: str, span_id: str | None) -> dict[str, Any]:
-        """Return what was sent to a trace or span, by name; MLflow gives feedback its own ids."""
-        from mlflow.tracing.client import TracingClient
-
-        # Not `get_trace_info` of the client, which knows nothing of feedback as long as the trace
-        # is in this process.
-        info = TracingClient().store.get_trace_info(trace_id)
-        return {
-            one.name: one
-            for one in info.assessments or ()
+        # MLflow gives feedback its own ids.
+        sent_before = {
+            one.name: one.assessment_id
+            for one in _assessments(external.trace_id)
             if one.source is not None
             and one.source.source_id == _SOURCE_ID
             and (one.span_id or None) == span_id
         }
 
-    def read_feedback(
+        def send_one(score: RunScore) -> None:
+            content: dict[str, Any] = {
+                "name": score.name,
+                "value": score.value,
+                "source": source,
+                "rationale": score.comment,
+            }
+            if score.name in sent_before:
+                self._package.update_assessment(
+                    trace_id=external.trace_id,
+                    assessment_id=sent_before[score.name],
+                    assessment=self._package.entities.Feedback(**content),
+                )
+            else:
+                self._package.log_feedback(trace_id=external.trace_id, span_id=span_id, **content)
+
+        list(several_at_once(send_one, run_scores(scored)))
+
+    def _read_feedback(
         self, traces: Sequence[ExternalTrace], key: str | None
     ) -> Iterator[ToolFeedback]:
-        """Yield the valid feedback on some traces.
-
-        Raises:
-            KPError: MLflow cannot be reached, refuses the key, or cannot be understood.
-        """
+        """Yield the valid feedback on traces."""
         del key  # a trace comes with all of it
         from mlflow.exceptions import MlflowException
-        from mlflow.tracing.client import TracingClient
-
-        client = TracingClient()
 
         def read(trace_id: str) -> Any:
-            with _errors():
-                try:
-                    return client.get_trace_info(trace_id)
-                except MlflowException as error:
-                    if error.error_code == "RESOURCE_DOES_NOT_EXIST":  # deleted there
-                        return None
-                    raise
+            try:
+                return _assessments(trace_id)
+            except MlflowException as error:
+                if error.error_code == "RESOURCE_DOES_NOT_EXIST":  # deleted there
+                    return ()
+                raise
 
-        for info in one_by_one(read, list({external.trace_id: None for external in traces})):
-            for one in info.assessments or ():
-                feedback = getattr(one, "feedback", None)  # an expectation has none
-                if feedback is None or feedback.value is None or one.valid is False:
+        trace_ids = _trace_ids(traces)
+        for trace_id, feedback in zip(trace_ids, several_at_once(read, trace_ids), strict=True):
+            for one in feedback:
+                value = getattr(getattr(one, "feedback", None), "value", None)
+                if value is None or one.valid is False:  # an expectation has no feedback
                     continue
                 yield ToolFeedback(
-                    trace_id=info.trace_id,
+                    trace_id=trace_id,
                     span_id=one.span_id or None,
                     key=one.name,
-                    value=feedback.value,
+                    value=value,
                     comment=one.rationale,
                     at=datetime.fromtimestamp(one.last_update_time_ms / 1000, UTC),
                     by_model=one.source is not None and one.source.source_type in _MODELS,
                 )
 
-    def ask_for_verdicts(self, traces: Sequence[ExternalTrace], queue: str) -> int:
-        """Tag traces, by which MLflow finds them; its server has no annotation queues.
-
-        Raises:
-            KPError: MLflow cannot be reached, or refuses the key.
-        """
+    def _ask_for_verdicts(self, traces: Sequence[ExternalTrace], queue: str) -> int:
+        """Tag traces, by which MLflow finds them; its server has no annotation queues."""
         del queue
-        for trace_id in {external.trace_id: None for external in traces}:
-            with _errors():
-                self._mlflow.set_trace_tag(trace_id, VERDICT_WANTED, "true")
+        for trace_id in _trace_ids(traces):
+            self._package.set_trace_tag(trace_id, VERDICT_WANTED, "true")
         return len(traces)
 
 
-def _errors() -> AbstractContextManager[None]:
-    return tool_errors(
-        "MLflow",
-        address="MLFLOW_TRACKING_URI",
-        credentials="MLFLOW_TRACKING_TOKEN, or MLFLOW_TRACKING_USERNAME and _PASSWORD",
-    )
+def _trace_ids(traces: Sequence[ExternalTrace]) -> list[str]:
+    return list(dict.fromkeys(one.trace_id for one in traces))
+
+
+def _assessments(trace_id: str) -> Sequence[Any]:
+    """Return the assessments of a trace.
+
+    Not by `get_trace_info` of the client, which knows none as long as the trace is in this process.
+    """
+    from mlflow.tracing.client import TracingClient
+
+    assessments: Sequence[Any] = TracingClient().store.get_trace_info(trace_id).assessments or ()
+    return assessments

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from inspect import isawaitable
 from typing import TYPE_CHECKING, Any
 
 from kp_langchain.errors import ConfigError, VerdictError
+from kp_langchain.integrations.tools import check_pass_at
 from kp_langchain.recording.outcome import FinishedRun
 from kp_langchain.verdict import is_unit
 
@@ -42,25 +43,22 @@ def verifier_of(
         raise ConfigError(f"evaluator is {evaluator!r}; give a callable such as an LLM judge")
     if key is not None and not (isinstance(key, str) and key.strip()):
         raise ConfigError(f"key is {key!r}; give the evaluator's feedback key or leave it out")
-    if not is_unit(pass_at):
-        raise ConfigError(f"pass_at is {pass_at!r}; give a number from 0 to 1")
+    check_pass_at(pass_at)
 
     def verifier(run: FinishedRun) -> Any:
         result = evaluator(
             inputs=run.objective, outputs=run.answer or run.error, reference_outputs=None
         )
-        return (
-            _await_report(result, key, pass_at)
-            if isawaitable(result)
-            else _report(result, key, pass_at)
-        )
+        if not isawaitable(result):
+            return _report(result, key, pass_at)
+
+        async def report() -> dict[str, Any]:
+            return _report(await result, key, pass_at)
+
+        return report()
 
     verifier.__name__ = key or "openevals"
     return verifier
-
-
-async def _await_report(result: Awaitable[Any], key: str | None, pass_at: float) -> dict[str, Any]:
-    return _report(await result, key, pass_at)
 
 
 def _report(result: Any, key: str | None, pass_at: float) -> dict[str, Any]:

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, ClassVar
 from uuid import UUID
 
 from kp_langchain.errors import NOT_FOUND, status_of
 from kp_langchain.gate.run import ExternalTrace
-from kp_langchain.integrations.packages import import_package
-from kp_langchain.integrations.run_scores import run_scores
-from kp_langchain.integrations.tool_feedback import (
+from kp_langchain.integrations.tools import (
     ToolFeedback,
-    one_by_one,
+    TracingTool,
+    run_scores,
     score_or_label,
-    tool_errors,
+    several_at_once,
 )
 from kp_langchain.recording.langchain_context import current_handlers
 
@@ -27,7 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["OpikScores"]
 
 
-class OpikScores:
+class OpikScores(TracingTool):
     """Sends the score of each run to the trace that `opik.integrations.langchain.OpikTracer` made.
 
     Args:
@@ -39,12 +37,12 @@ class OpikScores:
 
     name: ClassVar[str] = "opik"
     title: ClassVar[str] = "Opik"
-    has_run_ids: ClassVar[bool] = False
-    asks_by: ClassVar[str] = "put into the annotation queue {queue!r}"
+    package: ClassVar[str] = "opik"
+    address: ClassVar[str] = "OPIK_URL_OVERRIDE"
+    credentials: ClassVar[str] = "OPIK_API_KEY"
 
     def __init__(self, client: Opik | None = None) -> None:
-        self._opik = import_package("opik", extra="opik")
-        self._client = client
+        super().__init__(client)
 
     def find_trace(self, root_id: UUID, parent_id: UUID) -> ExternalTrace | None:
         """Return the trace of a run, as the tracer knows it of the run's root or of one inside.
@@ -64,62 +62,51 @@ class OpikScores:
         Raises:
             Exception: Opik cannot be reached or refuses them, with its client's error.
         """
-        client = self._client or self._opik.get_global_client()
         from opik.rest_api import FeedbackScoreBatchItem
 
+        scores = [
+            FeedbackScoreBatchItem(
+                id=(external.span_id if external.is_part else None) or external.trace_id,
+                project_name=external.project,
+                name=score.name,
+                value=score.value,
+                category_name=score.label,
+                reason=score.comment,
+                source="sdk",
+            )
+            for score in run_scores(scored)
+        ]
         # Not `log_traces_feedback_scores`, which sends in the background and tells of no failure;
         # nor without `with_raw_response`, since Opik then tries for up to a minute, and the caller
         # tries again itself.
-        api = client.rest_client
-        score_batch = (
-            api.spans.with_raw_response.score_batch_of_spans
-            if external.is_part
-            else api.traces.with_raw_response.score_batch_of_traces
-        )
-        score_batch(
-            scores=[
-                FeedbackScoreBatchItem(
-                    id=(external.span_id if external.is_part else None) or external.trace_id,
-                    project_name=external.project,
-                    name=score.name,
-                    value=score.value,
-                    category_name=score.label,
-                    reason=score.comment,
-                    source="sdk",
-                )
-                for score in run_scores(scored)
-            ]
-        )
+        api = self._connected().rest_client
+        if external.is_part:
+            api.spans.with_raw_response.score_batch_of_spans(scores=scores)
+        else:
+            api.traces.with_raw_response.score_batch_of_traces(scores=scores)
 
-    def read_feedback(
+    def _read_feedback(
         self, traces: Sequence[ExternalTrace], key: str | None
     ) -> Iterator[ToolFeedback]:
-        """Yield the feedback scores of some traces and of the runs' own spans, by each author.
-
-        Raises:
-            KPError: Opik cannot be reached, refuses the key, or cannot be understood.
-        """
+        """Yield the feedback scores of traces and of the runs' own spans, by each author."""
         del key  # a trace comes with all of them
-        client = self._client or self._opik.get_global_client()
-
-        api = client.rest_client
+        api = self._connected().rest_client
 
         def read(place: tuple[str, str | None]) -> Any:
             trace_id, span_id = place
-            with _errors():
-                try:
-                    if span_id is not None:
-                        return place, api.spans.get_span_by_id(span_id, strip_attachments=True)
-                    return place, api.traces.get_trace_by_id(trace_id, strip_attachments=True)
-                except Exception as error:
-                    if status_of(error) == NOT_FOUND:  # it was deleted there, or never arrived
-                        return None
-                    raise
+            try:
+                if span_id is not None:
+                    return api.spans.get_span_by_id(span_id, strip_attachments=True)
+                return api.traces.get_trace_by_id(trace_id, strip_attachments=True)
+            except Exception as error:
+                if status_of(error) == NOT_FOUND:  # it was deleted there, or never arrived
+                    return None
+                raise
 
-        places: set[tuple[str, str | None]] = {(one.trace_id, None) for one in traces}
-        places |= {(one.trace_id, one.span_id) for one in traces if one.is_part}
-        for (trace_id, span_id), subject in one_by_one(read, list(places)):
-            for score in subject.feedback_scores or ():
+        spans = [(one.trace_id, one.span_id) for one in traces if one.is_part]
+        places = list(dict.fromkeys([*((one.trace_id, None) for one in traces), *spans]))
+        for (trace_id, span_id), subject in zip(places, several_at_once(read, places), strict=True):
+            for score in () if subject is None else subject.feedback_scores or ():
                 for one in (score.value_by_author or {"": score}).values():
                     yield ToolFeedback(
                         trace_id=trace_id,
@@ -131,29 +118,24 @@ class OpikScores:
                         by_model=(one.source or score.source) == "online_scoring",
                     )
 
-    def ask_for_verdicts(self, traces: Sequence[ExternalTrace], queue: str) -> int:
+    def _ask_for_verdicts(self, traces: Sequence[ExternalTrace], queue: str) -> int:
         """Put traces into an annotation queue of their project, which is created if need be.
 
         Opik itself leaves out traces that are in the queue already. It has no queues of spans, so
         runs that are a part of their trace are left out.
-
-        Raises:
-            KPError: Opik cannot be reached, or refuses the key.
         """
         by_project: dict[str | None, list[str]] = {}
         for one in traces:
             if not one.is_part:
                 by_project.setdefault(one.project, []).append(one.trace_id)
-        with _errors():
-            client = self._client or self._opik.get_global_client()
-            api = client.rest_client
-            for project, trace_ids in by_project.items():
-                queues = client.get_traces_annotation_queues(project_name=project)
-                found = next((one for one in queues if one.name == queue), None)
-                found = found or client.create_traces_annotation_queue(queue, project_name=project)
-                api.annotation_queues.add_items_to_annotation_queue(found.id, ids=trace_ids)
+        client = self._connected()
+        for project, trace_ids in by_project.items():
+            queues = client.get_traces_annotation_queues(project_name=project)
+            own = next((one for one in queues if one.name == queue), None)
+            own = own or client.create_traces_annotation_queue(queue, project_name=project)
+            api = client.rest_client.annotation_queues
+            api.add_items_to_annotation_queue(own.id, ids=trace_ids)
         return sum(map(len, by_project.values()))
 
-
-def _errors() -> AbstractContextManager[None]:
-    return tool_errors("Opik", address="OPIK_URL_OVERRIDE", credentials="OPIK_API_KEY")
+    def _connected(self) -> Any:
+        return self._client or self._package.get_global_client()

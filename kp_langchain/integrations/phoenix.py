@@ -5,20 +5,18 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, ClassVar
 from uuid import UUID
 
 from kp_langchain.errors import NOT_FOUND, status_of
 from kp_langchain.gate.run import ExternalTrace
-from kp_langchain.integrations.packages import import_package
-from kp_langchain.integrations.run_scores import run_scores
-from kp_langchain.integrations.tool_feedback import (
+from kp_langchain.integrations.tools import (
     VERDICT_WANTED,
     ToolFeedback,
+    TracingTool,
+    run_scores,
     score_or_label,
-    tool_errors,
 )
 
 if TYPE_CHECKING:
@@ -30,7 +28,6 @@ if TYPE_CHECKING:
 __all__ = ["PhoenixScores"]
 
 _PROJECT_ATTRIBUTE = "openinference.project.name"
-_IDENTIFIER = "kp_langchain"
 _READ_S = 30
 
 
@@ -47,7 +44,7 @@ def openinference_span(run_id: UUID) -> Span | None:
     return span
 
 
-class PhoenixScores:
+class PhoenixScores(TracingTool):
     """Sends the score of each run as annotations of its root span.
 
     The spans come from `openinference.instrumentation.langchain.LangChainInstrumentor`.
@@ -62,13 +59,13 @@ class PhoenixScores:
 
     name: ClassVar[str] = "phoenix"
     title: ClassVar[str] = "Phoenix"
-    has_run_ids: ClassVar[bool] = False
+    package: ClassVar[str] = "phoenix.client"
+    address: ClassVar[str] = "PHOENIX_COLLECTOR_ENDPOINT"
+    credentials: ClassVar[str] = "PHOENIX_API_KEY"
     asks_by: ClassVar[str] = f"annotated with {VERDICT_WANTED!r}"
 
     def __init__(self, client: Client | None = None) -> None:
-        self._phoenix = import_package("phoenix.client", extra="phoenix")
-        self._client = client
-        self._clients: dict[int, Client] = {}
+        super().__init__(client)
 
     def find_trace(self, root_id: UUID, parent_id: UUID) -> ExternalTrace | None:
         """Return the root span of a run."""
@@ -92,96 +89,65 @@ class PhoenixScores:
         Raises:
             httpx.HTTPError: Phoenix cannot be reached or refuses them.
         """
-        self._connected().spans.log_span_annotations(
-            span_annotations=[
-                {
-                    "span_id": external.span_id or "",
-                    "name": score.name,
-                    "annotator_kind": "CODE",
-                    "identifier": _IDENTIFIER,
-                    "result": {
-                        "score": score.value,
-                        "explanation": score.comment,
-                        **({} if score.label is None else {"label": score.label}),
-                    },
-                }
-                for score in run_scores(scored)
-            ]
-        )
+        annotations = []
+        for score in run_scores(scored):
+            result = {"score": score.value, "explanation": score.comment}
+            label = {} if score.label is None else {"label": score.label}
+            annotations.append(_annotation(external, score.name, result | label))
+        self._annotate(annotations)
 
-    def read_feedback(
+    def _annotate(self, annotations: list[Any]) -> None:
+        self._connected().spans.log_span_annotations(span_annotations=annotations)
+
+    def _read_feedback(
         self, traces: Sequence[ExternalTrace], key: str | None
     ) -> Iterator[ToolFeedback]:
-        """Yield the annotations of the root spans of some traces.
-
-        Raises:
-            KPError: Phoenix cannot be reached, refuses the key, or cannot be understood.
-        """
         by_project: dict[str, dict[str, ExternalTrace]] = {}
         for one in traces:
             project = one.project or os.environ.get("PHOENIX_PROJECT_NAME", "default")
             by_project.setdefault(project, {})[one.span_id or ""] = one
         for project, by_span in by_project.items():
-            with _errors():
-                try:
-                    annotations = self._connected().spans.get_span_annotations(
-                        span_ids=list(by_span),
-                        project_identifier=project,
-                        include_annotation_names=None if key is None else [key],
-                        timeout=_READ_S,
-                    )
-                except Exception as error:
-                    if status_of(error) == NOT_FOUND:  # the project was deleted there
-                        continue
-                    raise
-                found = [_feedback(one, by_span[one["span_id"]]) for one in annotations]
-            yield from (feedback for feedback in found if feedback.value is not None)
+            try:
+                annotations = self._connected().spans.get_span_annotations(
+                    span_ids=list(by_span),
+                    project_identifier=project,
+                    include_annotation_names=None if key is None else [key],
+                    timeout=_READ_S,
+                )
+            except Exception as error:
+                if status_of(error) == NOT_FOUND:  # the project was deleted there
+                    continue
+                raise
+            for one in annotations:
+                result = one.get("result") or {}
+                value = score_or_label(result.get("score"), result.get("label"))
+                if value is None:
+                    continue
+                yield ToolFeedback(
+                    trace_id=by_span[one["span_id"]].trace_id,
+                    span_id=one["span_id"],
+                    key=one["name"],
+                    value=value,
+                    comment=result.get("explanation"),
+                    at=datetime.fromisoformat(one["updated_at"]),
+                    by_model=one["annotator_kind"] == "LLM",
+                )
 
-    def ask_for_verdicts(self, traces: Sequence[ExternalTrace], queue: str) -> int:
-        """Annotate root spans, by which Phoenix finds them; it has no annotation queues.
-
-        Raises:
-            KPError: Phoenix cannot be reached, or refuses the key.
-        """
+    def _ask_for_verdicts(self, traces: Sequence[ExternalTrace], queue: str) -> int:
+        """Annotate root spans, by which Phoenix finds them; it has no annotation queues."""
         del queue
-        with _errors():
-            self._connected().spans.log_span_annotations(
-                span_annotations=[
-                    {
-                        "span_id": one.span_id or "",
-                        "name": VERDICT_WANTED,
-                        "annotator_kind": "CODE",
-                        "identifier": _IDENTIFIER,
-                        "result": {"label": "wanted"},
-                    }
-                    for one in traces
-                ]
-            )
+        self._annotate([_annotation(one, VERDICT_WANTED, {"label": "wanted"}) for one in traces])
         return len(traces)
 
-    def _connected(self) -> Client:
-        if self._client is not None:
-            return self._client
-        pid = os.getpid()
-        if pid not in self._clients:  # a forked child must not use its parent's connections
-            self._clients[pid] = self._phoenix.Client()
-        return self._clients[pid]
+    def _connected(self) -> Any:
+        return self._client or self._own_client(self._package.Client)
 
 
-def _feedback(annotation: Any, external: ExternalTrace) -> ToolFeedback:
-    result = annotation.get("result") or {}
-    return ToolFeedback(
-        trace_id=external.trace_id,
-        span_id=external.span_id,
-        key=annotation["name"],
-        value=score_or_label(result.get("score"), result.get("label")),
-        comment=result.get("explanation"),
-        at=datetime.fromisoformat(annotation["updated_at"]),
-        by_model=annotation["annotator_kind"] == "LLM",
-    )
-
-
-def _errors() -> AbstractContextManager[None]:
-    return tool_errors(
-        "Phoenix", address="PHOENIX_COLLECTOR_ENDPOINT", credentials="PHOENIX_API_KEY"
-    )
+def _annotation(external: ExternalTrace, name: str, result: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "span_id": external.span_id or "",
+        "name": name,
+        "annotator_kind": "CODE",
+        "identifier": "kp_langchain",
+        "result": result,
+    }

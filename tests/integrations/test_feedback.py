@@ -23,7 +23,7 @@ from kp_langchain.errors import KPError
 from kp_langchain.gate.run import ExternalTrace
 from kp_langchain.integrations.langsmith import LangSmithScores, feedback
 from kp_langchain.integrations.openevals import verifier_of
-from kp_langchain.integrations.tool_feedback import FeedbackTool, verdicts_from
+from kp_langchain.integrations.tools import FeedbackTool, verdicts_from
 from kp_langchain.verdict import RunVerdict
 from tests.agents import ASK, QUESTION, ScriptedChatModel, call, handler, say, searching
 from tests.commands import Done, cli, cli_apart

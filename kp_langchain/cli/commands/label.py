@@ -16,7 +16,7 @@ from kp_langchain.cli.store_option import Database, open_store
 from kp_langchain.cli.time_text import parse_time
 from kp_langchain.cli.tool_verdicts import ask_in_tool, tool_verdicts
 from kp_langchain.cli.verdict_files import read_labels
-from kp_langchain.integrations.tool_feedback import FEEDBACK_TOOLS
+from kp_langchain.integrations.tools import FEEDBACK_TOOLS
 from kp_langchain.verdict import RunVerdict, Verdict
 
 if TYPE_CHECKING:

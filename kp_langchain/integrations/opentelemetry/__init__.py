@@ -16,7 +16,6 @@ except ImportError as error:
     ) from error
 
 from kp_langchain.integrations.opentelemetry.keep_worthy import KeepWorthy
-from kp_langchain.integrations.opentelemetry.metrics import observe
-from kp_langchain.integrations.opentelemetry.scores import OpenTelemetryScores
+from kp_langchain.integrations.opentelemetry.telemetry import OpenTelemetryScores, observe
 
 __all__ = ["KeepWorthy", "OpenTelemetryScores", "observe"]

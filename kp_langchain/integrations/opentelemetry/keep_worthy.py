@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
-import threading
 import time
-import weakref
-from collections import Counter, deque
+from collections import Counter, OrderedDict, deque
 from collections.abc import Callable
-from contextlib import suppress
+from dataclasses import dataclass, field
 from numbers import Real
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from sys import getsizeof
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 from uuid import UUID
+from zlib import crc32
 
 from opentelemetry.context import Context
 from opentelemetry.sdk.trace import ReadableSpan, Span, SpanProcessor
@@ -21,43 +21,25 @@ from kp_langchain._forksafe import ForkSafeLock, leave_in_child
 from kp_langchain._logging import describe_error, warn_once
 from kp_langchain.errors import ConfigError
 from kp_langchain.gate.run import ExternalTrace
-from kp_langchain.integrations.opentelemetry.root_span import root_span
-from kp_langchain.integrations.opentelemetry.span_size import span_bytes_of
-from kp_langchain.integrations.opentelemetry.trace_share import EVERY_TRACE, spread
+from kp_langchain.integrations.opentelemetry.telemetry import root_span
 
 if TYPE_CHECKING:
     from kp_langchain.gate import ScoredTrace
 
 __all__ = ["KeepWorthy"]
 
-_Fate = Literal[
-    "kept",
-    "failed",
-    "sampled",
-    "no_run",
-    "undecided_limit",
-    "undecided_timeout",
-    "undecided_flush",
-    "undecided_shutdown",
-    "undecided_error",
-]
-_FATES: tuple[_Fate, ...] = _Fate.__args__  # type: ignore[attr-defined]
-_WARNINGS = {
+_UNDECIDED: Final = {
     "undecided_limit": "max_spans or max_bytes was reached",
     "undecided_timeout": "no decision came within max_wait_s",
-    "undecided_flush": "force_flush was called before their decision came",
     "undecided_shutdown": "the tracer provider was shut down before their decision came",
-    "undecided_error": "KeepWorthy failed",
 }
+_EXPORTED: Final = ("kept", "failed", "sampled", "no_run", *_UNDECIDED)
 _MOST_DECISIONS = 10_000  # of traces that are no longer held, for their late spans
 # As many spans as a BatchSpanProcessor exports at once. Its queue drops what comes faster than it
 # exports, and a released trace comes all at once.
 _BURST_SPANS = 512
-_LONGEST_PERIOD_S = 5.0
 _FLUSH_MS = 30_000
-_DECISION_WAIT_S = 5.0
-_LONGEST_LOOK_S = 0.05
-_HANDING_WAIT_S = 5.0
+_SPAN_BYTES, _EVENT_BYTES, _VALUE_BYTES = 3200, 700, 100  # of a span without texts
 
 
 class KeepWorthy(SpanProcessor):
@@ -70,16 +52,14 @@ class KeepWorthy(SpanProcessor):
         tracer_provider.add_span_processor(keep_worthy)
         handler = KPCallbackHandler(send_scores_to=[keep_worthy])
 
-    The handler announces each run, and tells what became of it.
+    The handler announces each run, and reports what became of it.
 
-    Spans are held by trace, from the first one that starts in this process until no local root is
-    open: a span without a parent, with a parent in another process, or the first one seen of its
-    trace. What happens then depends on the trace:
+    Spans are held by trace, from the first one that starts in this process until none is open. What
+    happens then depends on the trace:
 
-    - No run was announced: its spans are exported at once, such as those of a web
-      request without an agent.
-    - All announced runs are decided, and none is to be kept: its spans are dropped when none is
-      open any more, except for the share `share_of_rest`.
+    - No run was announced: its spans are exported, such as those of a web request without an agent.
+    - All announced runs are decided, and none is to be kept: its spans are dropped, except for the
+      share `share_of_rest` of such traces.
     - A run is undecided: its spans wait.
 
     A trace is exported as soon as one of its runs is to be kept or did not succeed, or one of its
@@ -93,28 +73,25 @@ class KeepWorthy(SpanProcessor):
     share would otherwise be taken from what a sampler of that kind left over, which is all of it.
     Spans that a sampler left out are passed on unchanged.
 
-    Nothing is lost: undecided spans are exported, the oldest trace first, when a limit is reached,
-    after `max_wait_s` without any span or decision, in `force_flush`, in `shutdown`, and when
-    something fails here. `counts` counts them by reason, and each reason is logged once. Call
+    Undecided spans are exported in `shutdown`, and the trace that was idle for longest first when a
+    limit is reached or after `max_wait_s` without any span or decision, which is looked at whenever
+    a span starts or ends. `counts` counts them by reason, and each reason is logged once. Call
     `KPCallbackHandler.send` before the tracer provider is shut down, so that decisions come first.
     No decision comes for runs that are not scored, such as cancelled, paused or empty ones.
 
-    The agent's thread never waits for an export, if the wrapped processor exports on a thread of
-    its own, as `BatchSpanProcessor` does and `SimpleSpanProcessor` does not. Released spans are
-    passed to the wrapped processor by the thread that released them, and beyond 512 by a thread of
-    this processor. That thread flushes the wrapped processor between batches, because its queue
-    would drop what comes faster than it exports. The same thread finds the traces that have waited
-    too long; a check when a span ends would not release them in an idle process. In a forked child
-    nothing is held: the parent exports what it holds.
+    Released spans are passed to the wrapped processor by the thread that released them. The thread
+    that decides, and `shutdown`, flush it after every 512 spans, because its queue would drop what
+    comes faster than it exports. An agent's thread never waits for an export, if the wrapped
+    processor exports on a thread of its own, as `BatchSpanProcessor` does and `SimpleSpanProcessor`
+    does not. In a forked child nothing is held: the parent exports what it holds.
 
     Args:
-        processor: The processor that exports. It is told of the start of every span.
+        processor: The processor that exports. Every start of a span is passed on to it.
         share_of_rest: The share of traces exported whatever their runs' decision, 0 to 1.
         max_spans: How many spans are held at most, and of how many traces spans may be open.
         max_bytes: How many bytes the held spans take at most. A span's size is an estimate, from
             the number of its attributes and events and the sizes of their strings.
-        max_wait_s: How long a trace is held without any span or decision, in seconds. It may be a
-            tenth longer.
+        max_wait_s: How long a trace is held without any span or decision, in seconds.
         keep_failed: Whether a trace is exported if one of its spans has the status error, or one of
             its runs did not succeed.
 
@@ -123,10 +100,6 @@ class KeepWorthy(SpanProcessor):
     """
 
     name: ClassVar[str] = "keep_worthy"
-
-    _deciding_thread: int | None
-    _handing: int
-    _is_watched: bool
 
     def __init__(
         self,
@@ -147,21 +120,23 @@ class KeepWorthy(SpanProcessor):
         _check_number("max_bytes", max_bytes, 1)
         _check_number("max_wait_s", max_wait_s, 0.001)
         self._processor = processor
-        self._sampled_below = round(share_of_rest * EVERY_TRACE)
-        self._max_spans, self._max_bytes = max_spans, max_bytes
-        self._max_wait_s = max_wait_s
-        self._keep_failed = keep_failed
-        self._clock: Callable[[], float] = time.monotonic
-        self._lock = ForkSafeLock()
+        self._limits = _Limits(share_of_rest, max_spans, max_bytes, max_wait_s, keep_failed)
+        self._lock, self._pacing_lock = ForkSafeLock(), ForkSafeLock()
         self._is_shut_down = False
         self.leave_to_parent()
         leave_in_child(self)
+
+    def leave_to_parent(self) -> None:
+        """Forget everything, in a forked child."""
+        self._traces = _Traces(self._limits)
+        self._changes: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
+        self._burst = 0  # released spans passed on since the wrapped processor was flushed
 
     def on_start(self, span: Span, parent_context: Context | None = None) -> None:
         """Pass the start of a span on, and note that it is open."""
         self._call(self._processor.on_start, span, parent_context)
         if _is_sampled(span):
-            self._submit(self._start, span)
+            self._change(self._traces.start, span)
 
     def _on_ending(self, span: Span) -> None:
         hook = getattr(self._processor, "_on_ending", None)
@@ -171,9 +146,7 @@ class KeepWorthy(SpanProcessor):
     def on_end(self, span: ReadableSpan) -> None:
         """Hold, pass on or drop a span that ended."""
         if _is_sampled(span):
-            self._submit(self._end, span)
-            self._hand_over()
-            self._ensure_watched()
+            self._change(self._traces.end, span)
         else:
             self._call(self._processor.on_end, span)
 
@@ -188,12 +161,11 @@ class KeepWorthy(SpanProcessor):
 
     def send(self, scored: ScoredTrace, external: ExternalTrace) -> None:
         """Decide a run; called by the handler, again after each verdict."""
-        fate: _Fate | None = "kept" if scored.decision == "kept" else None
-        if fate is None and self._keep_failed and scored.trace.metadata.success is False:
-            fate = "failed"
+        has_failed = self._limits.keep_failed and scored.trace.metadata.success is False
+        fate = "kept" if scored.decision == "kept" else "failed" if has_failed else None
         # Not the run's id, under which several handlers may each record and decide it.
         run_id = scored.stored_id or scored.trace.id
-        self._submit_decision(int(external.trace_id, 16), fate, run_id)
+        self._change(self._traces.decide, int(external.trace_id, 16), fate, run_id, is_paced=True)
 
     def expect(self, trace_id: int) -> None:
         """Announce a run, once, so that its trace waits for its decision.
@@ -204,10 +176,10 @@ class KeepWorthy(SpanProcessor):
         Args:
             trace_id: OpenTelemetry's id of the trace that the run is in.
         """
-        self._submit(self._expect, trace_id)
+        self._change(self._traces.expect, trace_id)
 
     def decide(self, trace_id: int, *, keep: bool, run_id: str | None = None) -> None:
-        """Decide a run, before or after its spans ended.
+        """Decide a run, before or after its spans ended; may wait for an export.
 
         If a trace has several runs, one that is kept is enough. A decision to keep a trace is also
         followed after one not to, by what is still held of the trace and what comes later.
@@ -217,40 +189,29 @@ class KeepWorthy(SpanProcessor):
             keep: Whether the trace is exported.
             run_id: Any id of the run. With it, deciding the same run again decides no other one.
         """
-        self._submit_decision(trace_id, "kept" if keep else None, run_id)
-
-    def _submit_decision(self, trace_id: int, fate: _Fate | None, run_id: str | None) -> None:
-        self._deciding_thread = threading.get_ident()
-        self._submit(self._decide, (trace_id, fate, run_id))
-        self._has_news.set()
-        self._hand_over()
-        self._ensure_watched()
+        fate = "kept" if keep else None
+        self._change(self._traces.decide, trace_id, fate, run_id, is_paced=True)
 
     def counts(self) -> dict[str, int]:
         """Return how many spans had which fate, in this process.
 
         Returns:
             Of exported spans: `kept`, `failed`, `sampled` (in the share), `no_run` (of traces
-            without a run), and `undecided_limit`, `undecided_timeout`, `undecided_flush`,
-            `undecided_shutdown` and `undecided_error`. Then `dropped`; `held` and `held_bytes` now;
-            `open_traces`, of which a span is open or held; and `errors` of the wrapped processor.
+            without a run), `undecided_limit`, `undecided_timeout` and `undecided_shutdown`. Then
+            `dropped`; `held` and `held_bytes` now; and `open_traces`, of which a span is open or
+            held.
         """
         with self._lock:
+            traces = self._traces
             return {
-                **{fate: self._counts[fate] for fate in _FATES},
-                "dropped": self._counts["dropped"],
-                "held": self._held,
-                "held_bytes": self._held_bytes,
-                "open_traces": len(self._traces),
-                "errors": self._counts["errors"],
+                **{fate: traces.counts[fate] for fate in (*_EXPORTED, "dropped")},
+                "held": traces.held,
+                "held_bytes": traces.held_bytes,
+                "open_traces": len(traces.by_id),
             }
 
     def force_flush(self, timeout_millis: int = _FLUSH_MS) -> bool:
-        """Export what is decided, and traces that ended in this process without a decision.
-
-        Waits for the decisions on traces that ended, for half of the time and no longer than five
-        seconds, unless the calling thread is the one that decides. Traces with an open local root
-        stay held.
+        """Have the wrapped processor export what is decided; undecided traces stay held.
 
         Args:
             timeout_millis: The longest time to take, in milliseconds.
@@ -258,424 +219,272 @@ class KeepWorthy(SpanProcessor):
         Returns:
             False if the time was not enough.
         """
-        began_s = time.monotonic()
-        timeout_s = timeout_millis / 1000
-        self._await_decisions(began_s + min(timeout_s / 2, _DECISION_WAIT_S))
-        self._submit(self._release_ended, None)
-        is_complete = self._drain(began_s + timeout_s)
-        left_ms = max(1, int((began_s + timeout_s - time.monotonic()) * 1000))
-        return self._flush_processor(left_ms) and is_complete
+        return self._call(self._processor.force_flush, timeout_millis) is not False
 
     def shutdown(self) -> None:
-        """Export everything that is held, and shut the wrapped processor down.
+        """Export everything that is held, and shut the wrapped processor down."""
+        if self._is_shut_down:
+            return
+        self._is_shut_down = True
+        self._change(self._traces.close, is_paced=True)
+        with self._pacing_lock:  # until another thread has passed on what it released
+            self._call(self._processor.shutdown)
 
-        Waits up to five seconds for decisions on traces that ended, as `force_flush` does.
+    def _change(self, change: Callable[..., None], *args: Any, is_paced: bool = False) -> None:
+        """Change the state of the traces, and pass on what that releases.
+
+        The garbage collector may end a span in the middle of a change. That one is made behind it,
+        by the outer call.
+
+        Args:
+            change: A method of the state.
+            args: Its arguments.
+            is_paced: Whether this thread may wait for the wrapped processor's exports.
         """
-        if not self._is_shut_down:
-            self._await_decisions(time.monotonic() + _DECISION_WAIT_S)
-        with self._lock:
-            if self._is_shut_down:
-                return
-            self._is_shut_down = True  # what ends from here on is passed on
-        self._submit(self._release_all, None)
-        self._drain(time.monotonic() + _FLUSH_MS / 1000)
-        self._wake.set()
-        self._call(self._processor.shutdown)
-
-    # Events. Each is handled under the lock, by the thread that finds it first.
-
-    def _submit(self, handle: Callable[[Any], None], subject: Any) -> None:
-        try:
-            self._events.append((handle, subject))
-            self._handle_events()
-        except Exception as error:  # noqa: BLE001 - nothing of it may reach the agent
-            warn_once("keep-worthy failed", "KeepWorthy failed: %s", describe_error(error))
-
-    def _handle_events(self) -> None:
-        """Handle all events, unless this thread is already doing so.
-
-        The garbage collector may end a span in the middle of it; the outer call handles that one.
-        """
-        while self._events and not self._lock.is_held_here:
+        self._changes.append((change, args))
+        while self._changes and not self._lock.is_held_here:
             with self._lock:
-                if self._events:
-                    self._handle(*self._events.popleft())
-
-    def _handle(self, handle: Callable[[Any], None], subject: Any) -> None:
-        try:
-            handle(subject)
-        except BaseException as error:
-            if handle == self._end and not self._holds(subject):
-                self._pass_on(subject, "undecided_error")
-            if not isinstance(error, Exception):
-                raise
-            warn_once("keep-worthy failed", "KeepWorthy failed: %s", describe_error(error))
-
-    def _start(self, span: Span) -> None:
-        context = span.get_span_context()
-        if context is None or self._is_shut_down or self._is_in_share(context.trace_id):
-            return
-        trace = self._trace(context.trace_id)
-        if trace is None:
-            return
-        trace.open.add(context.span_id)
-        if span.parent is None or span.parent.is_remote or not trace.roots:
-            trace.roots.add(context.span_id)
-        if len(self._traces) > self._max_spans:
-            self._release_early(next(iter(self._traces)), "undecided_limit")
-
-    def _end(self, span: ReadableSpan) -> None:
-        context = span.context
-        if context is None or self._is_shut_down:
-            self._immediate.append(span)
-            return
-        trace_id = context.trace_id
-        if self._is_in_share(trace_id):
-            self._pass_on(span, "sampled")
-            return
-        is_failed = self._keep_failed and span.status.status_code is StatusCode.ERROR
-        trace = self._traces.get(trace_id)
-        if trace is None:
-            self._end_late(span, trace_id, is_failed)
-            return
-        span_bytes = span_bytes_of(span)
-        self._held += 1
-        self._held_bytes += span_bytes
-        trace.spans.append((span, span_bytes))
-        if len(trace.spans) == 1:
-            self._holding[trace_id] = trace
-        trace.active_s = self._clock()
-        trace.open.discard(context.span_id)
-        trace.roots.discard(context.span_id)
-        if is_failed:
-            self._release(trace_id, "failed")
-        else:
-            self._settle(trace_id, trace)
-        while self._is_over_limits():
-            if self._released:
-                self._overflow()
+                self._make_changes()
+                released, self._traces.released = self._traces.released, []
+            if is_paced:
+                self._pass_on_paced(released)
             else:
-                self._release_early(next(iter(self._holding)), "undecided_limit")
+                for span, fate in released:
+                    self._pass_on(span, fate)
 
-    def _end_late(self, span: ReadableSpan, trace_id: int, is_failed: bool) -> None:
-        fate = self._decisions.get(trace_id, "no_run")
-        if fate == "dropped" and is_failed:
-            fate = "failed"
-            self._remember(trace_id, fate)
-        if fate == "dropped":
-            self._counts[fate] += 1
-        else:
-            self._pass_on(span, fate)
+    def _make_changes(self) -> None:
+        while self._changes:
+            change, args = self._changes.popleft()
+            try:
+                change(*args)
+            except Exception as error:  # noqa: BLE001 - nothing of it may reach the agent
+                warn_once("keep-worthy failed", "KeepWorthy failed: %s", describe_error(error))
 
-    def _expect(self, trace_id: int) -> None:
-        if self._is_shut_down or self._is_in_share(trace_id):
-            return
-        trace = self._trace(trace_id)
-        if trace is not None:
-            trace.undecided_runs += 1
+    def _pass_on_paced(self, released: list[tuple[ReadableSpan, str]]) -> None:
+        with self._pacing_lock:
+            for span, fate in released:
+                self._pass_on(span, fate)
+                self._burst += 1
+                if self._burst >= _BURST_SPANS:
+                    self._call(self._processor.force_flush, _FLUSH_MS)
+                    self._burst = 0
 
-    def _decide(self, decision: tuple[int, _Fate | None, str | None]) -> None:
-        trace_id, fate, run_id = decision
-        trace = self._traces.get(trace_id)
-        if trace is None:
-            if not self._is_in_share(trace_id):
-                former = self._decisions.get(trace_id, "dropped")
-                self._remember(trace_id, fate or former)
-        elif fate is not None:
-            self._release(trace_id, fate)
-        else:
-            if run_id is None or run_id not in trace.rejected:
-                trace.rejected.add(run_id)
-                trace.undecided_runs = max(0, trace.undecided_runs - 1)
-            trace.has_rejected_runs = True
-            trace.active_s = self._clock()
-            self._settle(trace_id, trace)
-
-    def _release_overdue(self, _: None) -> None:
-        latest_s = self._clock() - self._max_wait_s
-        overdue = [key for key, trace in self._traces.items() if trace.active_s <= latest_s]
-        for trace_id in overdue:
-            self._release_early(trace_id, "undecided_timeout")
-
-    def _release_ended(self, _: None) -> None:
-        for trace_id in self._ended_undecided():
-            self._release_early(trace_id, "undecided_flush")
-
-    def _release_all(self, _: None) -> None:
-        for trace_id in list(self._traces):
-            self._release_early(trace_id, "undecided_shutdown")
-
-    # The state of a trace
-
-    def _trace(self, trace_id: int) -> _Trace | None:
-        """Return the trace, a new one if it is not held; None if its spans are passed on."""
-        trace = self._traces.get(trace_id)
-        if trace is None:
-            fate = self._decisions.get(trace_id)
-            if fate not in (None, "dropped"):
-                return None
-            trace = self._traces[trace_id] = _Trace(has_rejected_runs=fate == "dropped")
-        trace.active_s = self._clock()
-        return trace
-
-    def _settle(self, trace_id: int, trace: _Trace) -> None:
-        """Release or drop a trace if nothing can change its fate any more."""
-        if trace.roots or trace.undecided_runs:
-            return
-        if not trace.has_rejected_runs:
-            self._release(trace_id, "no_run", is_remembered=False)
-        elif not trace.open:
-            self._drop(trace_id)
-
-    def _release_early(self, trace_id: int, fate: _Fate) -> None:
-        """Release a trace, or drop it if it ended and only spans without an end are missing."""
-        trace = self._traces[trace_id]
-        if trace.undecided_runs or (trace.has_rejected_runs and trace.roots):
-            self._release(trace_id, fate)
-        elif trace.has_rejected_runs:
-            self._drop(trace_id)
-        elif fate == "undecided_limit":
-            self._release(trace_id, fate)
-        else:
-            self._release(trace_id, "no_run", is_remembered=False)
-            if fate == "undecided_timeout":  # a run that begins later decides what comes from here
-                trace.spans = []
-                trace.active_s = self._clock()
-                self._traces[trace_id] = trace
-
-    def _release(self, trace_id: int, fate: _Fate, *, is_remembered: bool = True) -> None:
-        trace = self._traces.pop(trace_id)
-        self._holding.pop(trace_id, None)
-        if is_remembered:
-            self._remember(trace_id, fate)
-        self._released.extend(trace.spans)
-        self._count(fate, len(trace.spans))
-
-    def _drop(self, trace_id: int) -> None:
-        trace = self._traces.pop(trace_id)
-        self._holding.pop(trace_id, None)
-        self._remember(trace_id, "dropped")
-        self._held -= len(trace.spans)
-        self._held_bytes -= sum(size for _, size in trace.spans)
-        self._counts["dropped"] += len(trace.spans)
-
-    def _remember(self, trace_id: int, fate: _Fate | Literal["dropped"]) -> None:
-        self._decisions.pop(trace_id, None)  # so that the newest are last
-        self._decisions[trace_id] = fate
-        if len(self._decisions) > _MOST_DECISIONS:
-            del self._decisions[next(iter(self._decisions))]
-
-    def _ended_undecided(self) -> list[int]:
-        return [
-            trace_id
-            for trace_id, trace in self._traces.items()
-            if trace.undecided_runs and not trace.roots
-        ]
-
-    def _is_in_share(self, trace_id: int) -> bool:
-        if self._sampled_below in (0, EVERY_TRACE):
-            return self._sampled_below != 0
-        return spread(trace_id) < self._sampled_below
-
-    def _is_over_limits(self) -> bool:
-        return self._held > self._max_spans or self._held_bytes > self._max_bytes
-
-    def _holds(self, span: ReadableSpan) -> bool:
-        trace = span.context and self._traces.get(span.context.trace_id)
-        return trace is not None and any(span is held for held, _ in trace.spans)
-
-    def _pass_on(self, span: ReadableSpan, fate: _Fate) -> None:
-        self._immediate.append(span)
-        self._count(fate, 1)
-
-    def _count(self, fate: _Fate, spans: int) -> None:
-        self._counts[fate] += spans
-        if spans and fate in _WARNINGS and fate not in self._warned:
-            self._warned.add(fate)
-            self._warnings.append(fate)
-
-    # The way out. A span is taken from a queue under the lock, and passed on without it, because
-    # the wrapped processor may wait for locks of its own.
-
-    def _hand_over(self, *, is_paced: bool = True) -> None:
-        if self._lock.is_held_here or not (self._immediate or self._released or self._warnings):
-            return
-        is_handing = False
-        try:
-            while True:
-                with self._lock:
-                    if is_handing:
-                        self._handing = max(0, self._handing - 1)  # 0 in a child forked meanwhile
-                    span = self._next_span(is_paced)
-                    is_handing = span is not None
-                    self._handing += is_handing
-                if span is not None:
-                    self._call(self._processor.on_end, span)
-                elif self._events:  # ended by the garbage collector meanwhile
-                    self._handle_events()
-                else:
-                    break
-        finally:
-            if is_handing:
-                with self._lock:
-                    self._handing = max(0, self._handing - 1)
-        while self._warnings:
-            with suppress(IndexError):
-                self._warn(self._warnings.popleft())
-
-    def _next_span(self, is_paced: bool) -> ReadableSpan | None:
-        if self._immediate:
-            return self._immediate.popleft()
-        if not self._released:
-            return None
-        if is_paced and self._burst >= _BURST_SPANS:
-            self._wake.set()
-            return None
-        span, span_bytes = self._released.popleft()
-        self._held -= 1
-        self._held_bytes -= span_bytes
-        self._burst += 1
-        return span
-
-    def _overflow(self) -> None:
-        """Have the next released span passed on at once, to make room for held ones."""
-        span, span_bytes = self._released.popleft()
-        self._held -= 1
-        self._held_bytes -= span_bytes
-        self._immediate.append(span)
-
-    def _drain(self, deadline_s: float) -> bool:
-        """Pass on all released spans; return whether they were passed on by the deadline."""
-        self._hand_over()
-        while self._released and time.monotonic() < deadline_s:
-            self._flush_processor(max(1, int((deadline_s - time.monotonic()) * 1000)))
-            self._burst = 0
-            self._hand_over()
-        is_complete = not self._released
-        self._hand_over(is_paced=False)
-        handing_deadline_s = min(deadline_s, time.monotonic() + _HANDING_WAIT_S)
-        while self._handing and time.monotonic() < handing_deadline_s:
-            time.sleep(0.001)
-        return is_complete and not self._handing
-
-    def _flush_processor(self, timeout_ms: int) -> bool:
-        return self._call(self._processor.force_flush, timeout_ms) is not False
+    def _pass_on(self, span: ReadableSpan, fate: str) -> None:
+        self._call(self._processor.on_end, span)
+        if fate in _UNDECIDED:
+            warn_once(
+                f"keep-worthy {fate}",
+                "spans of undecided traces are exported, because %s",
+                _UNDECIDED[fate],
+            )
 
     def _call(self, method: Callable[..., Any], *args: Any) -> Any:
         try:
             return method(*args)
         except Exception as error:  # noqa: BLE001 - nothing of it may reach the agent
-            with self._lock:
-                self._counts["errors"] += 1
             name = getattr(method, "__qualname__", "the wrapped processor")
             kind = type(error).__name__
             warn_once(f"keep-worthy {name} {kind}", "%s raised %s", name, kind)
             return False
 
-    def _warn(self, fate: str) -> None:
-        warn_once(
-            f"keep-worthy {fate}",
-            "spans of undecided traces are exported, because %s",
-            _WARNINGS[fate],
-        )
 
-    # Time
+@dataclass(frozen=True, slots=True)
+class _Limits:
+    """The arguments of `KeepWorthy`."""
 
-    def _await_decisions(self, deadline_s: float) -> None:
-        while self._deciding_thread != threading.get_ident():
-            self._has_news.clear()
-            with self._lock:
-                is_waiting = bool(self._ended_undecided())
-            left_s = deadline_s - time.monotonic()
-            if not is_waiting or left_s <= 0:
-                break
-            self._has_news.wait(min(left_s, _LONGEST_LOOK_S))  # another flush may clear it
-
-    def _ensure_watched(self) -> None:
-        if not self._needs_watching():
-            return
-        with self._lock:
-            if not self._needs_watching():
-                return
-            self._is_watched = True
-        period_s = min(self._max_wait_s / 10, _LONGEST_PERIOD_S)
-        thread = threading.Thread(
-            target=_watch,
-            args=(weakref.ref(self), self._wake, period_s),
-            name="kp_langchain-keep-worthy",
-            daemon=True,
-        )
-        try:
-            thread.start()
-        except RuntimeError:  # no more threads, or the interpreter is ending
-            self._is_watched = False
-            self._submit(self._release_overdue, None)
-            self._hand_over(is_paced=False)
-
-    def _needs_watching(self) -> bool:
-        is_idle = not (self._traces or self._released)
-        return not (self._is_watched or self._is_shut_down or is_idle)
-
-    def _tend(self) -> None:
-        """Release what has waited too long, and pass on what came too fast."""
-        self._submit(self._release_overdue, None)
-        self._hand_over()
-        while self._released or self._burst >= _BURST_SPANS:
-            self._flush_processor(_FLUSH_MS)
-            self._burst = 0
-            self._hand_over()
-
-    def leave_to_parent(self) -> None:
-        """Forget everything, in a forked child."""
-        self._events: deque[tuple[Callable[[Any], None], Any]] = deque()
-        self._traces: dict[int, _Trace] = {}
-        self._holding: dict[int, _Trace] = {}  # those with spans, the oldest first
-        self._released: deque[tuple[ReadableSpan, int]] = deque()  # still held
-        self._immediate: deque[ReadableSpan] = deque()
-        self._decisions: dict[int, _Fate | Literal["dropped"]] = {}
-        self._counts: Counter[str] = Counter()
-        self._held = self._held_bytes = 0
-        self._burst = 0  # released spans passed on since the wrapped processor was flushed
-        self._handing = 0  # spans being passed on
-        self._warned: set[str] = set()
-        self._warnings: deque[str] = deque()
-        self._deciding_thread = None
-        self._has_news, self._wake = threading.Event(), threading.Event()
-        self._is_watched = False
+    share_of_rest: float
+    max_spans: int
+    max_bytes: int
+    max_wait_s: float
+    keep_failed: bool
 
 
+@dataclass(slots=True)
 class _Trace:
-    """A trace in this process."""
+    """A trace of which a span is open or held.
 
-    __slots__ = (
-        "active_s",
-        "has_rejected_runs",
-        "open",
-        "rejected",
-        "roots",
-        "spans",
-        "undecided_runs",
-    )
+    Attributes:
+        open: The ids of the open spans.
+        spans: Those that ended, with their bytes.
+        runs: The number of runs that were announced.
+        rejected: The ids of the runs that are not to be kept.
+        active_s: When something last happened to it, by the monotonic clock.
+    """
 
-    def __init__(self, *, has_rejected_runs: bool) -> None:
-        self.open: set[int] = set()  # ids of spans
-        self.roots: set[int] = set()  # those of local roots
-        self.spans: list[tuple[ReadableSpan, int]] = []  # that ended, with their bytes
-        self.undecided_runs = 0
-        self.rejected: set[str | None] = set()  # ids of runs that were decided, and are not kept
-        self.has_rejected_runs = has_rejected_runs
-        self.active_s = 0.0
+    open: set[int] = field(default_factory=set)
+    spans: list[tuple[ReadableSpan, int]] = field(default_factory=list)
+    runs: int = 0
+    rejected: set[object] = field(default_factory=set)
+    active_s: float = 0.0
+
+    @property
+    def is_undecided(self) -> bool:
+        return self.runs > len(self.rejected)
 
 
-def _watch(reference: weakref.ref[KeepWorthy], wake: threading.Event, period_s: float) -> None:
-    while True:
-        wake.wait(period_s)
-        wake.clear()
-        processor = reference()
-        if processor is None or processor._is_shut_down:  # noqa: SLF001 - same module
+class _Traces:
+    """The state of a `KeepWorthy`: the traces that wait, and the decisions on earlier ones.
+
+    Args:
+        limits: What is held at most.
+
+    Attributes:
+        by_id: The traces of which a span is open or held; that idle for longest first.
+        released: The spans to be passed on, with their fates.
+        counts: How many spans had which fate.
+        held: How many spans are held.
+        held_bytes: Their bytes.
+    """
+
+    def __init__(self, limits: _Limits) -> None:
+        self.by_id: OrderedDict[int, _Trace] = OrderedDict()
+        self.released: list[tuple[ReadableSpan, str]] = []
+        self.counts: Counter[str] = Counter()
+        self.held = self.held_bytes = 0
+        self._limits = limits
+        self._decisions: OrderedDict[int, str] = OrderedDict()
+        self._is_closed = False
+
+    def start(self, span: Span) -> None:
+        """Note that a span is open."""
+        context = span.get_span_context()
+        trace = context and self._trace(context.trace_id)
+        if context and trace:
+            trace.open.add(context.span_id)
+            self._keep_within_limits()
+
+    def end(self, span: ReadableSpan) -> None:
+        """Hold, release or drop a span that ended."""
+        trace_id = span.context.trace_id
+        has_failed = self._limits.keep_failed and span.status.status_code is StatusCode.ERROR
+        if trace_id not in self.by_id:
+            self._end_late(span, trace_id, has_failed)
             return
-        processor._tend()  # noqa: SLF001 - same module
-        del processor
+        trace = self._touch(trace_id)
+        span_bytes = _bytes_of(span)
+        trace.spans.append((span, span_bytes))
+        trace.open.discard(span.context.span_id)
+        self.held += 1
+        self.held_bytes += span_bytes
+        if has_failed:
+            self._close(trace_id, "failed")
+        else:
+            self._conclude(trace_id, trace)
+        self._keep_within_limits()
+
+    def expect(self, trace_id: int) -> None:
+        """Announce a run."""
+        trace = self._trace(trace_id)
+        if trace is not None:
+            trace.runs += 1
+
+    def decide(self, trace_id: int, fate: str | None, run_id: str | None) -> None:
+        """Decide a run; `fate` is None for one that is not to be kept."""
+        if self._is_in_share(trace_id):
+            return
+        if trace_id not in self.by_id:
+            self._remember(trace_id, fate or self._decisions.get(trace_id, "dropped"))
+            return
+        trace = self._touch(trace_id)
+        if fate is not None:
+            self._close(trace_id, fate)
+        else:
+            trace.rejected.add(run_id or object())
+            self._conclude(trace_id, trace)
+
+    def close(self) -> None:
+        """Release everything; what ends from here on is not held."""
+        self._is_closed = True
+        for trace_id in list(self.by_id):
+            self._give_up(trace_id, "undecided_shutdown")
+
+    def _trace(self, trace_id: int) -> _Trace | None:
+        """Return the trace, a new one if it is not held; None if its spans are not to be held."""
+        if trace_id not in self.by_id:
+            fate = self._decisions.get(trace_id, "dropped")
+            if self._is_closed or fate != "dropped" or self._is_in_share(trace_id):
+                return None
+            trace = self.by_id[trace_id] = _Trace()
+            if trace_id in self._decisions:
+                trace.runs, trace.rejected = 1, {"an earlier run"}
+        return self._touch(trace_id)
+
+    def _touch(self, trace_id: int) -> _Trace:
+        self.by_id.move_to_end(trace_id)
+        trace = self.by_id[trace_id]
+        trace.active_s = time.monotonic()
+        return trace
+
+    def _end_late(self, span: ReadableSpan, trace_id: int, has_failed: bool) -> None:
+        """Release or drop a span whose trace is not held."""
+        is_sampled = self._is_in_share(trace_id)
+        fate = "sampled" if is_sampled else self._decisions.get(trace_id, "no_run")
+        if fate == "dropped" and has_failed:
+            fate = "failed"
+            self._remember(trace_id, fate)
+        self._let_go(span, fate)
+
+    def _conclude(self, trace_id: int, trace: _Trace) -> None:
+        """Release or drop a trace if it is decided and no span of it is open."""
+        if not (trace.open or trace.is_undecided):
+            self._give_up(trace_id, "")
+
+    def _give_up(self, trace_id: int, undecided: str) -> None:
+        """Hold a trace no longer; `undecided` is its fate if it is undecided."""
+        trace = self.by_id[trace_id]
+        decided = "dropped" if trace.rejected else "no_run"
+        self._close(trace_id, undecided if trace.is_undecided else decided)
+
+    def _close(self, trace_id: int, fate: str) -> None:
+        trace = self.by_id.pop(trace_id)
+        if fate != "no_run":  # a run that begins later decides what comes with it
+            self._remember(trace_id, fate)
+        for span, span_bytes in trace.spans:
+            self.held -= 1
+            self.held_bytes -= span_bytes
+            self._let_go(span, fate)
+
+    def _let_go(self, span: ReadableSpan, fate: str) -> None:
+        self.counts[fate] += 1
+        if fate != "dropped":
+            self.released.append((span, fate))
+
+    def _remember(self, trace_id: int, fate: str) -> None:
+        self._decisions[trace_id] = fate
+        self._decisions.move_to_end(trace_id)
+        if len(self._decisions) > _MOST_DECISIONS:
+            self._decisions.popitem(last=False)
+
+    def _keep_within_limits(self) -> None:
+        """Give up the traces that were idle for longest, if too much is held or for too long."""
+        limits = self._limits
+        latest_s = time.monotonic() - limits.max_wait_s
+        while self.by_id:
+            trace_id, trace = next(iter(self.by_id.items()))
+            if trace.active_s <= latest_s:
+                self._give_up(trace_id, "undecided_timeout")
+            elif (
+                max(self.held, len(self.by_id)) > limits.max_spans
+                or self.held_bytes > limits.max_bytes
+            ):
+                self._give_up(trace_id, "undecided_limit")
+            else:
+                break
+
+    def _is_in_share(self, trace_id: int) -> bool:
+        """Return whether a trace is in the share of the rest: a function of its id alone."""
+        return crc32(trace_id.to_bytes(16)) < self._limits.share_of_rest * 2**32
+
+
+def _bytes_of(span: ReadableSpan) -> int:
+    """Estimate the memory that a span takes; cheap rather than exact."""
+    size = _SPAN_BYTES + _EVENT_BYTES * len(span.events)
+    holders: list[Any] = [span.attributes, *(event.attributes for event in span.events)]
+    for attributes in filter(None, holders):
+        # The SDK's mapping takes a lock for each value that is read, and none for a copy.
+        for value in attributes.copy().values():
+            size += _VALUE_BYTES + getsizeof(value if type(value) is str else str(value))
+    return size
 
 
 def _is_sampled(span: ReadableSpan) -> bool:
