@@ -21,9 +21,9 @@ import pytest
 from kp_langchain import ConfigError, ScoredTrace, TraceStore
 from kp_langchain.errors import KPError
 from kp_langchain.gate.run import ExternalTrace
-from kp_langchain.integrations.langsmith import LangSmithScores, feedback
+from kp_langchain.integrations.langsmith import LangSmithScores
 from kp_langchain.integrations.openevals import verifier_of
-from kp_langchain.integrations.tools import FeedbackTool, verdicts_from
+from kp_langchain.integrations.tools import ToolFeedback, TracingTool, verdicts_from
 from kp_langchain.verdict import RunVerdict
 from tests.agents import ASK, QUESTION, ScriptedChatModel, call, handler, say, searching
 from tests.commands import Done, cli, cli_apart
@@ -72,7 +72,7 @@ class Backend:
             verdict.
         queues: The names of its annotation queues.
         fault: What it answers instead, if anything.
-        page: How many scores it returns at once, if it has pages; None if it heeds no page.
+        page: How many scores it returns at once, if it has pages.
         kinds: What is in its annotation queues, if it tells traces from spans.
     """
 
@@ -81,7 +81,7 @@ class Backend:
     queued: list[str] = field(default_factory=list)
     queues: list[str] = field(default_factory=list)
     fault: tuple[int, Any] | None = None
-    page: int | None = 100
+    page: int = 100
     kinds: set[str] = field(default_factory=set)
 
     def give(
@@ -105,8 +105,6 @@ class Backend:
         if request.path == "/feedback" and request.method == "GET":
             query = parse_qs(request.query)
             assert len(query["run"]) <= 50  # they are in the URL, whose length is limited
-            if self.page is None:
-                return 200, list(map(self._run_feedback, self.given))
             keys = query.get("key")
             found = [
                 self._run_feedback(one)
@@ -150,7 +148,7 @@ class Backend:
                 if one.trace.trace_id in wanted and one.key in query.get("name", [one.key])
             ]
             start = int(query.get("cursor", ["0"])[0])
-            end = start + (self.page or 0)
+            end = start + self.page
             meta = {"limit": 100} | ({"cursor": str(end)} if end < len(found) else {})
             return 200, {"data": list(map(self._score, found[start:end])), "meta": meta}
         if request.path.endswith("/annotation-queues"):
@@ -384,8 +382,8 @@ def langsmith_client(url: str) -> Any:
     return Client(url, api_key="key", **options)
 
 
-def connect(scene: Scene) -> FeedbackTool:
-    tool: FeedbackTool
+def connect(scene: Scene) -> TracingTool:
+    tool: TracingTool
     if scene.tool == "langsmith":
         tool = LangSmithScores(langsmith_client(scene.server.url))
     elif scene.tool == "langfuse":
@@ -437,7 +435,7 @@ def test_what_feedback_says_and_what_of_it_is_read(scene: Scene) -> None:
         if success is None:
             assert one.verdict is None
             assert f"feedback 'key {number}': its score is {value}" in one.why
-            assert one.place.startswith(f"{TITLES[scene.tool]}, run ")
+            assert one.place.startswith(f"{TITLES[scene.tool]}, trace ")
             continue
         assert one.verdict is not None
         assert (one.verdict.success, one.verdict.confidence) == (success, confidence)
@@ -461,7 +459,7 @@ def test_what_feedback_says_and_what_of_it_is_read(scene: Scene) -> None:
 def test_of_several_runs_in_one_trace_feedback_is_about_the_one_on_whose_span_it_is(
     one_trace: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("kp_langchain.integrations.tool_feedback._RUNS_AT_ONCE", 2)
+    monkeypatch.setattr("kp_langchain.integrations.tools._RUNS_AT_ONCE", 2)
     _, (trace_id, external), _ = one_trace.runs
     one_trace.backend.give(external, 1, is_on_span=True)
     other = ExternalTrace(external.trace_id, "f" * 16, external.project)  # of a tool, say
@@ -488,19 +486,20 @@ def test_feedback_on_a_trace_with_one_run_is_about_that_run(
 @each_tool
 def test_what_goes_wrong_is_one_clear_error(scene: Scene) -> None:
     title, tool = TITLES[scene.tool], connect(scene)
-    readable = "no readable answer" if scene.tool == "langsmith" else "cannot be read"
     faults: list[tuple[int, Any, str]] = [
         (401, "no", "refuses the key"), (403, "no", "refuses the key"), (400, "no", "status 400"),
-        (200, 7, readable),
+        (200, 7, "cannot be read"),
     ]  # fmt: skip
     if scene.tool == "langsmith":
         faults += [(status, "no", f"status {status}") for status in (404, 429, 500)]
-        faults += [(200, body, readable) for body in ({"a": 1}, [1], [{"id": 1}])]
+        faults += [(200, body, "cannot be read") for body in ({"a": 1}, [1], [{"id": 1}])]
     for status, body, message in faults:
         scene.backend.fault = status, body
         with pytest.raises(KPError, match=message) as caught:
             list(verdicts_from(tool, scene.store))
         assert str(caught.value).startswith(title)
+    with pytest.raises(ConfigError, match="pass_at is 7"):
+        scene.read(pass_at=7)
     if scene.tool == "phoenix":  # a project that was deleted there has no feedback
         scene.backend.fault = 404, "no project"
         assert scene.read() == []
@@ -514,53 +513,32 @@ def test_all_pages_are_read(scene: Scene) -> None:
     assert len(scene.read()) == 9
 
 
-class TestLangSmithByRunIds:
-    """`feedback`, which needs no store."""
+def langsmith_feedback(backend: Backend, *ids: str) -> list[ToolFeedback]:
+    with LoopbackTool(backend) as server:
+        tool = LangSmithScores(langsmith_client(server.url))
+        return list(tool.read_feedback([ExternalTrace(id_, id_) for id_ in ids], None))
 
-    def read(self, backend: Backend, *ids: str, **options: Any) -> list[RunVerdict]:
-        with LoopbackTool(backend) as server:
-            return list(feedback(ids, client=langsmith_client(server.url), **options))
 
-    @pytest.mark.parametrize("page", [100, None])
-    def test_each_once_however_the_server_pages(self, page: int | None) -> None:
-        backend, ids = Backend("langsmith", page=page), [str(uuid.uuid4()) for _ in range(60)]
-        for id_ in [*ids, str(uuid.uuid4())]:
-            for score in (0, 1, 1):
-                backend.give(ExternalTrace(id_), score)
-        found = self.read(backend, *ids, *ids)
-        assert len(found) == 180
-        assert {one.run_id for one in found} == set(ids)
+def test_all_feedback_of_langsmith_is_read_once() -> None:
+    backend, ids = Backend("langsmith"), [str(uuid.uuid4()) for _ in range(60)]
+    for id_ in [*ids, str(uuid.uuid4())]:
+        for score in (0, 1, 1):
+            backend.give(ExternalTrace(id_), score)
+    found = langsmith_feedback(backend, *ids, *ids)
+    assert len(found) == 180
+    assert {one.trace_id for one in found} == set(ids)
 
-    def test_what_its_fields_mean(self) -> None:
-        backend, id_, later = Backend("langsmith"), str(uuid.uuid4()), BEGAN + timedelta(days=1)
-        run, changed = ExternalTrace(id_), later.replace(tzinfo=None).isoformat()
-        backend.give(run, 1, "both", value="incorrect")
-        backend.give(run, {"a": 1}, "mapping")
-        backend.give(run, None, "comment", comment="hm")
-        backend.give(run, True, "changed", modified_at=changed)
-        both, mapping, true = self.read(backend, id_)
-        assert both.verdict is not None
-        assert both.verdict.success
-        assert "its value is a dict" in mapping.why
-        assert (true.at, true.verdict and true.verdict.success) == (later, True)
 
-    def test_keys_and_pass_at(self) -> None:
-        backend, id_ = Backend("langsmith"), str(uuid.uuid4())
-        backend.give(ExternalTrace(id_), 1, "toxicity")
-        backend.give(ExternalTrace(id_), 0.75)
-        (one,) = self.read(backend, id_, keys=["correct"], pass_at=0.8)
-        assert one.verdict is not None
-        assert one.verdict.success is False
-        with pytest.raises(ConfigError, match="pass_at is 7"):
-            self.read(backend, id_, pass_at=7)
-
-    def test_no_runs_ask_for_nothing_and_no_server_is_said(self) -> None:
-        with LoopbackTool(Backend("langsmith")) as server:
-            client = langsmith_client(server.url)
-            assert list(feedback([], client=client)) == []
-            assert server.requests == []
-        with pytest.raises(KPError, match="cannot be reached at http"):
-            list(feedback([str(uuid.uuid4())], client=client))
+def test_what_the_fields_of_langsmith_mean() -> None:
+    backend, id_, later = Backend("langsmith"), str(uuid.uuid4()), BEGAN + timedelta(days=1)
+    run, changed = ExternalTrace(id_), later.replace(tzinfo=None).isoformat()
+    backend.give(run, 1, "both", value="incorrect")
+    backend.give(run, {"a": 1}, "mapping")
+    backend.give(run, None, "comment", comment="hm")
+    backend.give(run, True, "changed", modified_at=changed)
+    both, mapping, true = langsmith_feedback(backend, id_)
+    assert (both.value, mapping.value) == (1, {"a": 1})
+    assert (true.at, true.value) == (later, True)
 
 
 # ------------------------------------------------------------------ the command
@@ -615,7 +593,7 @@ def test_a_refused_key_is_one_message(scene: Scene) -> None:
     scene.backend.fault = 401, "no"
     done = scene.label("--from-langsmith")
     assert done.returncode == 1
-    assert done.stderr.startswith("error: LangSmith at http://127.0.0.1")
+    assert done.stderr.startswith("error: LangSmith refuses the key; check LANGSMITH_API_KEY")
     assert "Traceback" not in done.stderr
 
 
