@@ -418,7 +418,7 @@ ROOMS = (
     "scoring", "store", "review", "gate", "redaction", "registry", "integrations.langfuse",
     "integrations.langsmith", "integrations.mlflow", "integrations.openevals",
     "integrations.opentelemetry", "integrations.opik", "integrations.phoenix",
-    "integrations.tool_feedback", "recall",
+    "integrations.tools", "recall",
 )  # fmt: skip
 
 

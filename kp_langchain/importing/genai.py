@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any, Final
 from uuid import UUID
 
-from kp_langchain.importing.call_values import call_output, chain_value
 from kp_langchain.importing.errors import error_in_text
-from kp_langchain.importing.langchain_values import message_of_role, openai_message, restore
-from kp_langchain.importing.langsmith_runs import set_values
-from kp_langchain.importing.otlp_json import Span
+from kp_langchain.importing.langchain_values import (
+    chain_value,
+    documents_in,
+    message_of_role,
+    openai_message,
+    restore,
+    set_values,
+)
 from kp_langchain.importing.recorded_run import ModelAnswer, RecordedCall, RecordedKind
-from kp_langchain.importing.span_calls import Convention, error_of_span, unflatten
+from kp_langchain.importing.spans import Convention, Span, error_of_span, unflatten
 from kp_langchain.json_text import json_or_text
 from kp_langchain.recording.from_messages import tool_call_fields
 
@@ -84,58 +89,50 @@ def _set_by_langsmith(span: Span, call: RecordedCall) -> None:
 
 
 def _set_values(span: Span, call: RecordedCall) -> None:
-    entity_input = json_or_text(span.attributes.get("traceloop.entity.input"))
-    entity_output = json_or_text(span.attributes.get("traceloop.entity.output"))
-    given = entity_input if isinstance(entity_input, dict) else {}
-    metadata = given.get("metadata")
+    # OpenLLMetry writes the arguments and the results of its callbacks.
+    arguments, results = _object(span, "entity.input"), _object(span, "entity.output")
+    metadata, tags = arguments.get("metadata"), arguments.get("tags")
     call.metadata = metadata if isinstance(metadata, dict) else {}
-    tags = given.get("tags")
     call.tags = tags if isinstance(tags, list) else []
-    returned = entity_output if isinstance(entity_output, dict) else {}
-    has_output = bool(returned) or any(
+    has_output = bool(results) or any(
         name in span.attributes for name in ("gen_ai.output.messages", "gen_ai.tool.call.result")
     )
     call.error = error_of_span(span, has_output=has_output)
     match call.kind:
         case "model":
-            call.inputs = _messages(span, "gen_ai.input.messages") or _legacy(span, "prompt")
-            answers = _messages(span, "gen_ai.output.messages") or _legacy(span, "completion")
-            call.output = ModelAnswer(answers[0]) if answers else ModelAnswer(None)
+            call.inputs = _messages(span, "gen_ai.input.messages") or _numbered(span, "prompt")
+            answers = _messages(span, "gen_ai.output.messages") or _numbered(span, "completion")
+            call.output = ModelAnswer(answers[0] if answers else None)
         case "tool":
-            _set_tool_values(span, call, given, returned)
+            call.inputs = json_or_text(span.attributes.get("gen_ai.tool.call.arguments"))
+            if "input_str" in arguments:
+                inputs, options = arguments.get("inputs"), arguments.get("kwargs")
+                call.inputs = arguments["input_str"] if inputs is None else inputs
+                call_id = options.get("tool_call_id") if isinstance(options, dict) else None
+                if call.tool_call_id is None and isinstance(call_id, str):
+                    call.tool_call_id = call_id
+            result = json_or_text(span.attributes.get("gen_ai.tool.call.result"))
+            call.output = restore(results.get("output", result))
         case "retriever":
-            query = given.get("query", span.attributes.get("gen_ai.retrieval.query.text"))
-            call.inputs = query
-            documents = returned.get(
-                "documents", json_or_text(span.attributes.get("gen_ai.retrieval.documents"))
-            )
-            call.output = call_output("retriever", {"documents": documents})
+            query = span.attributes.get("gen_ai.retrieval.query.text")
+            call.inputs = arguments.get("query", query)
+            documents = json_or_text(span.attributes.get("gen_ai.retrieval.documents"))
+            call.output = documents_in({"documents": results.get("documents", documents)})
         case "chain":
-            messages = _messages(span, "gen_ai.input.messages")
-            call.inputs = {"messages": messages} if messages else None
-            if "inputs" in given:
-                call.inputs = chain_value(given["inputs"], "input")
-            answers = _messages(span, "gen_ai.output.messages")
-            call.output = {"messages": answers} if answers else None
-            if "outputs" in returned:
-                call.output = chain_value(returned["outputs"], "output")
+            call.inputs = _chain_value(span, "gen_ai.input.messages", arguments, "input")
+            call.output = _chain_value(span, "gen_ai.output.messages", results, "output")
 
 
-def _set_tool_values(
-    span: Span, call: RecordedCall, given: Mapping[str, Any], returned: Mapping[str, Any]
-) -> None:
-    if "input_str" in given:  # OpenLLMetry writes the arguments of its callback
-        inputs = given.get("inputs")
-        call.inputs = given["input_str"] if inputs is None else inputs
-        options = given.get("kwargs")
-        call_id = options.get("tool_call_id") if isinstance(options, dict) else None
-        call.tool_call_id = call.tool_call_id or (call_id if isinstance(call_id, str) else None)
-    else:
-        call.inputs = json_or_text(span.attributes.get("gen_ai.tool.call.arguments"))
-    if "output" in returned:
-        call.output = restore(returned["output"])
-    else:
-        call.output = restore(json_or_text(span.attributes.get("gen_ai.tool.call.result")))
+def _object(span: Span, name: str) -> Mapping[str, Any]:
+    value = json_or_text(span.attributes.get(f"traceloop.{name}"))
+    return value if isinstance(value, dict) else {}
+
+
+def _chain_value(span: Span, name: str, values: Mapping[str, Any], wrapper: str) -> Any:
+    if f"{wrapper}s" in values:
+        return chain_value(values[f"{wrapper}s"], wrapper)
+    messages = _messages(span, name)
+    return {"messages": messages} if messages else None
 
 
 def _messages(span: Span, name: str) -> list[Any]:
@@ -149,7 +146,7 @@ def _messages(span: Span, name: str) -> list[Any]:
 
 
 def _of_parts(item: Mapping[str, Any]) -> list[Any]:
-    """Return the messages that one entry is: each result of a tool is a message of its own."""
+    """Return the messages that one item is: each result of a tool is a message of its own."""
     parts = item.get("parts")
     if not isinstance(parts, list):
         return [message_of_role(item.get("role"), item.get("content"))]
@@ -166,42 +163,24 @@ def _of_parts(item: Mapping[str, Any]) -> list[Any]:
         elif kind == "tool_call":
             calls.append(part)
         elif kind == "tool_call_response":
-            response = part.get("response", part.get("result"))
-            content = (
-                response
-                if isinstance(response, str)
-                else ""
-                if response is None
-                else [
-                    response
-                    if isinstance(response, dict)
-                    else {"type": "text", "text": str(response)}
-                ]
-            )
-            results.append(message_of_role("tool", content, tool_call_id=part.get("id")))
+            response = part.get("response", part.get("result", ""))
+            text = response if isinstance(response, str) else json.dumps(response)
+            results.append(message_of_role("tool", text, tool_call_id=part.get("id")))
     if results and not blocks and not calls:
         return results
-    is_text = len(blocks) == 1 and blocks[0]["type"] == "text"
     fields: dict[str, Any] = tool_call_fields(calls)
     if isinstance(reason := item.get("finish_reason"), str) and reason:
         fields["response_metadata"] = {"finish_reason": reason}
+    is_text = len(blocks) == 1 and blocks[0]["type"] == "text"
     content = blocks[0]["text"] if is_text else blocks or ""
     return [message_of_role(item.get("role"), content, **fields), *results]
 
 
-def _legacy(span: Span, name: str) -> list[Any]:
-    """Return the messages of the attributes that earlier versions of the convention had."""
+def _numbered(span: Span, name: str) -> list[Any]:
+    """Return the messages of the numbered attributes that OpenLLMetry wrote earlier."""
     items = unflatten(span.attributes, f"gen_ai.{name}")
-    messages = [
-        openai_message(_with_functions(item))
-        for item in (items if isinstance(items, list) else ())
-        if isinstance(item, dict)
-    ]
+    messages = [openai_message(one | {"role": one.get("role") or "assistant"}) for one in items]
     return [message for message in messages if message is not None]
-
-
-def _with_functions(item: Mapping[str, Any]) -> dict[str, Any]:
-    return {**item, "role": item.get("role") or "assistant"}
 
 
 def _run_id(span: Span) -> UUID | None:

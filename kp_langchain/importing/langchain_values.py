@@ -1,8 +1,10 @@
-"""LangChain's objects from the JSON that tracers make of them: messages, documents, commands."""
+"""LangChain's values from the JSON that tracers make of them: messages, documents, whole calls."""
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Mapping
+from contextlib import suppress
 from types import SimpleNamespace
 from typing import Any, Final
 
@@ -19,6 +21,7 @@ from langchain_core.messages import (
     ToolMessage,
 )
 
+from kp_langchain.importing.recorded_run import ModelAnswer, RecordedCall
 from kp_langchain.recording.from_messages import content_of, tool_call_fields
 
 _CLASSES: Final[Mapping[str, type[BaseMessage]]] = {
@@ -35,14 +38,7 @@ _CLASSES: Final[Mapping[str, type[BaseMessage]]] = {
     )
 }
 _TYPES: Final[Mapping[str, type[BaseMessage]]] = {
-    "ai": AIMessage,
-    "AIMessageChunk": AIMessageChunk,
-    "chat": ChatMessage,
-    "function": FunctionMessage,
-    "human": HumanMessage,
-    "HumanMessageChunk": HumanMessageChunk,
-    "system": SystemMessage,
-    "tool": ToolMessage,
+    kind.model_fields["type"].default: kind for kind in _CLASSES.values()
 }
 _ROLES: Final = {
     "assistant": "ai",
@@ -175,3 +171,102 @@ def openai_message(value: Any) -> BaseMessage | None:
     if calls := value.get("tool_calls"):
         fields |= tool_call_fields(calls)
     return message_of_role(value["role"], content, **fields)
+
+
+# ------------------------------------------------------------------ calls
+
+
+def chain_value(value: Any, wrapper: str) -> Any:
+    """Return the inputs or outputs of a chain.
+
+    Args:
+        value: What was written.
+        wrapper: The key under which tracers write what is no mapping: `input`, `query`, `output`.
+    """
+    if isinstance(value, dict) and set(value) == {wrapper}:
+        value = value[wrapper]
+    return restore(value)
+
+
+def model_inputs(value: Any) -> Any:
+    """Return the messages or prompts that a model was given."""
+    if not isinstance(value, dict):
+        return restore(value)
+    if "prompts" in value:
+        return value["prompts"]
+    messages = value.get("messages")
+    if not isinstance(messages, list):
+        return restore(value)
+    if messages and isinstance(messages[0], list):  # LangChain writes a batch of one
+        messages = messages[0]
+    return [openai_message(one) or restore(one) for one in messages]
+
+
+def model_answer(value: Any) -> ModelAnswer:
+    """Return a model's answer from LangChain's generations, OpenAI's choices, or a message."""
+    if isinstance(value, dict):
+        generation = _first(value.get("generations"))
+        if generation is not None:
+            message, info = message_in(generation.get("message")), generation.get("generation_info")
+            text = _text(generation.get("text"))
+            return ModelAnswer(message, text, info if isinstance(info, dict) else {})
+        choice = _first(value.get("choices"))
+        if choice is not None:
+            message = openai_message(choice.get("message"))
+            reason = choice.get("finish_reason")
+            if message is not None and isinstance(reason, str):
+                message.response_metadata = {"finish_reason": reason}
+            return ModelAnswer(message, _text(choice.get("text")))
+        if set(value) in ({"output"}, {"message"}):
+            value = next(iter(value.values()))
+    message = message_in(value) or openai_message(value)
+    if message is not None:
+        return ModelAnswer(message)
+    return ModelAnswer(None, _text(value))
+
+
+def _first(items: Any) -> Mapping[str, Any] | None:
+    while isinstance(items, list) and items:
+        items = items[0]
+    return items if isinstance(items, dict) else None
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else ""
+
+
+def tool_inputs(value: Any) -> Any:
+    """Return what a tool was given; older tracers wrote the text of a dictionary."""
+    if not (isinstance(value, dict) and set(value) == {"input"}):
+        return value
+    text = value["input"]
+    if isinstance(text, str) and text.startswith("{'") and text.endswith("}"):
+        with suppress(ValueError, SyntaxError, MemoryError, RecursionError):
+            return ast.literal_eval(text)
+    return text
+
+
+def documents_in(value: Any) -> Any:
+    """Return what a retriever returned."""
+    documents = value.get("documents") if isinstance(value, dict) else None
+    if not isinstance(documents, list):
+        return chain_value(value, "output")
+    pages = [one.get("page_content") if isinstance(one, dict) else None for one in documents]
+    return [
+        Document(page) if isinstance(page, str) else restore(one)
+        for page, one in zip(pages, documents, strict=True)
+    ]
+
+
+def set_values(call: RecordedCall, inputs: Any, outputs: Any) -> None:
+    """Set a call's inputs and output from what LangChain's tracers write of them."""
+    match call.kind:
+        case "model":
+            call.inputs, call.output = model_inputs(inputs), model_answer(outputs)
+        case "tool":
+            call.inputs, call.output = tool_inputs(inputs), chain_value(outputs, "output")
+        case "retriever":
+            call.inputs, call.output = chain_value(inputs, "query"), documents_in(outputs)
+        case "chain":
+            call.inputs = chain_value(inputs, "input")
+            call.output = chain_value(outputs, "output")

@@ -13,21 +13,15 @@ from typing import Any, Final
 from uuid import UUID
 
 from kp_langchain.gate.run import ExternalTrace
-from kp_langchain.importing.call_values import (
-    call_output,
-    chain_value,
-    model_answer,
-    model_inputs,
-    set_tool_call_ids,
-    tool_inputs,
-)
 from kp_langchain.importing.errors import error_in_text
+from kp_langchain.importing.langchain_values import set_values
 from kp_langchain.importing.recorded_run import (
     RecordedCall,
     RecordedKind,
     RecordedRun,
     Unusable,
     in_order,
+    set_tool_call_ids,
 )
 from kp_langchain.json_text import json_or_text
 
@@ -39,7 +33,6 @@ _KINDS: Final[Mapping[str, RecordedKind]] = {
 }
 _FRACTION = re.compile(r"\.(\d{6})\d+")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_MAX_CHILD_DEPTH = 200
 _UNITS_NS = (1_000_000_000, 1_000_000, 1_000, 1)
 _MAX_NS = 1 << 63
 
@@ -67,9 +60,9 @@ class LangSmithRuns:
 
     def add(self, value: object, place: str) -> Iterator[Unusable]:
         """Add a run, with the runs in its `child_runs`; yield what cannot be used."""
-        waiting: list[tuple[Any, UUID | None, int]] = [(value, None, 0)]
+        waiting: list[tuple[Any, UUID | None]] = [(value, None)]
         while waiting:
-            fields, parent_id, depth = waiting.pop()
+            fields, parent_id = waiting.pop()
             call = _call(fields, parent_id)
             if isinstance(call, str):
                 yield Unusable(place, call)
@@ -81,8 +74,8 @@ class LangSmithRuns:
                 call.id, (place, session if isinstance(session, str) else None, trace_id)
             )
             children = fields.get("child_runs")
-            if isinstance(children, list) and depth < _MAX_CHILD_DEPTH:
-                waiting.extend((child, call.id, depth + 1) for child in children)
+            if isinstance(children, list):
+                waiting.extend((child, call.id) for child in children)
 
     def conclude(self) -> Iterator[RecordedRun | Unusable]:
         """Yield the collected runs by the time at which they began."""
@@ -132,22 +125,6 @@ def _call(fields: Any, parent_id: UUID | None) -> RecordedCall | str:
     )
     set_values(call, json_or_text(fields.get("inputs")), json_or_text(fields.get("outputs")))
     return call
-
-
-def set_values(call: RecordedCall, inputs: Any, outputs: Any) -> None:
-    """Set a call's inputs and output from what LangSmith's tracer wrote of them."""
-    match call.kind:
-        case "model":
-            call.inputs, call.output = model_inputs(inputs), model_answer(outputs)
-        case "tool":
-            call.inputs, call.output = tool_inputs(inputs), call_output("tool", outputs)
-        case "retriever":
-            is_query = isinstance(inputs, dict) and set(inputs) == {"query"}
-            call.inputs = inputs["query"] if is_query else inputs
-            call.output = call_output("retriever", outputs)
-        case "chain":
-            call.inputs = chain_value(inputs, "input")
-            call.output = chain_value(outputs, "output")
 
 
 def _mapping(value: Any) -> Mapping[str, Any]:

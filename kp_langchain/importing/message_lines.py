@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 from hashlib import sha256
 from typing import Any
-from uuid import UUID, uuid5
+from uuid import UUID
 
 from langchain_core.messages import AIMessage
 
 from kp_langchain.config import Settings
-from kp_langchain.importing.ids import NAMESPACE
 from kp_langchain.importing.langchain_values import restore
-from kp_langchain.importing.recorded_run import RecordedRun
+from kp_langchain.importing.recorded_run import RecordedRun, id_from
 from kp_langchain.json_text import json_or_text
 from kp_langchain.recording.from_messages import read_messages
 from kp_langchain.recording.outcome import read_verdict
@@ -104,8 +103,8 @@ def _run_id(fields: dict[str, Any], namespace: str | None) -> UUID:
             try:
                 return UUID(value)
             except ValueError:
-                return uuid5(NAMESPACE, f"{scope}{json.dumps(value.strip())}")
+                return id_from(f"{scope}{json.dumps(value.strip())}")
         if isinstance(value, int) and not isinstance(value, bool):
-            return uuid5(NAMESPACE, f"{scope}{value}")
+            return id_from(f"{scope}{value}")
     content = json.dumps(fields, sort_keys=True)
-    return uuid5(NAMESPACE, f"line:{sha256(content.encode()).hexdigest()}")
+    return id_from(f"line:{sha256(content.encode()).hexdigest()}")

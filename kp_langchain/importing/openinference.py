@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any, Final
-from uuid import UUID
 
-from kp_langchain.importing.call_values import call_output, chain_value, model_answer, model_inputs
-from kp_langchain.importing.langchain_values import openai_message
-from kp_langchain.importing.otlp_json import Span
+from kp_langchain.importing.langchain_values import (
+    chain_value,
+    model_answer,
+    model_inputs,
+    openai_message,
+    set_values,
+)
 from kp_langchain.importing.recorded_run import ModelAnswer, RecordedCall, RecordedKind
-from kp_langchain.importing.span_calls import Convention, error_of_span, unflatten
+from kp_langchain.importing.spans import Convention, Span, error_of_span, unflatten
 from kp_langchain.json_text import json_or_text, read_json
 
 _KIND = "openinference.span.kind"
@@ -35,19 +38,12 @@ def _set_call(span: Span, call: RecordedCall) -> None:
     call.tags = tags if isinstance(tags, list) else []
     inputs, output = _value(span, "input"), _value(span, "output")
     call.error = error_of_span(span, has_output="output.value" in span.attributes)
-    match call.kind:
-        case "model":
-            call.inputs = _model_inputs(span, inputs)
-            call.output = _model_answer(span, output)
-        case "tool":
-            call.inputs = inputs
-            call.output = call_output("tool", output)
-        case "retriever":
-            call.inputs = inputs
-            call.output = call_output("retriever", output)
-        case "chain":
-            call.inputs = chain_value(inputs, "input")
-            call.output = chain_value(output, "output")
+    if call.kind == "model":
+        call.inputs, call.output = _model_inputs(span, inputs), _model_answer(span, output)
+    elif call.kind == "tool":
+        call.inputs, call.output = inputs, chain_value(output, "output")
+    else:
+        set_values(call, inputs, output)
 
 
 def _kind(span: Span) -> RecordedKind:
@@ -88,10 +84,9 @@ def _model_answer(span: Span, value: Any) -> ModelAnswer:
 
 def _messages(span: Span, prefix: str) -> list[Any]:
     """Return the messages whose parts are attributes of their own."""
-    items = unflatten(span.attributes, prefix)
     messages = []
-    for item in items if isinstance(items, list) else ():
-        fields = item.get("message") if isinstance(item, dict) else None
+    for item in unflatten(span.attributes, prefix):
+        fields = item.get("message")
         if not isinstance(fields, dict):
             continue
         contents = fields.get("contents")
@@ -116,8 +111,4 @@ def _messages(span: Span, prefix: str) -> list[Any]:
     return messages
 
 
-def _run_id(_span: Span) -> UUID | None:
-    return None
-
-
-OPENINFERENCE: Final = Convention("phoenix", _describes, _set_call, _run_id)
+OPENINFERENCE: Final = Convention("phoenix", _describes, _set_call)

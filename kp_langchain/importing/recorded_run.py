@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
-from uuid import UUID
+from typing import Any, Final, Literal
+from uuid import UUID, uuid5
 
 from kp_langchain.gate.run import ExternalTrace
 from kp_langchain.verdict import Verdict
 
 RecordedKind = Literal["chain", "model", "tool", "retriever"]
+
+_NAMESPACE: Final = UUID("6f3a1c52-9d0e-5b47-8a61-2c4be0d7f915")
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +125,23 @@ class Unusable:
 
     place: str
     why: str
+
+
+def id_from(name: str) -> UUID:
+    """Return an id that is the same for the same name, whenever it is imported."""
+    return uuid5(_NAMESPACE, name)
+
+
+def set_tool_call_ids(calls: Iterable[RecordedCall]) -> None:
+    """Give each tool call the id that its own output names, where the file does not name it.
+
+    Args:
+        calls: The calls of one run; changed.
+    """
+    for call in calls:
+        if call.kind == "tool" and call.tool_call_id is None:
+            call_id = getattr(call.output, "tool_call_id", None)
+            call.tool_call_id = call_id if isinstance(call_id, str) and call_id else None
 
 
 def in_order(

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from kp_langchain.gate import ScoredTrace
     from kp_langchain.store import TraceStore
 
-__all__ = ["ToolFeedback", "TracingTool", "feedback_tool", "verdicts_from"]
+__all__ = ["RunVerdict", "ToolFeedback", "TracingTool", "feedback_tool", "verdicts_from"]
 
 FEEDBACK_TOOLS = ("langsmith", "langfuse", "phoenix", "opik", "mlflow")
 """The names of the tools that feedback is read from."""

@@ -20,8 +20,7 @@ from langsmith import Client
 from langsmith._internal._operations import serialize_run_dict
 
 from kp_langchain import ScoredTrace, Scorer, Settings, TraceStore
-from kp_langchain.importing.formats import FileReader
-from kp_langchain.importing.importer import Imported, Importer
+from kp_langchain.importing.importer import FileReader, Imported, Importer
 from kp_langchain.importing.recorded_run import RecordedRun
 from tests.loopback_tools import LoopbackTool, Request
 

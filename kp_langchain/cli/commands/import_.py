@@ -140,7 +140,7 @@ def _runs(
 ) -> Iterator[RecordedRun]:
     """Yield the runs of all files, over which a run may be spread; report what cannot be used."""
     from kp_langchain.cli.import_files import read_values
-    from kp_langchain.importing.formats import FORMATS, FileReader
+    from kp_langchain.importing.importer import FORMATS, FileReader
     from kp_langchain.importing.recorded_run import Unusable
 
     reader = FileReader(next((one for one in FORMATS if one == format), None))
