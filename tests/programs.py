@@ -35,7 +35,7 @@ from typing import Any, BinaryIO, NamedTuple
 ROOT = Path(__file__).resolve().parents[1]
 IMPORTED = (
     "asyncio", "multiprocessing", "sqlite3", "numpy", "pydantic", "pydantic_settings", "sqlalchemy",
-    "sqlalchemy.dialects.sqlite", "typer", "rich", "rich.table", "httpx", "jinja2", "platformdirs",
+    "sqlalchemy.dialects.sqlite", "typer", "rich", "rich.table", "httpx", "platformdirs",
     "langchain_core.callbacks", "langchain_core.tools", "langchain_core.runnables",
     "langchain_core.language_models", "langchain_core.prompts", "langgraph.graph",
     "langgraph.prebuilt", "langgraph.checkpoint.memory", "langchain.agents",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +26,8 @@ def store(fresh_settings: None) -> Iterator[Store]:
     made.traces.close()
 
 
-# Not of the session: while Playwright is there, its event loop counts as running in this thread,
-# so that `asyncio.run` in a test of another file would fail.
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
+@contextmanager
+def chromium() -> Iterator[Any]:
     """Debian's Chromium, which reaches no network."""
     api = pytest.importorskip("playwright.sync_api", reason="needs playwright")
     program = os.environ.get("CHROMIUM") or shutil.which("chromium")
@@ -40,6 +39,14 @@ def browser() -> Iterator[Any]:
         )
         yield browser
         browser.close()
+
+
+# Not of the session: while Playwright is there, its event loop counts as running in this thread,
+# so that `asyncio.run` in a test of another file would fail.
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with chromium() as program:
+        yield program
 
 
 @pytest.fixture

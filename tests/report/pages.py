@@ -12,6 +12,7 @@ import sqlite3
 import time
 import uuid
 from contextlib import closing
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -55,12 +56,17 @@ def searches(word: str, *tools: str) -> list[dict[str, Any]]:
 
 
 class Store:
-    """A store in `runs.db` of the test's folder."""
+    """A store of runs.
 
-    def __init__(self) -> None:
-        self.path = Path("runs.db").absolute()
+    Args:
+        path: Its file; by default `runs.db` in the test's folder.
+        scorer: Scores the runs; by default one without novelty.
+    """
+
+    def __init__(self, path: Path | None = None, scorer: Scorer | None = None) -> None:
+        self.path = path or Path("runs.db").absolute()
         self.traces = TraceStore(self.path)
-        self._scorer = Scorer(embedder=None)
+        self._scorer = scorer or Scorer(embedder=None)
 
     def add(
         self,
@@ -71,19 +77,21 @@ class Store:
         threshold: float = 0.55,
         result: str = "done",
         verdict: Verdict | None = None,
+        created_at: datetime | None = None,
         **fields: Any,
     ) -> str:
-        """Add a run, the newest so far; return its id."""
+        """Add a run, by default the newest so far; return its id."""
+        began = {} if created_at is None else {"created_at": created_at}
         numbered = [one | {"step_id": at} for at, one in enumerate(steps or searches("it"))]
         trace = ReasoningTrace.model_validate(
             {
-                "metadata": {"task_domain": domain, "success": True},
+                "metadata": {"task_domain": domain, "success": True, **began},
                 "task": {"objective": objective},
                 "steps": numbered,
                 "outcome": {"result_summary": result, "confidence": 0.8},
             }
         )
-        breakdown = self._scorer.score(trace)
+        breakdown = self._scorer.evaluate(trace)
         trace.metadata.quality_score = breakdown.total
         scored = ScoredTrace(
             trace=trace,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import builtins
 import json
 import random
 import re
@@ -127,24 +126,6 @@ def test_a_store_that_cannot_be_read_is_an_error_as_elsewhere(store: Store) -> N
         assert not Path("page.html").exists()
 
 
-def test_without_jinja_the_command_says_what_to_install(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    store.add()
-    import_it = builtins.__import__
-
-    def refuse(name: str, *args: Any, **options: Any) -> Any:
-        if name == "jinja2":
-            raise ImportError(name)
-        return import_it(name, *args, **options)
-
-    monkeypatch.setattr(builtins, "__import__", refuse)
-    done = report("--html", "page.html")
-    assert done.returncode == 1
-    assert "pip install 'kp-langchain[report]'" in done.stderr
-    assert not Path("page.html").exists()
-
-
 def test_open_shows_the_file_in_a_browser(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     store.add()
     opened: list[str] = []
@@ -161,14 +142,14 @@ def test_the_policy_forbids_all_but_the_own_script_and_style(store: Store) -> No
     store.add()
     page = store.page()
     head = page.split("<style>")[0]
-    assert "default-src &#39;none&#39;; script-src &#39;sha256-" in head
-    assert "base-uri &#39;none&#39;; form-action &#39;none&#39;" in head
+    assert "default-src 'none'; script-src 'sha256-" in head
+    assert "base-uri 'none'; form-action 'none'" in head
     assert "unsafe" not in head
     assert "connect-src" not in head
     for part in ("http://", "https://", "eval("):
         assert part not in page
     script = page.split("<script>")[-1].split("</script>")[0]
-    assert len(script.encode()) <= 30_000
+    assert len(script.encode()) <= 50_000
     for word in ("innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "import"):
         assert word not in script
 
@@ -212,12 +193,13 @@ def test_what_is_invisible_is_shown_and_words_stay_whole(store: Store) -> None:
     assert {id_: run["objective"] for id_, run in store.records().items()} == ids
 
 
-def test_domains_that_look_alike_stay_apart(store: Store) -> None:
-    for domain in ("a b", "a  b", "a b (2)", "x" * 200 + "1", "x" * 200 + "2", "\u00a0", "a b"):
+def test_domains_that_look_alike_are_one(store: Store) -> None:
+    for domain in ("a b", "a  b", "a c", "x" * 200 + "1", "x" * 200 + "2", "\u00a0"):
         store.add(domain=domain)
-    names = [domain["domain"] for domain in store.read()[0]["domains"]]
-    assert len(names) == len(set(names)) == 6
-    assert {"a b", "(blank)"} <= set(names)
+    data, _ = store.read()
+    names = ["a b", "x" * 99 + "…", "(blank)", "a c"]
+    assert [domain["name"] for domain in data["domains"]] == names
+    assert {run["domain"] for run in data["runs"]} == set(names)
 
 
 def test_damaged_rows_and_bodies_cost_their_own_run_alone(store: Store) -> None:
@@ -327,7 +309,8 @@ def test_the_command_serves_and_stores_verdicts_until_it_is_ended(
     body = {"trace_id": first, "success": False, "note": "it was stale"}
     status, answer = served.send(json.dumps(body))
     (record,) = answer["runs"]
-    assert (status, record["success"]) == (200, False)
+    assert status == 200
+    assert record["outcome"].startswith("failure")
     assert "credit" not in record  # so that the page keeps what it has
     _, answer = served.send(json.dumps({"trace_id": later, "success": True}))
     assert answer["runs"][0]["shown"] == [[first, "similarity 0.83"]]
@@ -367,7 +350,7 @@ def test_a_wrong_token_host_or_origin_is_refused(store: Store, serve: Serve) -> 
 
     status, text, headers = served.ask("GET", page, Host=f"localhost:{port}")
     assert status == 200
-    assert "connect-src &#39;self&#39;" in text
+    assert "connect-src 'self'" in text
     assert headers["Cache-Control"] == "no-store"
     assert headers["Referrer-Policy"] == "no-referrer"
     assert "Access-Control-Allow-Origin" not in headers

@@ -31,7 +31,6 @@ EXTRAS = {
     "postgres": ("psycopg",),
     "agents": ("langchain", "langgraph"),
     "demo": ("langchain", "langgraph"),
-    "report": ("jinja2",),
     "langfuse": ("langfuse",),
     "phoenix": ("phoenix.client", "openinference.instrumentation.langchain"),
     "opik": ("opik",),

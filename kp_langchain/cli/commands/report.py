@@ -21,7 +21,7 @@ from kp_langchain.cli.text_output import STDOUT, text_output
 from kp_langchain.cli.where_option import Where
 
 if TYPE_CHECKING:
-    from kp_langchain.report.data import ReportData
+    from kp_langchain.report.collect import ReportData
     from kp_langchain.store import TraceStore
     from kp_langchain.verdict import Verdict
 
@@ -96,14 +96,13 @@ class _Pages:
         Raises:
             StoreError: The store cannot be read.
         """
-        from kp_langchain.report.data import collect
+        from kp_langchain.report.collect import collect
 
         return collect(self.store, self._filters, limit=self._limit)
 
 
 def _write(pages: _Pages, path: Path, *, open_page: bool) -> None:
-    from kp_langchain.report.page import render
-    from kp_langchain.report.page_file import check_target
+    from kp_langchain.report.page import check_target, render
 
     check_target(path)
     data = pages.read()
@@ -124,7 +123,7 @@ def _write(pages: _Pages, path: Path, *, open_page: bool) -> None:
 
 
 def _serve(pages: _Pages, port: int, *, open_page: bool) -> None:
-    from kp_langchain.report.data import read_record
+    from kp_langchain.report.collect import read_record
     from kp_langchain.report.page import render
     from kp_langchain.report.server import ReportServer
 

@@ -1,4 +1,4 @@
-"""Turns one stored run, its verdicts and its trace into the values that the page has of it."""
+"""What the page has of one run: its record, its trace, and their texts, cut and made visible."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import regex
 from pydantic import ValidationError
 
-from kp_langchain.report.text import Excerpt, excerpt_of, line_of
 from kp_langchain.review.recall_facts import planted_text
-from kp_langchain.review.run_facts import claims_of, outcome_text
+from kp_langchain.review.run_facts import Claims, claims_of, most_lost, outcome_text
 from kp_langchain.schema import ReasoningTrace
 from kp_langchain.scoring.rules import REASONS
 
@@ -25,16 +25,110 @@ if TYPE_CHECKING:
 STEP_CHARS = 2000
 """How many characters of each text of a step the page has at most."""
 
+_PICTURES = 0x2400  # U+2400 is a picture of NUL, U+241B of the escape character
+_C0_END = 0x20
+_DELETE, _PICTURE_OF_DELETE = 0x7F, "\u2421"
+_BREAKS = regex.compile("\r\n|[\r\v\f\x85\u2028\u2029]")
+# Joiners stay: words of several scripts, and many pictographs, need them.
+_INVISIBLE = regex.compile(r"[[\p{Cc}\p{Cf}\p{Cs}]--[\n\t\u200c\u200d]]", regex.V1)
+_HEAD_SHARE = 0.75
 _BLANK_LINES = re.compile(r"\n\s*\n")
 _OBJECTIVE_CHARS = 600
 _NOTE_CHARS = 1000
 _NAME_CHARS = 100
 _CLAIMS_SHOWN = 12
-_CLAIMS_CHARS = 600
 _STEPS_SHOWN = 500
 _TOOLS_SHOWN = 50
 _EXAMPLES_SHOWN = 20
 _DIGITS = 6  # so that a rounded value stays on its side of a threshold
+
+
+# ------------------------------------------------------------------ texts
+
+
+def show_invisible(text: str) -> str:
+    """Return `text` with each control and format character replaced by a visible sign for it.
+
+    These are NUL, escape and other control characters, those that reorder or hide text, and lone
+    surrogates. Line feeds and tabs stay; other line breaks become line feeds.
+    """
+    if text.isprintable():
+        return text
+    return str(_INVISIBLE.sub(_sign, _BREAKS.sub("\n", text)))
+
+
+def _sign(match: regex.Match[str]) -> str:
+    code = ord(match.group())
+    if code < _C0_END:
+        return chr(_PICTURES + code)
+    return _PICTURE_OF_DELETE if code == _DELETE else f"[U+{code:04X}]"
+
+
+class Excerpt(NamedTuple):
+    """A text as the page has it, whole or without its middle.
+
+    Attributes:
+        head: Its beginning, or all of it.
+        left_out: How many characters are left out after that.
+        tail: Its end; empty if nothing is left out.
+    """
+
+    head: str
+    left_out: int = 0
+    tail: str = ""
+
+    @classmethod
+    def of(cls, text: str, limit_chars: int) -> Excerpt:
+        """Return a text, without its middle if it has more than `limit_chars` characters."""
+        if len(text) <= limit_chars:
+            return cls(show_invisible(text))
+        head, tail = _split(limit_chars)
+        end = text[len(text) - tail :]
+        return cls(show_invisible(text[:head]), len(text) - limit_chars, show_invisible(end))
+
+    def shortened(self, limit_chars: int) -> Excerpt:
+        """Return it cut to fewer characters."""
+        length = len(self.head) + len(self.tail)
+        if length <= limit_chars:
+            return self
+        head, tail = _split(limit_chars)
+        end = (self.tail or self.head)[-tail:] if tail else ""
+        return Excerpt(self.head[:head], self.left_out + length - head - len(end), end)
+
+    def to_json(self) -> str | list[Any]:
+        """Return the text if it is whole; else head, number of characters left out, and tail."""
+        return [self.head, self.left_out, self.tail] if self.left_out else self.head
+
+
+def excerpt_of(value: object, limit_chars: int) -> Excerpt:
+    """Return any JSON-like value as an excerpt; what is not text as indented JSON."""
+    if isinstance(value, str):
+        return Excerpt.of(value, limit_chars)
+    try:
+        return Excerpt.of(json.dumps(value, ensure_ascii=False, indent=1), limit_chars)
+    except (TypeError, ValueError, RecursionError):
+        return Excerpt("[cannot be shown]")
+
+
+def line_of(value: object, limit_chars: int) -> str:
+    """Return a value as one line of at most `limit_chars` characters, for names and lists."""
+    text = value if isinstance(value, str) else "" if value is None else str(value)
+    cut = text if len(text) <= limit_chars else text[: limit_chars - 1] + "…"
+    return show_invisible(" ".join(cut.split()))
+
+
+def domain_name(domain: str) -> str:
+    """Return what a domain is called on the page; domains that differ only beyond that are one."""
+    return line_of(domain, _NAME_CHARS) or "(blank)"
+
+
+def _split(limit_chars: int) -> tuple[int, int]:
+    """Return how many characters of a longer text to keep at its beginning and at its end."""
+    head = round(limit_chars * _HEAD_SHARE)
+    return head, limit_chars - head
+
+
+# ------------------------------------------------------------------ traces
 
 
 class Step(NamedTuple):
@@ -70,13 +164,13 @@ class Body(NamedTuple):
         steps: Its steps.
         left_out: How many more steps it has.
         result: The result of the run.
-        claims: What that claims, in a few words; empty if it claims nothing.
+        claims: What that claims; None if the trace is too damaged to say.
     """
 
     steps: Sequence[Step]
     left_out: int
     result: Excerpt
-    claims: str = ""
+    claims: Claims | None
 
     def to_json(self, limit_chars: int = STEP_CHARS) -> dict[str, Any]:
         """Return it as JSON-like values in which no text is longer than `limit_chars`."""
@@ -84,12 +178,8 @@ class Body(NamedTuple):
             "steps": [step.to_json(limit_chars) for step in self.steps],
             "left_out": self.left_out,
             "result": self.result.shortened(limit_chars).to_json(),
-            "claims": self.claims,
+            "claims": None if self.claims is None else _claims_json(self.claims),
         }
-
-    def tools(self) -> list[str]:
-        """Return the names of the tools of its steps, each once, in their order."""
-        return list(dict.fromkeys(step.tool for step in self.steps if step.tool))
 
 
 def body_of(text: str) -> Body:
@@ -111,12 +201,20 @@ def body_of(text: str) -> Body:
     return Body(steps, left_out, _excerpt(result), _claims(trace))
 
 
-def _claims(trace: dict[str, Any]) -> str:
+def _claims(trace: dict[str, Any]) -> Claims | None:
     try:
-        claims = claims_of(ReasoningTrace.model_validate(trace))
+        return claims_of(ReasoningTrace.model_validate(trace))
     except ValidationError:
-        return ""
-    return line_of(claims.text(_CLAIMS_SHOWN), _CLAIMS_CHARS)
+        return None
+
+
+def _claims_json(claims: Claims) -> dict[str, list[str]]:
+    """Return what is claimed by where it stands, each list cut to what the page shows."""
+    by_place = {"tone": claims.tone, "seen": claims.seen, "unseen": claims.unseen}
+    return {
+        place: [line_of(item, _NAME_CHARS) for item in items[:_CLAIMS_SHOWN]]
+        for place, items in by_place.items()
+    }
 
 
 def _step(step: object) -> Step:
@@ -152,7 +250,6 @@ def figure(value: object) -> float | None:
 def record_of(
     run: StoredRun,
     verdicts: Sequence[Verdict],
-    body: Body | None,
     *,
     shown: Sequence[ShownTrace] = (),
     credit: str | None = None,
@@ -163,7 +260,6 @@ def record_of(
     Args:
         run: The run.
         verdicts: The verdicts on it, the oldest first.
-        body: Its trace, if the store has it.
         shown: The traces that it was shown as examples, or held out from, the best first.
         credit: What its trace did for the runs that were shown it, in words.
         planted: What looks like planted instructions in its trace, if recall found any.
@@ -172,15 +268,14 @@ def record_of(
         StoreError, ValueError, TypeError, AttributeError: The row is damaged.
     """
     breakdown = run.breakdown
-    nearest = breakdown.nearest
+    nearest, lost = breakdown.nearest, most_lost(run)
     objective = _BLANK_LINES.sub("\n\n", run.objective)
     return {
         "id": run.trace_id,
         "at": milliseconds(run.created_at),
-        "domain": line_of(run.domain, _NAME_CHARS),
+        "domain": domain_name(run.domain),
         "objective": Excerpt.of(objective, _OBJECTIVE_CHARS).to_json(),
         "decision": line_of(run.decision, _NAME_CHARS),
-        "passed": run.decision == "kept",
         "gate": "worth" if run.gate == "worth" and run.worth is not None else "score",
         "score": figure(run.score),
         "worth": figure(run.worth),
@@ -188,9 +283,7 @@ def record_of(
         if breakdown.worth is None
         else figure(breakdown.worth.confidence),
         "threshold": figure(run.threshold),
-        "success": bool(run.success),
         "outcome": line_of(outcome_text(run), 3 * _NAME_CHARS),
-        "sum": figure(breakdown.weighted_sum),
         "dimensions": [
             [
                 figure(dimension.value),
@@ -200,6 +293,7 @@ def record_of(
             ]
             for dimension in breakdown.dimensions.values()
         ],
+        "lost": None if lost is None else [line_of(lost[0], _NAME_CHARS), figure(lost[1])],
         "rules": [
             [
                 line_of(rule.name, _NAME_CHARS),
@@ -216,7 +310,7 @@ def record_of(
         "replaced_by": None if run.replaced_by is None else _id(run.replaced_by),
         "redactions": _counts(run.redactions),
         "dropped": _counts(run.dropped),
-        "tools": _tools(run, body),
+        "tools": [line_of(name, _NAME_CHARS) for name in (run.tools or ())[:_TOOLS_SHOWN]],
         "recoveries": run.recovered_errors or 0,
         "n_steps": int(run.n_steps),
         "withheld": None if run.withheld is None else line_of(run.withheld, 3 * _NAME_CHARS),
@@ -262,16 +356,8 @@ def _shown(shown: Sequence[ShownTrace]) -> list[list[Any]] | None:
     return rows or None
 
 
-def _counts(counts: Mapping[str, int] | None) -> dict[str, int] | None:
-    if counts is None:
-        return None
-    return {line_of(kind, _NAME_CHARS): int(number) for kind, number in counts.items()}
-
-
-def _tools(run: StoredRun, body: Body | None) -> list[str]:
-    if run.tools is None:
-        return [] if body is None else body.tools()[:_TOOLS_SHOWN]
-    return [line_of(name, _NAME_CHARS) for name in run.tools[:_TOOLS_SHOWN]]
+def _counts(counts: Mapping[str, int] | None) -> dict[str, int]:
+    return {line_of(kind, _NAME_CHARS): int(number) for kind, number in (counts or {}).items()}
 
 
 def _keys(run: StoredRun) -> dict[str, str]:

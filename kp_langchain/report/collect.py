@@ -1,0 +1,219 @@
+"""Reads the runs of a store for the page. What is damaged is left out and counted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from kp_langchain.errors import StoreError
+from kp_langchain.report.records import Body, body_of, domain_name, figure, line_of, record_of
+from kp_langchain.review.recall_facts import credit_text
+from kp_langchain.review.stats import DomainStats, domain_stats
+
+if TYPE_CHECKING:
+    from kp_langchain.store import StoredRun, TraceStore
+    from kp_langchain.store.run_columns import RunFilters
+
+_T = TypeVar("_T")
+_RUNS_READ_AT_ONCE = 200
+_SENTENCE_CHARS = 1000
+_DAMAGE = (
+    StoreError, ValueError, TypeError, AttributeError, LookupError, OverflowError, RecursionError,
+)  # fmt: skip
+
+
+@dataclass
+class ReportData:
+    """The runs of a page.
+
+    Attributes:
+        store: The name of the store, without its folder.
+        runs: The records of the runs, the newest first; see `record_of`.
+        bodies: The trace of each of them; None where the store does not have it.
+        total: How many runs of the store match the filters.
+        domains: The figures of the domains of these runs, the one with most runs first; None if
+            they cannot be read.
+        damaged_runs: How many runs are left out because their row cannot be read.
+        damaged_traces: How many runs are without steps because their trace cannot be read.
+        private_runs: How many runs keep identifiers, because only secrets were removed from them.
+    """
+
+    store: str = ""
+    runs: list[dict[str, Any]] = field(default_factory=list)
+    bodies: list[Body | None] = field(default_factory=list)
+    total: int = 0
+    domains: list[dict[str, Any]] | None = None
+    damaged_runs: int = 0
+    damaged_traces: int = 0
+    private_runs: int = 0
+
+
+def collect(store: TraceStore, filters: RunFilters, *, limit: int) -> ReportData:
+    """Return the newest runs of a store as the page has them.
+
+    Args:
+        store: The store.
+        filters: Which runs, as for `TraceStore.runs`.
+        limit: At most so many.
+
+    Raises:
+        StoreError: The store cannot be read.
+    """
+    data = ReportData(store.location.rpartition("/")[2], total=store.count(**filters))
+    credits_ = _unless_damaged(store, lambda: _credits(store)) or {}
+    known: set[str] = set()
+    for page in _pages(store, filters, limit, data):
+        # A run that is added meanwhile moves the others, so that one comes twice.
+        runs = [run for run in page if run.trace_id not in known]
+        known.update(run.trace_id for run in runs)
+        _add(store, runs, data, credits_)
+    ids = {record["id"] for record in data.runs}
+    data.domains = _unless_damaged(store, lambda: _domains(store, filters, ids))
+    return data
+
+
+def read_record(store: TraceStore, trace_id: str) -> dict[str, Any] | None:
+    """Return the record of one run as it is now; None if it is gone.
+
+    Raises:
+        StoreError: The store cannot be read.
+    """
+    run, data = store.get(trace_id), ReportData()
+    if run is not None:
+        _add(store, [run], data, {})
+    for record in data.runs:
+        del record["credit"]  # which a verdict on this run does not change, and the page has it
+    return data.runs[0] if data.runs else None
+
+
+def _pages(
+    store: TraceStore, filters: RunFilters, limit: int, data: ReportData
+) -> Iterator[list[StoredRun]]:
+    """Yield the runs, the newest first; count those whose row cannot be read."""
+    for offset in range(0, limit, _RUNS_READ_AT_ONCE):
+        size = min(_RUNS_READ_AT_ONCE, limit - offset)
+        try:
+            page = store.runs(limit=size, offset=offset, **filters)
+            rows = len(page)
+        except _DAMAGE:
+            rows = min(size, store.count(**filters) - offset)  # raises if it is the store
+            page = []
+            for at in range(offset, offset + rows):
+                with suppress(*_DAMAGE):
+                    page += store.runs(limit=1, offset=at, **filters)
+            data.damaged_runs += rows - len(page)
+        yield page
+        if rows < size:
+            return
+
+
+def _add(
+    store: TraceStore,
+    runs: list[StoredRun],
+    data: ReportData,
+    credits_: Mapping[tuple[str, str], str],
+) -> None:
+    """Add the records and traces of some runs."""
+    trace_ids = [run.trace_id for run in runs]
+    kept_ids = [run.trace_id for run in runs if run.kept]
+    verdicts = _by_id(store, store.verdicts_by_trace, trace_ids)
+    shown = _by_id(store, store.shown.of_runs, trace_ids)
+    planted = _by_id(store, store.recall_entries.planted, kept_ids)
+    texts = _by_id(store, store.body_texts, kept_ids)
+    for run in runs:
+        body = None
+        if run.kept:
+            try:
+                body = body_of(texts[run.trace_id])
+            except _DAMAGE:
+                data.damaged_traces += 1
+        try:
+            record = record_of(
+                run,
+                verdicts.get(run.trace_id, []),
+                shown=shown.get(run.trace_id, ()),
+                credit=credits_.get((run.domain, run.trace_id)),
+                planted=planted.get(run.trace_id),
+            )
+        except _DAMAGE:
+            data.damaged_runs += 1
+            continue
+        data.private_runs += run.privacy_level == "private"
+        data.runs.append(record)
+        data.bodies.append(body)
+
+
+def _by_id(
+    store: TraceStore, read: Callable[[list[str]], dict[str, _T]], trace_ids: list[str]
+) -> dict[str, _T]:
+    """Return what is read of each trace id, without those where it was changed from outside."""
+    try:
+        return read(trace_ids)
+    except _DAMAGE:
+        store.count()  # raises if it is the store
+    values: dict[str, _T] = {}
+    for trace_id in trace_ids:
+        with suppress(*_DAMAGE):
+            values |= read([trace_id])
+    return values
+
+
+def _unless_damaged(store: TraceStore, read: Callable[[], _T]) -> _T | None:
+    """Return what is read; None if it was changed from outside.
+
+    Raises:
+        StoreError: The store cannot be read.
+    """
+    try:
+        return read()
+    except _DAMAGE:
+        store.count()  # raises if it is the store
+        return None
+
+
+def _credits(store: TraceStore) -> dict[tuple[str, str], str]:
+    """Return the credit of the traces that runs were shown, in words, by domain and trace id."""
+    counts = store.shown.outcome_counts_by_domain()
+    if not counts:
+        return {}
+    from kp_langchain.recall.credit import credits_of
+
+    return {
+        (domain, trace_id): credit_text(credit)
+        for domain, of_domain in counts.items()
+        for trace_id, credit in credits_of(of_domain).items()
+    }
+
+
+def _domains(store: TraceStore, filters: RunFilters, ids: set[str]) -> list[dict[str, Any]]:
+    """Return what the page has of each domain of the runs with these trace ids."""
+    summaries = (
+        replace(one, domain=domain_name(one.domain))
+        for one in store.summaries(**filters)
+        if one.trace_id in ids
+    )
+    return [_domain(stats) for stats in domain_stats(summaries)]
+
+
+def _domain(stats: DomainStats) -> dict[str, Any]:
+    """Return the figures of a domain, apart from those that the page counts by itself."""
+    return {
+        "name": stats.domain,
+        "gate": stats.gate,
+        "median": figure(stats.median),
+        "threshold": figure(stats.threshold),
+        # Every second part is code.
+        "sentence": line_of(stats.explanation(), _SENTENCE_CHARS).split("`"),
+        "parts": [
+            [part.label, figure(part.median), figure(part.weight), figure(part.lost)]
+            for part in stats.parts
+        ],
+        "rules": [
+            [rule.name, rule.runs, rule.passes_lost, figure(-rule.change)] for rule in stats.rules
+        ],
+        "redactions": dict(stats.redactions),
+        "redacted_runs": stats.redacted_runs,
+        "recovered": stats.recovered,
+    }
