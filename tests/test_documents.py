@@ -60,6 +60,7 @@ NOT_RUN = {
     "quarantine show": "needs a pulled trace",
     "quarantine admit ID": "needs a pulled trace",
     "quarantine reject": "needs a pulled trace",
+    "quarantine forget": "needs a pulled trace",
     "recall": "loads the embedding model",
     "report --serve": "serves until it is interrupted",
     "import": "loads the embedding model",
@@ -151,6 +152,32 @@ def play(document: Path) -> dict[str, Any]:
 @documents
 def test_python_prints_what_the_document_says(document: Path) -> None:
     play(document)
+
+
+def holds(expected: Any, actual: Any) -> bool:
+    """Whether `actual` has all that `expected` has; objects may have further fields."""
+    if isinstance(expected, dict):
+        return all(
+            name in actual and holds(value, actual[name]) for name, value in expected.items()
+        )
+    if isinstance(expected, list):
+        return len(expected) == len(actual) and all(map(holds, expected, actual))
+    return bool(actual == pytest.approx(expected))
+
+
+def test_commands_print_the_json_that_coding_agents_are_shown() -> None:
+    guide = GUIDES / "coding-agents.md"
+    scored = play(guide)["scored"]
+    shown = 0
+    for block, next_block in pairwise(blocks(guide)):
+        if block.language != "sh" or next_block.language != "json":
+            continue
+        words = shlex.split(block.text.replace("ID", scored.trace.id))
+        result = CliRunner().invoke(APP, words[1:])
+        assert result.exit_code == 0, result.output
+        assert holds(json.loads(next_block.text), json.loads(result.stdout)), result.stdout
+        shown += 1
+    assert shown == len(texts(guide, "json"))
 
 
 def test_the_readme_shows_a_program_with_its_breakdown_and_the_log(
@@ -348,7 +375,7 @@ def headings(document: Path) -> set[str]:
 
 @pytest.mark.parametrize(
     "document",
-    [*DOCUMENTS, MEASUREMENTS, ROOT / "CHANGELOG.md"],
+    [*DOCUMENTS, MEASUREMENTS, ROOT / "CHANGELOG.md", GUIDES / "llms.txt"],
     ids=name_of_document,
 )
 def test_links_lead_somewhere(document: Path) -> None:
@@ -367,6 +394,14 @@ def test_every_guide_is_linked_from_the_readme() -> None:
         assert f"(examples/guides/{guide.name})" in text
 
 
+def test_llms_txt_links_every_guide_with_a_line_on_each() -> None:
+    title, summary, *rest = (GUIDES / "llms.txt").read_text(encoding="utf-8").split("\n\n")
+    assert re.fullmatch(r"# \S.*", title)
+    assert re.fullmatch(r"> \S.*", summary)
+    links = re.findall(r"^- \[.+\]\((.+)\): \S.*$", "\n".join(rest), flags=re.MULTILINE)
+    assert {guide.name for guide in GUIDES.glob("*.md")} <= set(links)
+
+
 @pytest.mark.parametrize("document", [*DOCUMENTS, MEASUREMENTS], ids=name_of_document)
 def test_the_programs_that_measure_exist(document: Path) -> None:
     text = document.read_text(encoding="utf-8")
@@ -375,6 +410,14 @@ def test_the_programs_that_measure_exist(document: Path) -> None:
         assert path.with_suffix(".py").exists() or (path / "__main__.py").exists(), module
     for path in re.findall(r"python (tests/[\w/.]*\.py)", text):
         assert (ROOT / path).exists(), path
+
+
+def test_the_files_that_the_architecture_names_exist() -> None:
+    text = (GUIDES / "architecture.md").read_text(encoding="utf-8")
+    files = re.findall(r"`([\w/]+\.py)`", text)
+    assert files
+    for file in files:
+        assert (ROOT / "kp_langchain" / file).exists(), file
 
 
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))

@@ -351,8 +351,8 @@ def test_the_guide_shows_what_is_printed(store: TraceStore) -> None:
             *(judged(400 + n, second, success=True, is_held_out=True) for n in range(8)),
         ]
     )
-    guide = (ROOT / "examples" / "guides" / "review.md").read_text(encoding="utf-8")
-    section = guide.partition("\n## What runs are shown\n")[2].partition("\n## ")[0]
+    guide = (ROOT / "examples" / "guides" / "recall.md").read_text(encoding="utf-8")
+    section = guide.partition("\n## On the command line\n")[2].partition("\n## ")[0]
     examples, credits_ = re.findall(r"^```text\n(.*?)^```$", section, re.DOTALL | re.MULTILINE)
 
     def lines(text: str) -> list[str]:
