@@ -3,42 +3,80 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator, Mapping
 from importlib import import_module
 from io import StringIO
-from pkgutil import iter_modules
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
-from rich.text import Text
+import typer.main
+from typer.core import TyperGroup
 
 from kp_langchain import __version__
-from kp_langchain.cli import commands
 from kp_langchain.cli.output import discard, is_closed_pipe, replace_unencodable, say
 from kp_langchain.errors import KPError
 
 _CLOSED_PIPE = 141  # what a shell reports for a command that SIGPIPE ended
 
+COMMANDS = {
+    "demo": "Run a few agents, score each run, and show what was kept and why.",
+    "review": "List scored runs, explain one, compare two, or sum up whole domains.",
+    "report": "Review runs in a browser: what each domain keeps and why.",
+    "label": "Record how runs really ended.",
+    "calibrate": "Learn each domain's confidence from verdicts, and propose a gate.",
+    "recall": "Show which kept traces a run with a task would be shown.",
+    "import": "Record runs that other tools recorded.",
+    "export": "Write kept traces as JSON lines, or as examples for a prompt.",
+    "score": "Score traces of JSON lines, and write them with their scores.",
+    "store": "Delete runs for good, and give back the room of what is superfluous.",
+    "registry": "Exchange traces with a registry.",
+    "doctor": "Show what is in force, and what is broken.",
+    "schema": "Print the JSON Schema of a ReasoningTrace.",
+}
+"""Each command with its help in one line. It is in the module of its name."""
+
+_MODULES = {"import": "import_"}  # Python reserves the name
+
+
+class _Modules(Mapping[str, Any]):
+    """The commands by name, of which each is imported when it is asked for."""
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in COMMANDS:
+            raise KeyError(name)
+        module = import_module(f"kp_langchain.cli.{_MODULES.get(name, name)}")
+        command = typer.main.get_command(module.app)
+        command.name = name
+        return command
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(COMMANDS)
+
+    def __len__(self) -> int:
+        return len(COMMANDS)
+
+
+class _Program(TyperGroup):
+    """The program, whose help imports no command."""
+
+    def __init__(self, **attributes: Any) -> None:
+        super().__init__(**attributes)
+        self.commands = _Modules()  # type: ignore[assignment]
+
+    def format_commands(self, _: Any, formatter: Any) -> None:
+        """Write the help of each command, from the table."""
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
+
+
 app = typer.Typer(
     name="kp-langchain",
-    help="Agent runs as scored, shareable knowledge.",
+    cls=_Program,
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-
-
-def _add_commands() -> None:
-    for module in iter_modules(commands.__path__):
-        command = getattr(import_module(f"{commands.__name__}.{module.name}"), module.name)
-        name = module.name.removesuffix("_")  # of a command whose name Python reserves
-        if isinstance(command, typer.Typer):
-            app.add_typer(command, name=name)
-        else:
-            app.command(name)(command)
-
-
-_add_commands()
 
 
 def main() -> None:
@@ -65,7 +103,9 @@ def _run() -> int:
         if sys.stdout is not None:  # None if it was closed before this process began
             sys.stdout.flush()
     except KPError as error:
-        from kp_langchain.cli.console import make_console
+        from rich.text import Text
+
+        from kp_langchain.cli.output import make_console
 
         make_console(stderr=True).print(Text(f"error: {error}", style="red"), soft_wrap=True)
         return 1

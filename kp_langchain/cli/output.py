@@ -1,4 +1,4 @@
-"""Plain lines and JSON on standard output, safe for a terminal whatever the text holds."""
+"""What commands print: lines, JSON and tables, safe for a terminal whatever their text holds."""
 
 from __future__ import annotations
 
@@ -7,11 +7,29 @@ import io
 import json
 import os
 import sys
-from contextlib import suppress
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from datetime import datetime
-from typing import Any, TextIO
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TextIO
 
+from kp_langchain.errors import KPError
 from kp_langchain.printable import printable, printable_json
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+    from rich.table import Table
+
+STDIO = "-"
+"""What names standard input or output in place of a file."""
+
+_PIPED_WIDTH = 160
+_DIGITS = 6
+_SQLITE = b"SQLite format 3\0"
+
+
+# ------------------------------------------------------------------ lines and JSON
 
 
 def visible(text: str) -> str:
@@ -26,9 +44,22 @@ def say(text: str, *, file: TextIO | None = None) -> None:
     print(f"{visible(text)}\n", end="", file=file or sys.stdout)
 
 
-def say_json(value: object) -> None:
-    """Print a value as one line of JSON."""
-    say(json_line(value, is_unicode=takes_unicode(sys.stdout)))
+def warn(text: str) -> None:
+    """Print `text` on standard error, safe for a terminal."""
+    say(text, file=sys.stderr)
+
+
+def say_json(value: Any, **verbatim: Any) -> None:
+    """Print a value as one line of JSON, its numbers with six decimals.
+
+    Args:
+        value: Plain values, or an instance of a dataclass, of which the public fields are printed.
+        verbatim: More fields, whose numbers stay as they are, such as what a run has recorded.
+    """
+    values = _plain(value)
+    if verbatim:
+        values |= verbatim
+    say(json_line(values, is_unicode=takes_unicode(sys.stdout)))
 
 
 def json_line(value: object, *, is_unicode: bool) -> str:
@@ -46,23 +77,167 @@ def takes_unicode(stream: TextIO | None) -> bool:
     return (getattr(stream, "encoding", None) or "utf-8").lower().startswith("utf")
 
 
-def json_fields(record: Any, *, without: str = "") -> dict[str, Any]:
-    """Return the public fields of a dataclass, ready for JSON; times as ISO 8601 text.
+def _plain(value: Any) -> Any:
+    if isinstance(value, float):
+        return round(value, _DIGITS)
+    if isinstance(value, datetime):
+        return value.isoformat()
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        names = [field.name for field in dataclasses.fields(value)]
+        value = {name: getattr(value, name) for name in names if not name.startswith("_")}
+    if isinstance(value, Mapping):
+        return {name: _plain(item) for name, item in value.items()}
+    return [_plain(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+def counted(number: int, noun: str, plural: str = "") -> str:
+    """Return a number with its noun, such as `1 run` or `1,234 runs`."""
+    return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
+
+
+def percent(share: float) -> str:
+    """Return a share as a percentage, a small one with more digits."""
+    return f"{share:.0%}" if share >= 0.01 or not share else f"{100 * share:.2g}%"
+
+
+# ------------------------------------------------------------------ tables
+
+
+def make_console(**options: Any) -> Console:
+    """Return a console as wide as the terminal; output to a pipe is not cut to 80 columns.
+
+    It prints text as it is, without interpreting markup: text of a run may look like some.
 
     Args:
-        record: An instance of a dataclass.
-        without: A field to leave out.
+        options: Further arguments of rich's `Console`.
     """
-    names = (field.name for field in dataclasses.fields(record))
-    values = {
-        name: getattr(record, name)
-        for name in names
-        if not name.startswith("_") and name != without
-    }
-    return {
-        name: value.isoformat() if isinstance(value, datetime) else value
-        for name, value in values.items()
-    }
+    from rich.console import Console
+    from rich.segment import Segment
+
+    class SafeConsole(Console):
+        """Replace characters that would control the terminal; the only escapes are rich's own."""
+
+        def render(self, renderable: Any, options: Any = None) -> Iterator[Segment]:
+            for segment in super().render(renderable, options):
+                if segment.control or segment.text.isprintable():
+                    yield segment
+                else:
+                    yield Segment(visible(segment.text), segment.style)
+
+    plain = {"highlight": False, "markup": False, "emoji": False, **options}
+    console: Console = SafeConsole(**plain)
+    if not console.is_terminal and "COLUMNS" not in os.environ:
+        console = SafeConsole(width=_PIPED_WIDTH, **plain)
+    return console
+
+
+def runs_table(*headings: str, **layout: Any) -> Table:
+    """Return a table of the terminal's width, whose last column has the room that is left.
+
+    Args:
+        headings: The headings of its columns; one that ends in `>` is aligned on the right.
+        layout: Further arguments of rich's `Table`.
+    """
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+
+    options = {"pad_edge": False, "expand": True, "padding": (0, 1, 0, 0), **layout}
+    table = Table(box=SIMPLE_HEAD, **options)
+    for heading in headings[:-1]:
+        right = heading.endswith(">")
+        table.add_column(
+            heading.removesuffix(">"), no_wrap=True, justify="right" if right else "left"
+        )
+    table.add_column(headings[-1], ratio=1, no_wrap=True, overflow="ellipsis", min_width=8)
+    return table
+
+
+def plain_table(*headings: str, right: bool = False) -> Table:
+    """Return a table without a frame that folds only its last column if there is no room.
+
+    Args:
+        headings: The headings of its columns.
+        right: Whether all columns but the first hold figures, which are aligned on the right.
+    """
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+
+    table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
+    for number, heading in enumerate(headings[:-1]):
+        table.add_column(heading, no_wrap=True, justify="right" if right and number else "left")
+    table.add_column(headings[-1], overflow="fold", justify="right" if right else "left")
+    return table
+
+
+def indent(table: RenderableType) -> RenderableType:
+    """Return a table indented under its headline."""
+    from rich.padding import Padding
+
+    return Padding(table, (0, 0, 0, 2))
+
+
+# ------------------------------------------------------------------ streams and files
+
+
+@contextmanager
+def text_output(file: str) -> Iterator[Callable[[str], object]]:
+    """Yield a function that writes text.
+
+    A file appears, or is replaced, as the block ends; if that raises, it is as it was. Only its
+    owner may read it.
+
+    Args:
+        file: The file, or `-` for standard output.
+
+    Raises:
+        KPError: The file is a SQLite database, or cannot be written.
+    """
+    if file == STDIO:
+        yield sys.stdout.write
+        sys.stdout.flush()  # so that a closed pipe is noticed here
+        return
+    target = Path(file).resolve()  # a link stays, and what it leads to is replaced
+    if target.exists() and not target.is_file():
+        raise KPError(f"{file} is not a file; give a file's path, or - for standard output")
+    with file_errors(file, "written"):
+        if target.exists() and os.access(target, os.R_OK) and _begins_as_database(target):
+            raise KPError(f"{file} is a database, perhaps a store; choose another file")
+        descriptor, name = tempfile.mkstemp(prefix=f".{target.name[:100]}.", dir=target.parent)
+        try:
+            with os.fdopen(descriptor, "w", encoding="utf-8", errors="replace") as stream:
+                yield stream.write
+                stream.flush()
+                os.fsync(descriptor)
+            Path(name).replace(target)
+        except BaseException:
+            Path(name).unlink(missing_ok=True)
+            raise
+
+
+def _begins_as_database(path: Path) -> bool:
+    with path.open("rb") as stream:
+        return stream.read(len(_SQLITE)) == _SQLITE
+
+
+@contextmanager
+def file_errors(name: str, action: str) -> Iterator[None]:
+    """Raise errors of the operating system as a `KPError` that names the file.
+
+    A `BrokenPipeError` passes: `main` handles it.
+
+    Args:
+        name: The file's name in the message.
+        action: What could not be done: `read`, `opened` or `written`.
+
+    Raises:
+        KPError: The block raised an `OSError`.
+    """
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise KPError(f"{name} cannot be {action}: {error.strerror or error}") from error
 
 
 def is_closed_pipe(error: BaseException | None) -> bool:

@@ -2,27 +2,27 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 import re
-import secrets
-import stat
+import shutil
+import tempfile
 import tomllib
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from kp_langchain.config import Settings, config_file
 from kp_langchain.config_files import FILE_VARIABLE, own_file
-from kp_langchain.errors import ConfigError, MissingExtraError
-from kp_langchain.weights import ScoringWeights
+from kp_langchain.errors import ConfigError
 
 _BYTE_ORDER_MARK = "\ufeff"
+_VALUE = r"""("[^"\n]*"|'[^'\n]*'|[^\s#"'\[{][^\s#]*)"""
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class WrittenPolicy:
     """The result of writing a policy.
 
@@ -38,7 +38,7 @@ class WrittenPolicy:
     overridden_by: Mapping[str, tuple[str, ...]]
 
 
-def write_policy(domain: str, **values: Any) -> WrittenPolicy:
+def write_policy(domain: str, **values: str | float | None) -> WrittenPolicy:
     """Write fields of a domain's policy into the configuration file.
 
     That is the file that `KP_CONFIG` names, else `kp.toml` in the working directory, or the user's
@@ -47,35 +47,38 @@ def write_policy(domain: str, **values: Any) -> WrittenPolicy:
 
     Args:
         domain: The domain's exact name.
-        values: The fields by name: text, numbers, `ScoringWeights`; None removes one from the
-            domain's table.
+        values: The fields by name: text or numbers; None removes one from the domain's table.
 
     Raises:
         ConfigError: The file cannot be used, changed or written; it is unchanged.
-        MissingExtraError: tomlkit is not installed.
     """
     path = _file_for(domain)
-    target, old = _read(path)
-    plain = {
-        name: dataclasses.asdict(value) if isinstance(value, ScoringWeights) else value
-        for name, value in values.items()
-    }
-    new = with_policy(old or "", domain, plain)
+    try:
+        target = path.expanduser().resolve()
+        is_new_file = not target.exists()
+        if not is_new_file and not target.is_file():  # such as /dev/null, which would become a file
+            raise ConfigError(f"{path} is not a file that can be written; name one in KP_CONFIG")
+        Settings()  # reports what is wrong with the file in more detail than tomllib
+        old = "" if is_new_file else target.read_bytes().decode()
+    except (OSError, RuntimeError) as error:  # RuntimeError: "~" without a home folder
+        raise ConfigError(f"{path} cannot be read: {error}") from None
+    new = with_policy(old, domain, values)
     try:
         settings = Settings.supposing(new.removeprefix(_BYTE_ORDER_MARK), path)
     except ConfigError as error:
         raise ConfigError(f"{path} is unchanged, because with the change {error}") from None
     try:
-        target.parent.mkdir(parents=True, exist_ok=True)
         _replace(target, new.encode())
     except OSError as error:
         reason = error.strerror or str(error)
         raise ConfigError(f"{path} is unchanged, because it cannot be written: {reason}") from None
-    without_effect = _differences(settings, domain, values)
+    policy = settings.policy_for(domain)
     overridden_by = {
-        field: variables for field in without_effect if (variables := _variables(domain, field))
+        field: variables
+        for field, value in values.items()
+        if getattr(policy, field) != value and (variables := _variables(domain, field))
     }
-    return WrittenPolicy(path, old is None, overridden_by)
+    return WrittenPolicy(path, is_new_file, overridden_by)
 
 
 def _file_for(domain: str) -> Path:
@@ -88,161 +91,85 @@ def _file_for(domain: str) -> Path:
     return config_file()
 
 
-def _read(path: Path) -> tuple[Path, str | None]:
-    """Return the file behind a path, following links, and its text; None if there is none.
-
-    Raises:
-        ConfigError: The file cannot be read, is not a regular file, or holds settings that
-            cannot be used.
-    """
-    try:
-        target = path.expanduser().resolve()
-        if not target.exists():
-            return target, None
-        if not target.is_file():  # such as /dev/null, which would become a file
-            raise ConfigError(f"{path} is not a file that can be written; name one in KP_CONFIG")
-        Settings()  # reports what is wrong with the file in more detail than tomllib
-        return target, target.read_bytes().decode()
-    except (OSError, RuntimeError) as error:  # RuntimeError: "~" without a home folder
-        raise ConfigError(f"{path} cannot be read: {error}") from None
-
-
-def _differences(settings: Settings, domain: str, values: Mapping[str, Any]) -> list[str]:
-    """Return the fields whose values the settings do not give for a domain."""
-    policy = settings.policy_for(domain)
-    return [field for field, value in values.items() if getattr(policy, field) != value]
-
-
-def with_policy(text: str, domain: str, values: Mapping[str, Any]) -> str:
-    """Return a TOML text with values of `[domains.<domain>]` set, and nothing else changed.
+def with_policy(text: str, domain: str, values: Mapping[str, str | float | None]) -> str:
+    """Return a TOML text with values of the table `[domains.<domain>]` set, nothing else changed.
 
     Args:
         text: Valid TOML; a byte order mark and Windows line endings are kept.
         domain: The domain's name.
-        values: Text or numbers by key; for `weights`, a mapping of numbers; None removes a key.
+        values: Text or numbers by key; None removes a key.
 
     Raises:
-        ConfigError: tomlkit cannot make the change; the message shows what to write by hand.
-        MissingExtraError: tomlkit is not installed.
+        ConfigError: The domain is not laid out as a table with a line for each of these keys; the
+            message shows what to write by hand.
     """
-    try:
-        import tomlkit
-    except ImportError as error:
-        raise MissingExtraError(
-            "writing the configuration file needs tomlkit: pip install 'kp-langchain[calibrate]'"
-        ) from error
-    if not values:
-        return text
-    mark = _BYTE_ORDER_MARK if text.startswith(_BYTE_ORDER_MARK) else ""
-    plain = text.removeprefix(_BYTE_ORDER_MARK)
-    has_crlf = "\n" in plain and plain.count("\n") == plain.count("\r\n")
-    if has_crlf:
-        plain = plain.replace("\r\n", "\n")
-    target = tomllib.loads(plain)
-    policy = target.setdefault("domains", {}).setdefault(domain, {})
-    for key, value in values.items():
-        if value is None:
-            policy.pop(key, None)
-        else:
-            policy[key] = policy.get(key, {}) | value if isinstance(value, Mapping) else value
-    addition = f"[domains.{_key(domain)}]\n{tomlkit.dumps(_inline(values))}"
-    try:
-        new = _edit(plain, domain, values, addition)
-        is_correct = tomllib.loads(new) == target
-    except Exception:  # noqa: BLE001 - tomlkit raises errors of many kinds on unusual files
-        is_correct, new = False, plain
-    if not is_correct:
+    name = domain if re.fullmatch(r"[A-Za-z0-9_-]+", domain) else _toml(domain)
+    ending = "\r\n" if "\r\n" in text else "\n"
+    lines = text.splitlines(keepends=True)
+    header = re.compile(rf"\s*\[\s*domains\s*\.\s*({re.escape(name)}|\"{re.escape(domain)}\")\s*\]")
+    start = next((at for at, line in enumerate(lines, start=1) if header.match(line)), None)
+    new_lines = [f"{key} = {_toml(value)}" for key, value in values.items() if value is not None]
+    addition = "\n".join([f"[domains.{name}]", *new_lines])
+    if start is None:
+        head = text if text.endswith("\n") or not text else text + ending
+        new = head + (ending if head.strip(_BYTE_ORDER_MARK) else "")
+        new += addition.replace("\n", ending) + ending
+    else:
+        rest = enumerate(lines[start:], start)
+        end = next((at for at, line in rest if line.lstrip().startswith("[")), len(lines))
+        table, missing = lines[start:end], []
+        for key, value in values.items():
+            pattern = re.compile(rf"(\s*{key}\s*=\s*){_VALUE}")
+            at = next((at for at, line in enumerate(table) if pattern.match(line)), None)
+            if at is None and value is not None:
+                missing.append(f"{key} = {_toml(value)}{ending}")
+            elif at is not None and value is None:
+                del table[at]
+            elif at is not None:
+                table[at] = pattern.sub(lambda match: match[1] + _toml(value), table[at], count=1)  # noqa: B023
+        if not lines[start - 1].endswith("\n"):
+            lines[start - 1] += ending
+        new = "".join([*lines[:start], *missing, *table, *lines[end:]])
+    if not _says(new, text, domain, values):
         raise ConfigError(
             f"{config_file()} has a layout that this program cannot change; "
-            f"add this by hand:\n{addition}"
+            f"write this by hand:\n{addition}"
         )
-    return mark + (new.replace("\n", "\r\n") if has_crlf else new)
+    return new
 
 
-def _edit(text: str, domain: str, values: Mapping[str, Any], addition: str) -> str:
-    import tomlkit
-    from tomlkit.items import InlineTable
-
-    document = tomlkit.parse(text)
-    domains: Any = document.get("domains", {})
-    if domain in domains:
-        for key, value in _inline(values).items():
-            _set(domains[domain], key, value)
-        for key in [key for key, value in values.items() if value is None]:
-            domains[domain].pop(key, None)
-    elif isinstance(domains, InlineTable):
-        table = tomlkit.inline_table()
-        table.update(_inline(values))
-        domains[domain] = table
-    else:
-        # At the end, so that every comment stays above the table that it is about.
-        head = text if text.endswith("\n") or not text else text + "\n"
-        return f"{head}\n{addition}" if head.strip() else head + addition
-    return tomlkit.dumps(document)
-
-
-def _set(table: Any, key: str, value: Any) -> None:
-    """Set a key of a table; a new key is inserted before comments at the table's end."""
-    from tomlkit.items import Table
-
-    if key in table and isinstance(value, Mapping):
-        for name, part in value.items():
-            _set(table[key], name, part)
-        return
-    tail: list[Any] = []
-    if key not in table and isinstance(table, Table):
-        body = table.value.body
-        while body and body[-1][0] is None:  # a comment or an empty line
-            tail.insert(0, body.pop())
-    table[key] = value
-    if tail:
-        table.value.body.extend(tail)
-
-
-def _inline(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values to write, for tomlkit to write a mapping as an inline table."""
-    import tomlkit
-
-    items: dict[str, Any] = {}
+def _says(new: str, old: str, domain: str, values: Mapping[str, Any]) -> bool:
+    """Return whether a text says what an old one does, and the values of the domain."""
+    expected = tomllib.loads(old.removeprefix(_BYTE_ORDER_MARK))
+    policy = expected.setdefault("domains", {}).setdefault(domain, {})
     for key, value in values.items():
-        if value is None:
-            continue
-        if isinstance(value, Mapping):
-            items[key] = tomlkit.inline_table()
-            items[key].update(value)
-        else:
-            items[key] = value
-    return items
+        policy.pop(key, None)
+        if value is not None:
+            policy[key] = value
+    with suppress(tomllib.TOMLDecodeError):
+        return tomllib.loads(new.removeprefix(_BYTE_ORDER_MARK)) == expected
+    return False
 
 
-def _key(name: str) -> str:
-    """Return a name as a TOML key; quoted for TOML 1.0, which has fewer escapes than tomlkit."""
-    if re.fullmatch(r"[A-Za-z0-9_-]+", name):
-        return name
-    return json.dumps(name, ensure_ascii=False).replace("\x7f", "\\u007f")
+def _toml(value: str | float | None) -> str:
+    """Return a text or a number as TOML writes it: as JSON does, but for one more escape."""
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def _replace(target: Path, content: bytes) -> None:
     """Replace the content of a file in one step: a crash leaves the old or the new one."""
-    try:
-        status = target.stat()
-    except FileNotFoundError:
-        status = None
-    if status is not None and not os.access(target, os.W_OK):
+    target.parent.mkdir(parents=True, exist_ok=True)
+    if target.exists() and not os.access(target, os.W_OK):
         raise PermissionError(None, "it is read-only")
-    temporary = target.with_name(f".{target.name}.{secrets.token_hex(8)}")
-    # Others may read a new file if the umask allows it; the replaced file may be secret.
-    mode = 0o666 if status is None else 0o600
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+    descriptor, name = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
+    temporary = Path(name)
     try:
         with os.fdopen(descriptor, "wb") as file:
-            if status is not None:
-                with suppress(OSError):  # only root can give a file to another user
-                    os.chown(temporary, status.st_uid, status.st_gid)
-                temporary.chmod(stat.S_IMODE(status.st_mode))
             file.write(content)
             file.flush()
-            os.fsync(file.fileno())
+            os.fsync(descriptor)
+        if target.exists():
+            shutil.copymode(target, temporary)
         temporary.replace(target)
     except BaseException:
         temporary.unlink(missing_ok=True)
@@ -250,16 +177,12 @@ def _replace(target: Path, content: bytes) -> None:
 
 
 def _variables(domain: str, field: str) -> tuple[str, ...]:
-    """Return the environment variables that can set a field of a domain's policy."""
+    """Return the environment variables that set a field of a domain's policy, or all of it."""
     whole = f"KP_DOMAINS__{domain}__{field}".upper()
     return tuple(
         name
         for name, value in sorted(os.environ.items())
         if value
-        and (
-            whole.startswith(name.upper() + "__")
-            or name.upper() == whole
-            or name.upper().startswith(whole + "__")
-        )
         and name.upper().startswith("KP_DOMAINS")
+        and f"{whole}__".startswith(f"{name.upper()}__")
     )

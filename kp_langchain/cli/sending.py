@@ -6,23 +6,20 @@ import os
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Annotated
-
-import typer
+from typing import TYPE_CHECKING
 
 from kp_langchain.errors import KPError
 
 if TYPE_CHECKING:
     from kp_langchain.config import Settings
     from kp_langchain.registry.client import Registry
-    from kp_langchain.store import Contribution, TraceStore
+    from kp_langchain.store import TraceStore
 
-GET_KEY = "get one: kp-langchain register --agent-id kp:agent:NAME"
+GET_KEY = "get one: kp-langchain registry register --agent-id kp:agent:NAME"
 """What to do when there is no key for a registry."""
 
-ContributionId = Annotated[
-    str, typer.Argument(metavar="ID", help="Trace id or its beginning, or the registry's id.")
-]
+# It sends through the telemetry of the agent's process, which a command does not have.
+_NEEDS_THE_AGENT = "opentelemetry"
 
 
 def current_registry() -> Registry | None:
@@ -45,25 +42,6 @@ def require_registry(settings: Settings, url: str | None = None) -> Registry:
     if registry is None:
         raise KPError("no registry is configured; set KP_REGISTRY_URL=https://...")
     return registry
-
-
-def find_contribution(store: TraceStore, contribution_id: str) -> Contribution:
-    """Return an entry of the outbox.
-
-    Args:
-        store: The store with the outbox.
-        contribution_id: Trace id or its beginning, or the registry's id.
-
-    Raises:
-        KPError: There is no such entry.
-    """
-    contribution = store.outbox.get(contribution_id)
-    if contribution is None:
-        raise KPError(
-            f"nothing {contribution_id!r} in the outbox of {store.location}; "
-            "list it: kp-langchain outbox"
-        )
-    return contribution
 
 
 def send_now(store: TraceStore, registry: Registry, timeout_s: float) -> bool:
@@ -108,11 +86,11 @@ def send_due(
     Raises:
         KPError: The store cannot be read or written, or the settings cannot be used.
     """
+    from kp_langchain.config import Settings
+
     due = count_due()
     if not due:
         return 0
-    from kp_langchain.config import Settings
-
     if registry is None:
         report(f"{due} wait for a registry, and none is configured (KP_REGISTRY_URL).")
         return due
@@ -126,7 +104,8 @@ def send_due(
         for line in why_nothing_is_sent(store):
             report(line)
         report(
-            "The others wait; the next process that sends takes them, or: kp-langchain outbox send"
+            "The others wait; the next process that sends takes them, or: "
+            "kp-langchain registry outbox send"
         )
     return remaining
 
@@ -150,12 +129,6 @@ def why_nothing_is_sent(store: TraceStore) -> list[str]:
     if seconds <= 0.0:
         return []
     return [f"Nothing is sent to {registry.url} for {seconds:.0f} s: {standing.quiet_reason}."]
-
-
-# ------------------------------------------------------------------ scores
-
-# It sends through the telemetry of the agent's process, which a command does not have.
-_NEEDS_THE_AGENT = "opentelemetry"
 
 
 def score_tools() -> tuple[str, ...]:

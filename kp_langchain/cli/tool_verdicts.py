@@ -1,4 +1,4 @@
-"""`label --from-langsmith` and the like: verdicts from other tools; and `--ask-in`."""
+"""`label pull TOOL`: verdicts from other tools; and `label next --ask-in`."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from collections.abc import Iterable, Iterator
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from kp_langchain.cli.labelling import report
-from kp_langchain.cli.output import say
+from kp_langchain.cli.output import say, warn
 from kp_langchain.cli.sending import retry_less
 from kp_langchain.errors import KPError
 from kp_langchain.integrations.tools import (
@@ -62,7 +61,7 @@ def tool_verdicts(
         yield one
     under = "".join(f" under {name!r}" for name in keys)
     feedbacks = "feedback" if number == 1 else "feedbacks"
-    report(f"{tool.title} has {number} {feedbacks}{under} on {runs} {_runs(runs)}.")
+    warn(f"{tool.title} has {number} {feedbacks}{under} on {runs} {_runs(runs)}.")
 
 
 def ask_in_tool(store: TraceStore, name: str, trace_ids: list[str], queue: str) -> None:

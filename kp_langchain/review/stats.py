@@ -121,7 +121,6 @@ class DomainStats:
         redactions: How often each kind of sensitive text was replaced, the most frequent first.
         redacted_runs: In how many runs something was replaced.
         dropped: How many `steps` and `texts` the recorder had no room for.
-        uncounted: How many runs are of a version that did not count replacements.
     """
 
     domain: str
@@ -146,7 +145,6 @@ class DomainStats:
     redactions: Mapping[str, int]
     redacted_runs: int
     dropped: Mapping[str, int]
-    uncounted: int
 
     @property
     def kept_share(self) -> float:
@@ -209,8 +207,8 @@ def _stats_of(domain: str, runs: Sequence[RunSummary]) -> DomainStats:
     redactions: Counter[str] = Counter()
     dropped: Counter[str] = Counter()
     for run in runs:
-        redactions.update(run.redactions or {})
-        dropped.update(run.dropped or {})
+        redactions.update(run.redactions)
+        dropped.update(run.dropped)
     parts = _factors(judged) if newest.gate == "worth" else _dimensions(judged)
     return DomainStats(
         domain=domain,
@@ -235,7 +233,6 @@ def _stats_of(domain: str, runs: Sequence[RunSummary]) -> DomainStats:
         redactions=dict(redactions.most_common()),
         redacted_runs=sum(bool(run.redactions) for run in runs),
         dropped=dict(dropped.most_common()),
-        uncounted=sum(run.redactions is None for run in runs),
     )
 
 

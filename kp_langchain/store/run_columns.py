@@ -213,10 +213,10 @@ class StoredRun:
     twin_of: str | None = _column("outcome", "twin_of", trace_key, log=True)
     similarity_to_twin: float | None = _column("outcome", "similarity_to_twin", log=True)
     replaced_by: str | None = _column("outcome")
-    recovered_errors: int | None = _column("recorded", _count_recoveries)
-    tools: list[str] | None = _column("recorded", _tool_names, json_text)
-    redactions: dict[str, int] | None = _column("recorded")
-    dropped: dict[str, int] | None = _column("recorded", lambda run: dict(run.dropped), json_text)
+    recovered_errors: int = _column("recorded", _count_recoveries)
+    tools: list[str] = _column("recorded", _tool_names, json_text)
+    redactions: dict[str, int] = _column("recorded")
+    dropped: dict[str, int] = _column("recorded", lambda run: dict(run.dropped), json_text)
     is_taken_over: bool = _column("judged", "is_taken_over")
     breakdown: ScoreBreakdown = _computed(repr=False)
     read_trace: Callable[[str], ReasoningTrace | None] = _computed(repr=False, compare=False)
@@ -250,8 +250,8 @@ class StoredRun:
         text `redacted_<kind>`; `redactions` is their sum. `tags` and `tools` are joined by commas.
         """
         values = self._values()
-        redactions, dropped = values.pop("redactions") or {}, values.pop("dropped") or {}
-        lists = {name: ",".join(values[name] or ()) for name in ("tags", "tools")}
+        redactions, dropped = values.pop("redactions"), values.pop("dropped")
+        lists = {name: ",".join(values[name]) for name in ("tags", "tools")}
         return (
             values
             | self.breakdown.to_row()
@@ -567,8 +567,7 @@ class RunSummary:
         rules: What each rule that applied added to the score, by its name.
         tools: Names of the tools that it used.
         redactions: How often each kind of sensitive text was replaced, by kind.
-        dropped: How many `steps` and `texts` of it the recorder had no room for. This and the two
-            before are None for runs of a version that did not count them.
+        dropped: How many `steps` and `texts` of it the recorder had no room for.
         novelty_source: Where its novelty came from, as `ScoreBreakdown` has it; None if not known.
     """
 
@@ -587,9 +586,9 @@ class RunSummary:
     is_withheld: bool
     dimensions: Mapping[str, Sequence[float]]
     rules: Mapping[str, float]
-    tools: Sequence[str] | None
-    redactions: Mapping[str, int] | None
-    dropped: Mapping[str, int] | None
+    tools: Sequence[str]
+    redactions: Mapping[str, int]
+    dropped: Mapping[str, int]
     novelty_source: str | None = None
 
     @property

@@ -5,107 +5,75 @@ from __future__ import annotations
 import signal
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from kp_langchain.cli.labelling import Labelling
-from kp_langchain.cli.output import say
-from kp_langchain.cli.run_filter_options import Domain, Search, Since, Until, run_filters
-from kp_langchain.cli.sending import current_registry
-from kp_langchain.cli.store_option import Database, open_store
-from kp_langchain.cli.text_output import STDOUT, text_output
-from kp_langchain.cli.where_option import Where
+from kp_langchain.cli.options import Database, new_app, open_store, takes_filters
+from kp_langchain.cli.output import STDIO, counted, say, text_output
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from kp_langchain.report.collect import ReportData
     from kp_langchain.store import TraceStore
     from kp_langchain.verdict import Verdict
 
 _SEND_TIMEOUT_S = 20.0
 
-Html = Annotated[
-    Path | None, typer.Option("--html", metavar="FILE", help="Write the page to this file.")
-]
-Serve = Annotated[
-    bool, typer.Option("--serve", help="Serve the page on this machine; it stores verdicts.")
-]
-Port = Annotated[
-    int | None,
-    typer.Option(min=1, max=65535, help="With --serve: the port; any that is free if not set."),
-]
-Open = Annotated[bool, typer.Option("--open", help="Open the page in a browser.")]
-Limit = Annotated[int, typer.Option(min=1, help="At most so many runs, the newest.")]
+app = new_app()
 
 
+@app.command()
+@takes_filters("domain", "since", "until", "search", "where")
 def report(
-    html: Html = None,
-    serve: Serve = False,
-    port: Port = None,
-    open_page: Open = False,
-    domain: Domain = None,
-    since: Since = None,
-    until: Until = None,
-    search: Search = None,
-    where: Where = None,
-    limit: Limit = 5000,
+    filters: dict[str, Any],
+    html: Annotated[
+        Path | None, typer.Option("--html", metavar="FILE", help="Write the page to this file.")
+    ] = None,
+    serve: Annotated[
+        bool, typer.Option("--serve", help="Serve the page on this machine; it stores verdicts.")
+    ] = False,
+    port: Annotated[
+        int | None,
+        typer.Option(min=1, max=65535, help="With --serve: the port; any that is free if not set."),
+    ] = None,
+    open_page: Annotated[bool, typer.Option("--open", help="Open the page in a browser.")] = False,
+    limit: Annotated[int, typer.Option(min=1, help="At most so many runs, the newest.")] = 5000,
     database: Database = None,
 ) -> None:
     """Review runs in a browser: what each domain keeps and why, each run, and your verdicts.
 
     --html writes one file that loads nothing and needs no server. It holds the redacted texts of
     the runs, so only you may read it. Verdicts that you give in it are downloaded as a file for
-    `label --from`. An earlier report is replaced, any other file is not.
+    `label import`. An earlier report is replaced, any other file is not.
 
     --serve stores each verdict at once. Only browsers on this machine reach it, with the address
     that it prints. Ctrl-C or SIGTERM ends it.
     """
     if (html is None) is not serve:
         raise typer.BadParameter("give one of --html FILE and --serve")
-    if html is not None and (str(html) == STDOUT or html.name == ""):
+    if html is not None and (str(html) == STDIO or html.name == ""):
         raise typer.BadParameter("--html takes a file, such as runs.html")
     if port is not None and not serve:
         raise typer.BadParameter("--port belongs to --serve")
+    from kp_langchain.report.collect import collect
+
     with open_store(database) as store:
-        filters = run_filters(domain=domain, since=since, until=until, search=search, where=where)
-        pages = _Pages(store, filters, limit)
         if html is not None:
-            _write(pages, html, open_page=open_page)
+            from kp_langchain.report.page import check_target
+
+            check_target(html)
+            _write(collect(store, filters, limit=limit), html, open_page=open_page)  # type: ignore[arg-type]
         else:
-            _serve(pages, port or 0, open_page=open_page)
+            _serve(store, filters, limit, port or 0, open_page=open_page)
 
 
-class _Pages:
-    """Makes the page of a store.
-
-    Args:
-        store: The store.
-        filters: Which of its runs.
-        limit: At most so many.
-    """
-
-    def __init__(self, store: TraceStore, filters: Any, limit: int) -> None:
-        self.store, self._filters, self._limit = store, filters, limit
-
-    def read(self) -> ReportData:
-        """Return the runs as they are now.
-
-        Raises:
-            StoreError: The store cannot be read.
-        """
-        from kp_langchain.report.collect import collect
-
-        return collect(self.store, self._filters, limit=self._limit)
-
-
-def _write(pages: _Pages, path: Path, *, open_page: bool) -> None:
+def _write(data: ReportData, path: Path, *, open_page: bool) -> None:
     from kp_langchain.report.page import check_target, render
 
-    check_target(path)
-    data = pages.read()
     page = render(data)
     check_target(path)
     with text_output(str(path)) as write:
@@ -116,28 +84,35 @@ def _write(pages: _Pages, path: Path, *, open_page: bool) -> None:
     if data.private_runs:
         say(f"{data.private_runs} of them keep identifiers: their privacy level is private.")
     if data.runs:
-        say("Verdicts given in it: download them there, then kp-langchain label --from FILE")
+        say("Verdicts given in it: download them there, then kp-langchain label import FILE")
     if open_page:
         address = path.absolute().as_uri()
         _open(address, by_hand=address)
 
 
-def _serve(pages: _Pages, port: int, *, open_page: bool) -> None:
-    from kp_langchain.report.collect import read_record
+def _serve(
+    store: TraceStore, filters: dict[str, Any], limit: int, port: int, *, open_page: bool
+) -> None:
+    from kp_langchain.cli.label import Labelling
+    from kp_langchain.report.collect import collect, read_record
     from kp_langchain.report.page import render
     from kp_langchain.report.server import ReportServer
 
-    labelling = Labelling(pages.store, current_registry(), as_json=False)
-    data = pages.read()
+    labelling = Labelling(store)
+
+    def read() -> ReportData:
+        return collect(store, filters, limit=limit)  # type: ignore[arg-type]
+
+    data = read()
     first = [render(data, stores_verdicts=True)]
 
     def make_page() -> str:
-        return first.pop() if first else render(pages.read(), stores_verdicts=True)
+        return first.pop() if first else render(read(), stores_verdicts=True)
 
     def store_verdict(trace_id: str, verdict: Verdict) -> list[dict[str, Any]]:
         changes = labelling.give(trace_id, verdict)
         ids = [id_ for change in changes for id_ in (change.trace_id, *change.replaces)]
-        records = (read_record(pages.store, id_) for id_ in dict.fromkeys(ids))
+        records = (read_record(store, id_) for id_ in dict.fromkeys(ids))
         return [record for record in records if record is not None]
 
     with ReportServer(make_page, store_verdict, port=port) as server, ExitStack() as stack:
@@ -148,23 +123,19 @@ def _serve(pages: _Pages, port: int, *, open_page: bool) -> None:
         if open_page:
             file = stack.enter_context(_redirect_to(server.address))
             _open(file.as_uri(), by_hand=server.address)
-        _run_until_ended(server.serve_forever)
+        # A supervisor sends SIGTERM, and what runs in the background of a script ignores Ctrl-C.
+        before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+        try:
+            server.serve_forever()
+        except KeyboardInterrupt:
+            say("")
+        finally:
+            signal.signal(signal.SIGTERM, before)
     labelling.conclude(_SEND_TIMEOUT_S)
 
 
-def _run_until_ended(run: Callable[[], None]) -> None:
-    # A supervisor sends SIGTERM, and what runs in the background of a script ignores Ctrl-C.
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        run()
-    except KeyboardInterrupt:
-        say("")
-    finally:
-        signal.signal(signal.SIGTERM, before)
-
-
 def _number(data: ReportData) -> str:
-    return f"{len(data.runs):,} of {data.total:,} {'run' if data.total == 1 else 'runs'}"
+    return f"{len(data.runs):,} of {counted(data.total, 'run')}"
 
 
 def _say_damage(data: ReportData) -> None:

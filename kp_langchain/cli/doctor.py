@@ -15,19 +15,21 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from kp_langchain import __version__
-from kp_langchain.cli.store_option import Database, is_missing
+from kp_langchain.cli.options import Database, is_missing, new_app
+from kp_langchain.cli.output import counted, make_console
 from kp_langchain.errors import KPError
 
 if TYPE_CHECKING:
     from kp_langchain.config import Settings
     from kp_langchain.embedding.local_models import LocalModel
     from kp_langchain.registry import Registry
+    from kp_langchain.store import TraceStore
 
 EXTRAS = {
     "sentence-transformers": ("sentence_transformers", "threadpoolctl"),
     "torch": ("sentence_transformers", "threadpoolctl"),  # an alias of it
     "embeddings": ("fastembed",),
-    "calibrate": ("sklearn", "tomlkit"),
+    "calibrate": ("sklearn",),
     "postgres": ("psycopg",),
     "agents": ("langchain", "langgraph"),
     "demo": ("langchain", "langgraph"),
@@ -52,6 +54,8 @@ _SAMPLES = {
 }
 _TOPIC_WIDTH = 24
 
+app = new_app()
+
 
 @dataclass(frozen=True, slots=True)
 class Finding:
@@ -68,6 +72,7 @@ class Finding:
     is_broken: bool = False
 
 
+@app.command()
 def doctor(database: Database = None) -> None:
     """Show what is in force: settings, store, registry, embedding model, extras.
 
@@ -78,11 +83,9 @@ def doctor(database: Database = None) -> None:
     """
     from rich.text import Text
 
-    from kp_langchain.cli.console import make_console
-
     console = make_console()
     is_broken = False
-    for finding in findings(database):
+    for finding in _findings(database):
         is_broken |= finding.is_broken
         line = Text(f"{finding.topic:<{_TOPIC_WIDTH}}")
         line.append("BROKEN: " if finding.is_broken else "", style="red")
@@ -92,85 +95,72 @@ def doctor(database: Database = None) -> None:
         raise typer.Exit(1)
 
 
-def findings(database: str | None = None) -> Iterator[Finding]:
-    """Check everything and yield what was found, as it is found.
-
-    Args:
-        database: URL or file of the store; None for that of the settings.
-    """
+def _findings(database: str | None) -> Iterator[Finding]:
+    """Check everything and yield what is in force, as it is checked."""
     from kp_langchain.config import Settings
 
     yield Finding("kp-langchain", __version__)
     yield Finding("Python", f"{platform.python_version()}, {platform.system()}")
     yield Finding("langchain-core", version("langchain-core"))
-    sources = list(_sources(database))
-    yield from sources
     try:
+        yield Finding("settings", "\n".join([*_files(database), *_environment(database)]))
         settings = Settings()
     except KPError as error:
-        if len(sources) == 1:  # else the error was already reported
-            yield Finding("settings", str(error), is_broken=True)
+        yield Finding("settings", str(error), is_broken=True)
     else:
         status = "off: KP_DISABLED or `disabled` is set" if settings.disabled else "on"
         yield Finding("recording", status)
-        store = _store(database)
-        yield store
-        if not store.is_broken:
-            yield from _models(database)
+        yield from _store(database)
         yield from _registry(settings, database)
         yield from _embedding(settings)
         yield _scoring(settings)
     yield from _extras()
 
 
-def _sources(database: str | None) -> Iterator[Finding]:
-    """Yield the sources of settings, and which settings of each apply; the environment is last."""
+# ------------------------------------------------------------------ settings
+
+
+def _files(database: str | None) -> Iterator[str]:
+    """Yield, as lines to print, the files of settings, and what each sets."""
     from kp_langchain.config import Settings
     from kp_langchain.config_files import places, read_files
 
-    lines = []
-    problem = None
-    try:
-        files = {file.path: file for file in read_files(Settings.model_fields)}
-    except KPError as error:
-        files, problem = {}, str(error)
+    files = {file.path: file for file in read_files(Settings.model_fields)}
     for place in places():
         file = files.get(place.path)
         if file is None:
-            lines.append(f"{'no file ' if place.content is None else ''}{place.path}")
+            yield f"{'no file ' if place.content is None else ''}{place.path}"
             continue
         domains = file.values.get("domains")
         misspelt = _misspelt_domains(domains if isinstance(domains, dict) else (), database)
-        keys = [key for key in _keys(file.values) if not _is_of(key, misspelt)]
-        lines.append(f"{file.path} ({file.origin.value}) sets {', '.join(keys) or 'nothing'}")
-        lines += _misspelt_domain_lines(misspelt)
+        keys = [
+            key
+            for key in _keys(file.values)
+            if not any(f"{key}.".startswith(f"domains.{name}.") for name in misspelt)
+        ]
+        yield f"{file.path} ({file.origin.value}) sets {', '.join(keys) or 'nothing'}"
+        yield from _misspelt_lines(misspelt)
         if file.ignored_keys:
-            lines.append(f"  ignored: {', '.join(file.ignored_keys)}")
-            lines.append(f"  {file.remedy}")
-    lines += _environment(database)
-    yield Finding("settings", "\n".join(lines))
-    if problem is not None:
-        yield Finding("settings", problem, is_broken=True)
+            yield f"  ignored: {', '.join(file.ignored_keys)}"
+            yield f"  {file.remedy}"
 
 
-def _environment(database: str | None) -> list[str]:
-    """Return, as lines to print, which variables apply, and which are not settings."""
+def _environment(database: str | None) -> Iterator[str]:
+    """Yield, as lines to print, which variables apply, and which are not settings."""
     from kp_langchain.config import unknown_variables
 
     unknown = unknown_variables()
     # An empty variable counts as not set.
-    variables = (name for name, value in os.environ.items() if value)
-    kp_variables = (name for name in variables if name.upper().startswith("KP_"))
-    domain_of = {name: _domain_of(name) for name in sorted(kp_variables) if name not in unknown}
+    variables = [
+        name for name, value in sorted(os.environ.items()) if value and name.upper()[:3] == "KP_"
+    ]
+    domain_of = {name: _domain_of(name) for name in variables if name not in unknown}
     misspelt = _misspelt_domains(filter(None, domain_of.values()), database)
     settings = [name for name, domain in domain_of.items() if domain not in misspelt]
-    lines = [
-        f"environment: {', '.join(settings) or 'no setting'}",
-        *_misspelt_domain_lines(misspelt),
-    ]
+    yield f"environment: {', '.join(settings) or 'no setting'}"
+    yield from _misspelt_lines(misspelt)
     for name, near in sorted(unknown.items()):
-        lines.append(f"  {name} is not a setting" + (f"; did you mean {near}?" if near else ""))
-    return lines
+        yield f"  {name} is not a setting" + (f"; did you mean {near}?" if near else "")
 
 
 def _domain_of(variable: str) -> str | None:
@@ -189,21 +179,13 @@ def _misspelt_domains(domains: Iterable[str], database: str | None) -> dict[str,
     misspelt = {name: near for name, near in pairs if near is not None}
     with suppress(KPError), TraceStore(database) as store:
         if misspelt and not is_missing(store):
-            misspelt = {
-                name: near for name, near in misspelt.items() if not store.count(domain=name)
-            }
+            return {name: near for name, near in misspelt.items() if not store.count(domain=name)}
     return misspelt
 
 
-def _misspelt_domain_lines(misspelt: Mapping[str, str]) -> list[str]:
-    return [
-        f"  domains.{name}: no run has this domain; did you mean {near}?"
-        for name, near in misspelt.items()
-    ]
-
-
-def _is_of(key: str, domains: Iterable[str]) -> bool:
-    return any(f"{key}.".startswith(f"domains.{name}.") for name in domains)
+def _misspelt_lines(misspelt: Mapping[str, str]) -> Iterator[str]:
+    for name, near in misspelt.items():
+        yield f"  domains.{name}: no run has this domain; did you mean {near}?"
 
 
 def _keys(values: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
@@ -214,29 +196,42 @@ def _keys(values: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
             yield f"{prefix}{key}"
 
 
-def _store(database: str | None) -> Finding:
+# ------------------------------------------------------------------ the store
+
+
+def _store(database: str | None) -> Iterator[Finding]:
+    """Yield whether the store can be used, and the models in force, with what is against them."""
     from kp_langchain.store import TraceStore
     from kp_langchain.store.location import locate
 
+    topic = "store"
     try:
         with TraceStore(database) as store:
-            if is_missing(store):
-                if obstacle := _obstacle(locate(database).path):
-                    text = f"{store.location} cannot be created: {obstacle}"
-                    return Finding("store", text, is_broken=True)
-                return Finding(
-                    "store", f"{store.location} does not exist yet; the first run creates it"
-                )
-            unscored = store.journal.waiting()
-            more = (
-                f"; {unscored:,} more wait to be scored, by their process or, if that has ended, "
-                "by the next one that records here"
-            )
-            return Finding(
-                "store", f"{store.location}, {store.count():,} runs{more if unscored else ''}"
-            )
+            if not is_missing(store):
+                yield Finding(topic, _store_text(store))
+                topic = "model"
+                from kp_langchain.cli.calibrate import model_lines
+
+                for model in store.models.entries(only_active=True):
+                    yield Finding(topic, "\n".join(model_lines(store, model)))
+            elif obstacle := _obstacle(locate(database).path):
+                text = f"{store.location} cannot be created: {obstacle}"
+                yield Finding(topic, text, is_broken=True)
+            else:
+                text = f"{store.location} does not exist yet; the first run creates it"
+                yield Finding(topic, text)
     except KPError as error:
-        return Finding("store", str(error), is_broken=True)
+        yield Finding(topic, str(error), is_broken=True)
+
+
+def _store_text(store: TraceStore) -> str:
+    text = f"{store.location}, {counted(store.count(), 'run')}"
+    if unscored := store.journal.waiting():
+        text += (
+            f"; {unscored:,} more wait to be scored, by their process or, if that has ended, "
+            "by the next one that records here"
+        )
+    return text
 
 
 def _obstacle(file: Path | None) -> str | None:
@@ -249,19 +244,7 @@ def _obstacle(file: Path | None) -> str | None:
     return None if os.access(nearest, os.W_OK) else f"{nearest} may not be written to"
 
 
-def _models(database: str | None) -> Iterator[Finding]:
-    """Yield the confidence models in force, with what speaks against them."""
-    from kp_langchain.cli.model_lines import later_verdicts_of, model_lines
-    from kp_langchain.store import TraceStore
-
-    try:
-        with TraceStore(database) as store:
-            entries = [] if is_missing(store) else store.models.entries(only_active=True)
-            for entry in entries:
-                later = later_verdicts_of(store, entry)
-                yield Finding("model", "\n".join(model_lines(entry, later)))
-    except KPError as error:
-        yield Finding("model", str(error), is_broken=True)
+# ------------------------------------------------------------------ the registry
 
 
 def _registry(settings: Settings, database: str | None) -> Iterator[Finding]:
@@ -274,16 +257,17 @@ def _registry(settings: Settings, database: str | None) -> Iterator[Finding]:
         yield Finding("registry", str(error), is_broken=True)
         return
     if registry is None:
-        yield Finding(
-            "registry", "none configured; runs that pass are kept, and nothing is sent anywhere"
-        )
+        text = "none configured; runs that pass are kept, and nothing is sent anywhere"
+        yield Finding("registry", text)
     elif registry.key_id == ANONYMOUS:
-        hint = "without a key; get one: kp-langchain register"
+        hint = "without a key; get one: kp-langchain registry register"
         yield Finding("registry", f"{registry.url}, {hint}")
     else:
         yield _key(registry, settings, database)
         yield _agent(registry, settings)
-        yield from _visibility(settings)
+        policies = [settings.defaults, *map(settings.policy_for, settings.domains)]
+        if any(policy.visibility == "org" for policy in policies):
+            yield Finding("visibility", "org; the public registry shows such units to everybody")
 
 
 def _key(registry: Registry, settings: Settings, database: str | None) -> Finding:
@@ -293,16 +277,15 @@ def _key(registry: Registry, settings: Settings, database: str | None) -> Findin
     if settings.disabled:
         return Finding("registry", f"{line}; not asked, because recording is off")
     if pause_s > 0.0:
-        return Finding(
-            "registry", f"{line}; not asked, because it wants a pause of {pause_s:.0f} s"
-        )
+        why = f"it wants a pause of {pause_s:.0f} s"
+        return Finding("registry", f"{line}; not asked, because {why}")
     answer = registry.check()
     if answer.kind == "done":
         limit = answer.allowance.limit
         is_known = "which it knows" if limit else "and does not say whether it knows it"
         return Finding("registry", f"{line}, {is_known}")
     is_broken = answer.kind == "stopped"
-    hint = "\nCheck the key (kp-langchain register, KP_API_KEY) and registry_url"
+    hint = "\nCheck the key (kp-langchain registry register, KP_API_KEY) and registry_url"
     reason = answer.reason + hint if is_broken else f"it cannot be asked now: {answer.reason}"
     return Finding("registry", f"{line}\n{reason}", is_broken=is_broken)
 
@@ -314,14 +297,11 @@ def _pause_s(registry: Registry, database: str | None) -> float:
     from kp_langchain.registry.answers import wait_s
     from kp_langchain.store import TraceStore
 
-    try:
-        with TraceStore(database) as store:
-            if is_missing(store):
-                return 0.0
+    with suppress(KPError), TraceStore(database) as store:  # an error is reported under "store"
+        if not is_missing(store):
             standing = store.outbox.standing(registry.url, registry.key_id)
-    except KPError:  # reported under "store"
-        return 0.0
-    return wait_s(standing, datetime.now(UTC)) if standing.throttled_at else 0.0
+            return wait_s(standing, datetime.now(UTC)) if standing.throttled_at else 0.0
+    return 0.0
 
 
 def _agent(registry: Registry, settings: Settings) -> Finding:
@@ -333,22 +313,22 @@ def _agent(registry: Registry, settings: Settings) -> Finding:
         agent_id, of_key = agent_of(None, settings, registry), key_agent(registry)
     except KPError as error:
         return Finding("agent", str(error), is_broken=True)
-    if of_key is None:
-        text = f"{agent_id or 'traces carry none'}; the agent of the key is not known here"
-        if agent_id is None:
-            text += "\nnothing that is sent can be withdrawn; set agent_id (KP_AGENT_ID) to it"
-        return Finding("agent", text, is_broken=agent_id is None)
-    if agent_id == of_key:
+    if agent_id is not None and agent_id == of_key:
         return Finding("agent", f"{agent_id}, the agent of the key")
-    text = f"{agent_id or 'traces carry none'}, but the key is of {redact_agent_id(of_key)}"
-    hint = "nothing that is sent can be withdrawn; unset agent_id, or register a key for this agent"
-    return Finding("agent", f"{text}\n{hint}", is_broken=True)
+    carried = agent_id or "traces carry none"
+    useless = "nothing that is sent can be withdrawn"
+    if of_key is not None:
+        text = f"{carried}, but the key is of {redact_agent_id(of_key)}\n{useless}; "
+        return Finding(
+            "agent", f"{text}unset agent_id, or register a key for this agent", is_broken=True
+        )
+    text = f"{carried}; the agent of the key is not known here"
+    if agent_id is None:
+        text += f"\n{useless}; set agent_id (KP_AGENT_ID) to it"
+    return Finding("agent", text, is_broken=agent_id is None)
 
 
-def _visibility(settings: Settings) -> Iterator[Finding]:
-    policies = [settings.defaults, *map(settings.policy_for, settings.domains)]
-    if any(policy.visibility == "org" for policy in policies):
-        yield Finding("visibility", "org; the public registry shows such units to everybody")
+# ------------------------------------------------------------------ scoring
 
 
 def _embedding(settings: Settings) -> Iterator[Finding]:
@@ -375,12 +355,30 @@ def _embedding(settings: Settings) -> Iterator[Finding]:
     yield _languages(model)
 
 
+def _languages(model: LocalModel) -> Finding:
+    """Report which languages the model can read."""
+    from kp_langchain.embedding.legibility import UNREADABLE_ABOVE
+    from kp_langchain.embedding.model_names import MODEL_VARIABLE, MULTILINGUAL_MODEL
+
+    shares = {name: model.unreadable_share(text) for name, text in _SAMPLES.items()}
+    measured = {name: share for name, share in shares.items() if share is not None}
+    if len(measured) < len(shares):
+        text = "not known: the model's tokeniser does not mark what it cannot read"
+        return Finding("languages", text)
+    unreadable = {name: share for name, share in measured.items() if share > UNREADABLE_ABOVE}
+    readable = [name for name in measured if name not in unreadable]
+    text = f"reads {', '.join(readable) or 'none of these'}"
+    if unreadable:
+        names = [f"{name} ({share:.0%} of its tokens)" for name, share in unreadable.items()]
+        text += f"\ncannot read {', '.join(names)}; novelty is 0.5 there"
+        text += f"\nto read them, set {MODEL_VARIABLE}={MULTILINGUAL_MODEL}"
+    return Finding("languages", text)
+
+
 def _scoring(settings: Settings) -> Finding:
-    until = (
-        "until newer ones take their place"
-        if settings.novelty_ttl_s is None
-        else f"each for {settings.novelty_ttl_s:g} s"
-    )
+    until = "until newer ones take their place"
+    if settings.novelty_ttl_s is not None:
+        until = f"each for {settings.novelty_ttl_s:g} s"
     of_domain = " of each domain" if settings.novelty_scope == "domain" else ""
     steps = "all steps" if settings.step_cap is None else f"at most {settings.step_cap:,} steps"
     return Finding(
@@ -390,33 +388,10 @@ def _scoring(settings: Settings) -> Finding:
     )
 
 
-def _languages(model: LocalModel) -> Finding:
-    """Report which languages the model can read."""
-    from kp_langchain.embedding.legibility import UNREADABLE_ABOVE
-    from kp_langchain.embedding.model_names import MODEL_VARIABLE, MULTILINGUAL_MODEL
-
-    shares = {name: model.unreadable_share(text) for name, text in _SAMPLES.items()}
-    measurable = {name: share for name, share in shares.items() if share is not None}
-    unreadable = {name: share for name, share in measurable.items() if share > UNREADABLE_ABOVE}
-    readable = [name for name in measurable if name not in unreadable]
-    lines = [f"reads {', '.join(readable) or 'none of these'}"]
-    if len(measurable) < len(shares):
-        lines = ["not known: the model's tokeniser does not mark what it cannot read"]
-    if unreadable:
-        names = ", ".join(
-            f"{name} ({share:.0%} of its tokens)" for name, share in unreadable.items()
-        )
-        lines += [
-            f"cannot read {names}; novelty is 0.5 there",
-            f"to read them, set {MODEL_VARIABLE}={MULTILINGUAL_MODEL}",
-        ]
-    return Finding("languages", "\n".join(lines))
-
-
 def _extras() -> Iterator[Finding]:
     from kp_langchain.embedding.packages import is_installed
 
     for extra, modules in EXTRAS.items():
-        is_missing_one = not all(map(is_installed, modules))
+        is_whole = all(map(is_installed, modules))
         hint = f"missing; pip install 'kp-langchain[{extra}]'"
-        yield Finding(f"[{extra}]", hint if is_missing_one else "installed")
+        yield Finding(f"[{extra}]", "installed" if is_whole else hint)

@@ -1,115 +1,99 @@
-"""The commands `outbox` and `outbox show`, `send`, `retry` and `drop`."""
+"""The commands `registry outbox list`, `show`, `send`, `retry` and `drop`."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
-from rich.text import Text
 
-from kp_langchain.cli.json_option import AsJson, AsJsonLines
-from kp_langchain.cli.output import json_fields, say, say_json, visible
+from kp_langchain.cli.options import AsJson, AsJsonLines, Database, Limit, group_app, open_store
+from kp_langchain.cli.output import make_console, runs_table, say, say_json
 from kp_langchain.cli.sending import (
-    ContributionId,
     current_registry,
-    find_contribution,
     require_registry,
     send_now,
     why_nothing_is_sent,
 )
-from kp_langchain.cli.store_option import Database, open_store
 from kp_langchain.errors import KPError
-from kp_langchain.printable import printable, short_id
+from kp_langchain.printable import one_line, printable, short_id
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
+    from rich.table import Table
 
     from kp_langchain.registry.client import Registry
     from kp_langchain.store import Contribution, TraceStore
     from kp_langchain.store.registry_units import ContributionState
 
-outbox = typer.Typer(
-    help="List runs that passed and go to a registry; `show`, `send`, `retry` and `drop` act on it."
-)
-
 _REASONS_SHOWN = 5
+_DETAIL_CHARS = 300
+_STYLES = {"sent": "green", "dead": "red", "pending": "yellow", "withdrawn": "bright_black"}
+ContributionId = Annotated[
+    str, typer.Argument(metavar="ID", help="Trace id or its beginning, or the registry's id.")
+]
+
+app = group_app(default="list", help="List runs that passed and go to a registry; act on them.")
 
 
-@outbox.callback(invoke_without_command=True)
+@app.command("list")
 def list_contributions(
-    context: typer.Context,
     state: Annotated[
         Literal["pending", "sent", "dead", "withdrawn"] | None,
         typer.Option(help="Only contributions in this state."),
     ] = None,
-    limit: Annotated[int, typer.Option(min=1, help="Show at most this many.")] = 30,
+    limit: Limit = 30,
     database: Database = None,
     as_json: AsJsonLines = False,
 ) -> None:
     """List contributions; if nothing is being sent, say why."""
-    if context.invoked_subcommand is not None:
-        context.obj = database
-        return
-    from kp_langchain.cli.console import make_console
-
     with open_store(database) as store:
         contributions = store.outbox.entries(state=state, limit=limit)
         if as_json:
             for contribution in contributions:
-                say_json(json_fields(contribution, without="body"))
+                _say_contribution(contribution)
             return
-        counts = store.outbox.counts()
         console = make_console()
         if contributions:
             console.print(_table(contributions, datetime.now(UTC)))
-        summary = ", ".join(f"{number} {name}" for name, number in counts.items())
+        summary = ", ".join(f"{number} {name}" for name, number in store.outbox.counts().items())
         to_withdraw = len(store.outbox.to_withdraw())
         more = f"; {to_withdraw} to withdraw" if to_withdraw else ""
-        console.print(f"{summary} in {store.location}{more}.", soft_wrap=True)
+        say(f"{summary} in {store.location}{more}.")
         for line in why_nothing_is_sent(store):
-            console.print(line, soft_wrap=True)
+            say(line)
 
 
-@outbox.command()
+@app.command()
 def show(
-    context: typer.Context,
-    contribution_id: ContributionId,
-    database: Database = None,
-    as_json: AsJson = False,
+    contribution_id: ContributionId, database: Database = None, as_json: AsJson = False
 ) -> None:
     """Show one contribution, and the registry's answer to it."""
-    from kp_langchain.cli.console import make_console
-
-    with open_store(database or context.obj) as store:
+    with open_store(database) as store:
         one = find_contribution(store, contribution_id)
-        if as_json:
-            say_json(json_fields(one, without="body"))
-            return
-        lines = [
-            f"{one.trace_id}  {one.status}",
-            f"for {one.registry}",
-            f"queued {one.queued_at:%Y-%m-%d %H:%M:%S} UTC, last changed "
-            f"{one.changed_at:%Y-%m-%d %H:%M:%S} UTC, attempts: {one.attempts}",
-        ]
-        if one.registry_id:
-            lines.append(f"the registry's id: {one.registry_id}")
-        if one.state == "pending" and one.attempts:
-            lines.append(f"next attempt after {one.due_at:%Y-%m-%d %H:%M:%S} UTC")
-        if one.reason:
-            lines.append(f"reason: {one.reason}")
-        lines += [
-            f"  {issue.get('path') or '(whole trace)'}: {issue.get('message', '')}"
-            for issue in one.issues or ()
-        ]
-        make_console().print(Text("\n".join(map(printable, lines))), soft_wrap=True)
+    if as_json:
+        _say_contribution(one)
+        return
+    say(printable(f"{one.trace_id}  {one.status}"))
+    say(printable(f"for {one.registry}"))
+    say(
+        f"queued {one.queued_at:%Y-%m-%d %H:%M:%S} UTC, last changed "
+        f"{one.changed_at:%Y-%m-%d %H:%M:%S} UTC, attempts: {one.attempts}"
+    )
+    if one.registry_id:
+        say(printable(f"the registry's id: {one.registry_id}"))
+    if one.state == "pending" and one.attempts:
+        say(f"next attempt after {one.due_at:%Y-%m-%d %H:%M:%S} UTC")
+    if one.reason:
+        say(printable(f"reason: {one.reason}"))
+    for issue in one.issues or ():
+        place = issue.get("path") or "(whole trace)"
+        say(printable(f"  {place}: {issue.get('message', '')}"))
 
 
-@outbox.command()
+@app.command()
 def send(
-    context: typer.Context,
     timeout: Annotated[
         float, typer.Option(min=0, metavar="SECONDS", help="Take at most this long.")
     ] = 60.0,
@@ -122,12 +106,12 @@ def send(
     if settings.disabled:
         raise KPError("KP_DISABLED is set, so nothing is sent; unset it")
     registry = require_registry(settings)
-    with open_store(database or context.obj) as store:
+    with open_store(database) as store:
         pending = store.outbox.entries(state="pending", limit=None)
         for_others = [one for one in pending if one.registry != registry.url]
         before = store.outbox.counts()
         is_empty = send_now(store, registry, timeout)
-        _print_sent(store, before)
+        _say_sent(store, before)
         if for_others:
             say(
                 f"{len(for_others)} of these are meant for another registry "
@@ -140,8 +124,8 @@ def send(
             raise typer.Exit(1)
 
 
-def _print_sent(store: TraceStore, before: Mapping[ContributionState, int]) -> None:
-    """Print how the outbox changed since the counts `before`."""
+def _say_sent(store: TraceStore, before: Mapping[ContributionState, int]) -> None:
+    """Say how the outbox changed since the counts `before`."""
     counts = store.outbox.counts()
     to_withdraw = len(store.outbox.to_withdraw())
     withdrawals = counts["withdrawn"] - before["withdrawn"]
@@ -155,10 +139,9 @@ def _print_sent(store: TraceStore, before: Mapping[ContributionState, int]) -> N
 
 def _reasons(store: TraceStore, registry: Registry) -> list[str]:
     """Return, as lines to print, why contributions were not withdrawn or not sent."""
-    pending = store.outbox.entries(state="pending", limit=None)
     remaining = [
         *((one, "is not withdrawn") for one in store.outbox.to_withdraw()),
-        *((one, "is not sent") for one in pending),
+        *((one, "is not sent") for one in store.outbox.entries(state="pending", limit=None)),
     ]
     lines = [
         f"{one.trace_id} {what}: {one.reason}. Next attempt after "
@@ -167,16 +150,15 @@ def _reasons(store: TraceStore, registry: Registry) -> list[str]:
         if one.reason and one.registry == registry.url
     ]
     more = len(lines) - _REASONS_SHOWN
-    return lines[:_REASONS_SHOWN] + ([f"And {more} more: kp-langchain outbox"] if more > 0 else [])
+    hint = [f"And {more} more: kp-langchain registry outbox"] if more > 0 else []
+    return lines[:_REASONS_SHOWN] + hint
 
 
-@outbox.command()
-def retry(
-    context: typer.Context, contribution_id: ContributionId, database: Database = None
-) -> None:
+@app.command()
+def retry(contribution_id: ContributionId, database: Database = None) -> None:
     """Make a dead or pending contribution due now, for the registry of the settings."""
     registry = current_registry()
-    with open_store(database or context.obj) as store, store.outbox.changing():
+    with open_store(database) as store, store.outbox.changing():
         one = find_contribution(store, contribution_id)
         if one.state not in ("dead", "pending"):
             raise KPError(
@@ -188,44 +170,58 @@ def retry(
         if url != one.registry:
             again = replace(again, first_attempt_at=None, registry_id=None)
         store.outbox.settle(again, read=one)
-        say(f"{one.trace_id} is pending for {url}; send it: kp-langchain outbox send")
+        say(f"{one.trace_id} is pending for {url}; send it: kp-langchain registry outbox send")
 
 
-@outbox.command()
-def drop(
-    context: typer.Context, contribution_id: ContributionId, database: Database = None
-) -> None:
+@app.command()
+def drop(contribution_id: ContributionId, database: Database = None) -> None:
     """Remove an unsent contribution from the outbox; its run stays in the store."""
-    with open_store(database or context.obj) as store, store.outbox.changing():
+    with open_store(database) as store, store.outbox.changing():
         one = find_contribution(store, contribution_id)
         if one.state == "sent":
-            raise KPError(
-                f"{one.trace_id} was sent; take it back: kp-langchain withdraw {one.trace_id}"
-            )
+            hint = f"take it back: kp-langchain registry withdraw {one.trace_id}"
+            raise KPError(f"{one.trace_id} was sent; {hint}")
         store.outbox.remove(one.trace_id)
         say(f"{one.trace_id} is no longer in the outbox")
 
 
-def _table(contributions: Iterable[Contribution], now: datetime) -> RenderableType:
-    """Return contributions as a table, one a row."""
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
+def find_contribution(store: TraceStore, contribution_id: str) -> Contribution:
+    """Return an entry of the outbox.
 
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, expand=True, padding=(0, 1, 0, 0))
-    table.add_column("trace", no_wrap=True, min_width=8)
-    table.add_column("state", no_wrap=True, min_width=9)
-    table.add_column("age", justify="right", no_wrap=True)
-    table.add_column("attempts", justify="right", no_wrap=True)
-    table.add_column("registry's id, or reason", ratio=1, no_wrap=True, overflow="ellipsis")
-    styles = {"sent": "green", "dead": "red", "pending": "yellow", "withdrawn": "bright_black"}
+    Args:
+        store: The store with the outbox.
+        contribution_id: Trace id or its beginning, or the registry's id.
+
+    Raises:
+        KPError: There is no such entry.
+    """
+    contribution = store.outbox.get(contribution_id)
+    if contribution is None:
+        raise KPError(
+            f"nothing {contribution_id!r} in the outbox of {store.location}; "
+            "list it: kp-langchain registry outbox"
+        )
+    return contribution
+
+
+def _say_contribution(contribution: Contribution) -> None:
+    values = asdict(contribution)
+    del values["body"]
+    say_json(values)
+
+
+def _table(contributions: Iterable[Contribution], now: datetime) -> Table:
+    from rich.text import Text
+
+    table = runs_table("trace", "state", "age>", "attempts>", "registry's id, or reason")
     for one in contributions:
         detail = one.registry_id if one.status == "sent" else one.reason
         table.add_row(
             Text(short_id(one.trace_id)),
-            Text(one.status, style=styles[one.state]),
+            Text(one.status, style=_STYLES[one.state]),
             _age((now - one.queued_at).total_seconds()),
             str(one.attempts),
-            Text(visible(detail or "")),
+            Text(one_line(detail or "", _DETAIL_CHARS)),
         )
     return table
 

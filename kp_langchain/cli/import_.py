@@ -1,0 +1,165 @@
+"""The command `import`: records runs from the files of other tracers."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from kp_langchain.cli.json_files import check_files, read_values
+from kp_langchain.cli.options import INTERRUPTED, AsJsonLines, Database, Timeout, new_app
+from kp_langchain.cli.output import say, say_json, warn
+from kp_langchain.cli.sending import current_registry, send_due
+from kp_langchain.errors import KPError
+from kp_langchain.printable import one_line, printable, short_id
+
+if TYPE_CHECKING:
+    from kp_langchain.importing.importer import Imported
+    from kp_langchain.importing.recorded_run import RecordedRun
+
+_SKIPPED = 1
+_LONGEST_MESSAGE_CHARS = 500
+_FATES = {
+    "known": "known before",
+    "paused": "paused",
+    "cancelled": "cancelled",
+    "unfinished": "without an end",
+    "incomplete": "without their root",
+    "empty": "without a step",
+    "failed": "failed",
+}
+
+app = new_app()
+
+
+@app.command("import")
+def import_runs(
+    files: Annotated[
+        list[str], typer.Argument(metavar="FILE", help="JSON or JSONL, also .gz; - for stdin.")
+    ],
+    format: Annotated[  # noqa: A002 - the option's name
+        Literal["auto", "openinference", "genai", "langsmith", "messages"],
+        typer.Option(help="What the files hold; by default told from the content."),
+    ] = "auto",
+    domain: Annotated[
+        str | None, typer.Option(help="The domain of all runs; by default what each one names.")
+    ] = None,
+    agent_id: Annotated[
+        str | None, typer.Option(help="The agent that ran, such as kp:agent:desk.")
+    ] = None,
+    timeout: Timeout = 20.0,
+    database: Database = None,
+    as_json: AsJsonLines = False,
+) -> None:
+    """Record runs that other tools recorded: each is redacted, scored, gated and stored.
+
+    Files hold spans in OTLP JSON (OpenInference, or OpenTelemetry's conventions for generative
+    AI), runs exported from LangSmith, or conversations: one object with "messages" a line, and
+    optionally id, domain, objective, success and confidence. A file whose first line is a JSON
+    value is read line by line, any other as values over many lines.
+
+    One line is printed for each new run: its id, domain, score, and decision. A run that the store
+    has already is left out, so an interrupted import continues when it is started again. What
+    cannot be used is reported on stderr as FILE:LINE: reason, and skipped.
+
+    Exit status: 0, everything was used; 1, something was skipped, or an error ended the command;
+    2, wrong usage; 130, interrupted.
+    """
+    check_files(files)
+    if domain is not None and not domain.strip():
+        raise typer.BadParameter("--domain is empty; give a name such as finance")
+    from kp_langchain.config import Settings
+    from kp_langchain.importing.importer import Importer
+    from kp_langchain.store import TraceStore
+
+    settings = Settings.current()
+    if settings.disabled:
+        raise KPError("recording is switched off (KP_DISABLED, or `disabled` in kp.toml)")
+    report = warn if as_json else say
+    fates: Counter[str] = Counter()
+    kept = 0
+    with TraceStore(database or settings.database_url) as store:
+        importer = Importer(store, settings, domain=domain or "default", agent_id=agent_id)
+        try:
+            for imported in importer.run(_runs(files, format, domain, fates)):
+                fates[imported.fate] += 1
+                kept += imported.scored is not None and imported.scored.decision == "kept"
+                _say_imported(imported, as_json=as_json)
+        except KeyboardInterrupt:
+            warn("interrupted; the same command continues")
+            raise typer.Exit(INTERRUPTED) from None
+        finally:
+            importer.close()
+            others = [f"{text} {fates[fate]}" for fate, text in _FATES.items() if fates[fate]]
+            if fates["skipped"]:
+                others.append(f"skipped {fates['skipped']}")
+            report(
+                ", ".join([f"Imported {fates['imported']}, of which kept {kept}", *others]) + "."
+            )
+
+        def count_due() -> int:
+            return store.outbox.counts()["pending"] if kept else 0
+
+        send_due(store, current_registry(), count_due, timeout, report)
+    if fates["skipped"] or fates["failed"]:
+        raise typer.Exit(_SKIPPED)
+
+
+def _runs(
+    files: Sequence[str],
+    format: str,  # noqa: A002
+    domain: str | None,
+    fates: Counter[str],
+) -> Iterator[RecordedRun]:
+    """Yield the runs of all files, over which a run may be spread; report what cannot be used."""
+    from kp_langchain.importing.importer import FORMATS, FileReader
+    from kp_langchain.importing.recorded_run import Unusable
+
+    reader = FileReader(next((one for one in FORMATS if one == format), None))
+
+    def parts() -> Iterator[RecordedRun | Unusable]:
+        for file in files:
+            try:
+                for place, value, why in read_values(file):
+                    if why:
+                        yield Unusable(place, why)
+                    else:
+                        yield from reader.add(value, place)
+            except KPError as error:  # what was read of it, and the other files, are of use
+                yield Unusable("error", str(error))
+        yield from reader.conclude()
+
+    for part in parts():
+        if isinstance(part, Unusable):
+            fates["skipped"] += 1
+            warn(f"{printable(part.place)}: {one_line(part.why, _LONGEST_MESSAGE_CHARS)}")
+        else:
+            yield part if domain is None else replace(part, domain=domain)
+
+
+def _say_imported(imported: Imported, *, as_json: bool) -> None:
+    """Print a run, if it is new."""
+    scored = imported.scored
+    if scored is None:
+        return
+    trace, total = scored.trace, scored.breakdown.total
+    domain = trace.metadata.task_domain
+    if not as_json:
+        say(f"{short_id(trace.id)}  {printable(domain)}  {total:.3f}  {scored.decision}")
+        return
+    say_json(
+        {
+            "trace_id": trace.id,
+            "run_id": str(scored.run_id),
+            "source": imported.run.place,
+            "domain": domain,
+            "score": total,
+            "threshold": scored.threshold,
+            "success": trace.metadata.success,
+            "confidence": trace.outcome.confidence,
+            "decision": scored.decision,
+        }
+    )

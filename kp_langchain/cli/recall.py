@@ -1,0 +1,300 @@
+"""The command `recall`: what a run would be shown, and what it did for runs to be shown that."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from kp_langchain.cli.options import Database, new_app, open_store
+from kp_langchain.cli.output import counted, make_console, runs_table, say, say_json, warn
+from kp_langchain.near_names import near_name
+from kp_langchain.printable import one_line, short_id
+
+if TYPE_CHECKING:
+    from kp_langchain.recall.credit import Credit
+    from kp_langchain.recall.example import Example, Examples
+    from kp_langchain.store import TraceStore
+    from kp_langchain.store.vector_queries import Eligibility
+
+_EXAMPLES, _ROWS = 1, 30
+_EXPLAIN = (
+    "Explain one: kp-langchain review ID\n"
+    "Explain one of a registry: kp-langchain registry quarantine show ID"
+)
+_OBJECTIVE_CHARS = 300
+_TRUST = {
+    "verdict": "success by a verdict",
+    "own": "success, as the run ended",
+    "registry": "success, as a registry claims",
+}
+_WHY_NOT = {
+    "hurts": "runs ended worse with it",
+    "planted": "something in it looks like planted instructions",
+    "not kept": "it is no kept success any more",
+    "deleted": "the store no longer has it",
+}
+
+app = new_app()
+
+
+@app.command()
+def recall(
+    task: Annotated[
+        str | None, typer.Argument(metavar="TASK", help="The task of a run, in words.")
+    ] = None,
+    domain: Annotated[
+        str | None, typer.Option(help="The run's domain; with --credit, only this domain.")
+    ] = None,
+    namespace: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="The run's namespace, such as a tenant's id."),
+    ] = None,
+    limit: Annotated[
+        int | None,
+        typer.Option(min=1, help=f"At most so many traces: {_EXAMPLES}, or {_ROWS} with --credit."),
+    ] = None,
+    floor: Annotated[
+        float | None,
+        typer.Option(help="Least similarity of tasks, 0 to 1; by default calibrated."),
+    ] = None,
+    tool: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME", help="A tool that the agent has; may be repeated. By default all."
+        ),
+    ] = None,
+    few_shot: Annotated[
+        bool, typer.Option("--few-shot", help="Print the text that a model would get.")
+    ] = False,
+    credit: Annotated[
+        bool, typer.Option("--credit", help="List the traces that runs were shown, best first.")
+    ] = False,
+    database: Database = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object; with --credit, one a line.")
+    ] = False,
+) -> None:
+    """Show which kept traces a run with this task would be shown, or why none.
+
+    --credit lists the traces that runs were shown: by how much more of these runs succeeded than
+    of the runs that were held out from the trace. One that runs ended worse with is no longer
+    shown.
+
+    The first search in a domain embeds the tasks of its kept traces.
+    """
+    if (task is None) is not credit:
+        raise typer.BadParameter("give either a TASK or --credit")
+    if credit and (namespace is not None or floor is not None or tool or few_shot):
+        raise typer.BadParameter("--namespace, --floor, --tool and --few-shot belong to a TASK")
+    if task is not None and domain is None:
+        raise typer.BadParameter("give the domain of the run: --domain NAME")
+    with open_store(database) as store:
+        if task is None or domain is None:
+            _list_credits(store, domain, limit or _ROWS, as_json=as_json)
+            return
+        from kp_langchain.recall.example_search import ExampleSearch
+
+        console = make_console(stderr=True)
+        with console.status("Embedding tasks") if console.is_terminal else nullcontext():
+            examples = ExampleSearch(store).find(
+                task,
+                domain=domain,
+                namespace=namespace,
+                limit=limit or _EXAMPLES,
+                floor=floor,
+                tools=tool or (),
+            )
+        if few_shot and not as_json:
+            _print_few_shot(examples)
+        else:
+            _print_examples(store, examples, domain, few_shot=few_shot, as_json=as_json)
+
+
+# ------------------------------------------------------------------ what a run would be shown
+
+
+def _print_few_shot(examples: Examples) -> None:
+    """Print the text that a model would get on stdout, and why it lacks something on stderr."""
+    composed = examples.compose()
+    if composed.text:
+        say(composed.text)
+    if len(composed.shown) < len(examples.found):
+        shown = f"{len(composed.shown)} of {len(examples.found)}"
+        warn(f"{shown} traces fit in the tokens that examples may have.")
+    elif not examples.found:
+        warn(f"Nothing is shown: {examples.reason}.")
+
+
+def _print_examples(
+    store: TraceStore, examples: Examples, domain: str, *, few_shot: bool, as_json: bool
+) -> None:
+    from kp_langchain.recall.credit import NO_CREDIT, credits_of
+    from kp_langchain.review.recall_facts import credit_text
+
+    credits_ = credits_of(store.shown.outcome_counts(domain)) if examples.found else {}
+    if as_json:
+        say_json(_examples_json(examples, credits_, domain, with_text=few_shot))
+        return
+    for one in examples.found:
+        credit = credits_.get(one.trace_id, NO_CREDIT)
+        text = "none yet: shown to no run" if credit == NO_CREDIT else credit_text(credit)
+        similarity = f"similarity {one.similarity:.2f}, {_TRUST[one.trust]}"
+        say(f"{one.rank}. {short_id(one.trace_id)}, {similarity}")
+        say(f"   credit {text}")
+        say(f"   {one_line(_objective(one), _OBJECTIVE_CHARS)}")
+    if examples.found:
+        say(f"No trace is shown whose similarity is below {examples.floor:.2f}.\n{_EXPLAIN}")
+        return
+    say(f"Nothing is shown: {examples.reason}.")
+    if not store.count(domain=domain):
+        from kp_langchain.weights import PROFILES
+
+        near = near_name(domain, PROFILES)
+        hint = f" Did you mean --domain {near}?" if near else ""
+        say(f"No run of {one_line(domain, 100)} in {store.location}.{hint}")
+
+
+def _examples_json(
+    examples: Examples, credits_: Mapping[str, Credit], domain: str, *, with_text: bool
+) -> dict[str, Any]:
+    from kp_langchain.recall.credit import NO_CREDIT
+    from kp_langchain.review.recall_facts import credit_fields
+
+    found = [
+        {
+            "trace_id": one.trace_id,
+            "rank": one.rank,
+            "similarity": one.similarity,
+            "trust": one.trust,
+            "credit": credit_fields(credits_.get(one.trace_id, NO_CREDIT)),
+            "objective": _objective(one),
+        }
+        for one in examples.found
+    ]
+    fields = {
+        "domain": domain,
+        "floor": examples.floor,
+        "reason": examples.reason,
+        "examples": found,
+    }
+    return fields | ({"few_shot": examples.compose().text} if with_text else {})
+
+
+def _objective(example: Example) -> str:
+    return " ".join(example.trace.task.objective.split())
+
+
+# ------------------------------------------------------------------ credit
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """The credit of a trace that runs were shown.
+
+    Attributes:
+        domain: The domain of these runs.
+        trace_id: The id of the trace.
+        credit: Its credit.
+        objective: Its task in words; "" if the store no longer has it.
+        why_not: Why it is no longer shown: `hurts`, `planted`, `not kept` or `deleted`; None if it
+            still is.
+        planted: What looks like planted instructions in it, if something does.
+    """
+
+    domain: str
+    trace_id: str
+    credit: Credit
+    objective: str
+    why_not: str | None
+    planted: str | None
+
+
+def _list_credits(store: TraceStore, domain: str | None, limit: int, *, as_json: bool) -> None:
+    from kp_langchain.review.recall_facts import credit_fields
+
+    rows, total = _rows(store, domain, limit)
+    if as_json:
+        for row in rows:
+            say_json(
+                {
+                    "domain": row.domain,
+                    "trace_id": row.trace_id,
+                    "credit": credit_fields(row.credit),
+                    "still_shown": row.why_not is None,
+                    "why_not": row.why_not,
+                    "planted": row.planted,
+                    "objective": row.objective,
+                }
+            )
+    elif rows:
+        _print_credits(rows)
+        traces = counted(total, "trace that runs were", "traces that runs were")
+        say(f"{len(rows):,} of {traces} shown, in {store.location}. {_EXPLAIN}")
+    else:
+        of = "" if domain is None else f" of {one_line(domain, 100)}"
+        say(f"No run{of} in {store.location} was shown a trace yet.")
+
+
+def _rows(store: TraceStore, domain: str | None, limit: int) -> tuple[list[_Row], int]:
+    """Return the traces that runs were shown, the best credit first, and how many there are."""
+    from kp_langchain.recall.credit import credits_of
+    from kp_langchain.store.rows import clean_name
+
+    if domain is None:
+        counts = store.shown.outcome_counts_by_domain()
+    else:
+        counts = {clean_name(domain): store.shown.outcome_counts(domain)}
+    shown = [
+        (name, trace_id, credit)
+        for name, of_domain in counts.items()
+        for trace_id, credit in credits_of(of_domain).items()
+        if credit.shown
+    ]
+    shown.sort(key=lambda one: (-one[2].value, -one[2].shown, one[1], one[0]))
+    first = shown[:limit]
+    eligibility = store.recall_entries.eligibility({trace_id for _, trace_id, _ in first})
+    return [_row(*one, eligibility.get(one[1])) for one in first], len(shown)
+
+
+def _row(domain: str, trace_id: str, credit: Credit, eligibility: Eligibility | None) -> _Row:
+    if eligibility is None:
+        return _Row(domain, trace_id, credit, "", "deleted", None)
+    why_not = None
+    if not eligibility.is_open:
+        why_not = "not kept"
+    elif eligibility.planted is not None:
+        why_not = "planted"
+    elif credit.hurts and eligibility.domain == domain:  # only there does it count
+        why_not = "hurts"
+    return _Row(domain, trace_id, credit, eligibility.objective, why_not, eligibility.planted)
+
+
+def _print_credits(rows: Sequence[_Row]) -> None:
+    from rich.text import Text
+
+    from kp_langchain.review.recall_facts import figures
+
+    console = make_console()
+    table = runs_table(
+        "trace", "domain", "credit>", "shown>", "held out>", "still shown", "objective"
+    )
+    for row in rows:
+        style = "" if row.why_not is None else "bright_black"
+        is_sure = row.credit.value > row.credit.deviation
+        table.add_row(
+            Text(short_id(row.trace_id), style),
+            Text(one_line(row.domain, 16)),
+            Text(figures(row.credit), "green" if is_sure else "red" if row.credit.hurts else ""),
+            f"{row.credit.shown:,}",
+            f"{row.credit.held_out:,}",
+            Text("yes" if row.why_not is None else f"no: {row.why_not}", style),
+            Text(one_line(" ".join(row.objective.split()), _OBJECTIVE_CHARS), style),
+        )
+    console.print(table)
+    for word, why in _WHY_NOT.items():
+        if any(row.why_not == word for row in rows):
+            say(f"{word}: {why}, so it is no longer shown.")

@@ -1,0 +1,301 @@
+"""The commands `review list`, `show`, `stats` and `compare`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from kp_langchain.cli.options import (
+    AsJson,
+    AsJsonLines,
+    Database,
+    Limit,
+    RunId,
+    group_app,
+    open_store,
+    takes_filters,
+)
+from kp_langchain.cli.output import (
+    counted,
+    indent,
+    make_console,
+    percent,
+    plain_table,
+    say_json,
+    visible,
+)
+from kp_langchain.errors import KPError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    from kp_langchain.review.stats import AtThreshold, DomainStats
+    from kp_langchain.store import StoredRun, TraceStore
+
+_HISTOGRAM_LINES, _BAR_CELLS = 10, 40
+_STEPS_AROUND = (-10, -5, -2, -1, 0, 1, 2, 5, 10)  # hundredths
+_MOST_THRESHOLDS = 4
+
+app = group_app(
+    default="list",
+    of_id="show",
+    metavar="[ID | COMMAND [ARGS]...]",
+    help="""List scored runs, newest first; explain one, compare two, or sum up whole domains.
+
+    Without a command it lists, and with the id of a run it shows that run.""",
+)
+
+
+@app.command("list")
+@takes_filters()
+def list_runs(
+    filters: dict[str, Any],
+    sort: Annotated[
+        Literal["time", "score", "novelty"],
+        typer.Option(help="The newest, the highest score, or the highest novelty first."),
+    ] = "time",
+    limit: Limit = 30,
+    database: Database = None,
+    as_json: AsJsonLines = False,
+) -> None:
+    """List scored runs, newest first."""
+    with open_store(database) as store:
+        runs = store.runs(sort=sort, limit=limit, **filters)
+        if as_json:
+            for run in runs:
+                say_json(run.to_dict())
+        elif runs:
+            from kp_langchain.cli.run_view import list_of_runs
+
+            console = make_console()
+            console.print(list_of_runs(runs, console))
+            total = counted(store.count(**filters), "run")
+            text = f"{len(runs):,} of {total} in {store.location}. Explain one: "
+            console.print(f"{text}kp-langchain review ID", soft_wrap=True)
+        else:
+            _print_no_runs(store, filters)
+
+
+def _print_no_runs(store: TraceStore, filters: Mapping[str, Any]) -> None:
+    from kp_langchain.near_names import near_name
+    from kp_langchain.weights import PROFILES
+
+    number = store.count()
+    beginning = f"No run of {number:,} matches" if number else "No scored runs"
+    near = near_name(filters["domain"], PROFILES) if "domain" in filters else None
+    hint = f" Did you mean --domain {near}?" if near else ""
+    make_console().print(f"{beginning} in {store.location}.{hint}", soft_wrap=True)
+
+
+@app.command()
+def show(
+    run_id: RunId,
+    steps: Annotated[bool, typer.Option("--steps", help="Show every step whole.")] = False,
+    database: Database = None,
+    as_json: AsJson = False,
+) -> None:
+    """Explain how one run got its score, and show its calls and its answer."""
+    from kp_langchain.cli.run_view import print_run, run_json
+
+    with open_store(database) as store:
+        run = _run(store, run_id)
+        if as_json:
+            trace = run.trace
+            body = None if trace is None else trace.model_dump(mode="json")
+            say_json(run_json(store, run), trace=body)
+        else:
+            print_run(store, run, make_console(), with_steps=steps)
+
+
+@app.command()
+def compare(
+    first: RunId, second: RunId, database: Database = None, as_json: AsJson = False
+) -> None:
+    """Show two runs side by side: their scores, and their steps aligned by tool calls."""
+    from kp_langchain.cli.run_view import compared_json, print_compared
+
+    with open_store(database) as store:
+        left, right = _run(store, first), _run(store, second)
+        if as_json:
+            values, calls = compared_json(left, right)
+            say_json(values, calls=calls)
+        else:
+            print_compared(left, right, make_console())
+
+
+def _run(store: TraceStore, run_id: str) -> StoredRun:
+    run = store.get(run_id)
+    if run is None:
+        raise KPError(f"no run {run_id!r} in {store.location}; list them: kp-langchain review")
+    return run
+
+
+# ------------------------------------------------------------------ stats
+
+
+@app.command()
+@takes_filters("domain", "since", "until", "where")
+def stats(filters: dict[str, Any], database: Database = None, as_json: AsJsonLines = False) -> None:
+    """Show how many runs each domain keeps, and which dimension and rule costs most.
+
+    With one domain it also shows its parts, its rules, its scores as a histogram, and what would
+    pass at other thresholds.
+    """
+    from kp_langchain.review.stats import domain_stats
+
+    with open_store(database) as store:
+        every = domain_stats(store.summaries(**filters))
+        if as_json:
+            for one in every:
+                say_json(one.to_dict())
+        elif every:
+            console = make_console()
+            _print_stats(every, console)
+            if line := _waiting_line(store):
+                console.print(line, soft_wrap=True)
+        else:
+            _print_no_runs(store, filters)
+
+
+def _print_stats(every: Sequence[DomainStats], console: Console) -> None:
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
+    table.add_column("domain", no_wrap=True, overflow="ellipsis", max_width=20)
+    for heading in ("runs", "kept", "", "median", "of"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    table.add_column("0 to 1", no_wrap=True, overflow="crop")
+    table.add_column("right by verdict", justify="right", no_wrap=True)
+    for one in every:
+        table.add_row(
+            Text(visible(one.domain)),
+            f"{one.runs:,}",
+            f"{one.kept:,}",
+            percent(one.kept_share),
+            f"{one.median:.2f}",
+            f"{one.threshold:.2f}",
+            _sparkline(one, console),
+            f"{one.successes}/{one.labelled}" if one.labelled else "none",
+        )
+    console.print(table)
+    console.print()
+    for one in every:
+        console.print(Text(visible(one.explanation())))
+    if len(every) == 1:
+        _print_domain(every[0], console)
+    else:
+        console.print(Text("\nOne domain in full: kp-langchain review stats --domain NAME"))
+
+
+def _waiting_line(store: TraceStore) -> str:
+    """Return in one line which runs are in no statistics yet, or got stuck; "" for none."""
+    outbox = store.outbox.counts()
+    waiting = {
+        "wait for their score": store.journal.waiting(),
+        "wait for a human": store.paused.count(),
+        "wait to be sent": outbox["pending"],
+        "were refused by the registry": outbox["dead"],
+    }
+    parts = [f"{number:,} {what}" for what, number in waiting.items() if number]
+    return f"Besides: {'; '.join(parts)}." if parts else ""
+
+
+def _sparkline(one: DomainStats, console: Console) -> Text:
+    """Return the histogram in one line; bins from the threshold on are green."""
+    from rich.text import Text
+
+    levels = " .:-=+*#%" if console.options.ascii_only else " ▁▂▃▄▅▆▇█"
+    highest = max(one.histogram)
+    text = Text("", end="")
+    for number, count in enumerate(one.histogram, start=1):
+        level = 0 if not count else max(1, round(count / highest * (len(levels) - 1)))
+        text.append(levels[level], "green" if number / len(one.histogram) > one.threshold else "")
+    return text
+
+
+def _print_domain(one: DomainStats, console: Console) -> None:
+    from rich.text import Text
+
+    of = f"{one.gate} over {counted(one.judged, 'run')}"
+    console.print(Text(f"\nWhat costs {one.gate}, on the average", "bold"))
+    parts = plain_table("part", "median", "weight", "lost", right=True)
+    for part in one.parts:
+        in_the_median = "-" if part.median is None else f"{part.median:.2f}"
+        parts.add_row(part.label, in_the_median, f"{part.weight:.2f}", f"{part.lost:.3f}")
+    console.print(indent(parts))
+    if one.rules:
+        console.print(Text("\nRules", "bold"))
+        rules = plain_table("rule", "runs", "each", "lost their pass", right=True)
+        for rule in one.rules:
+            change = f"{rule.change:+.2f}"
+            rules.add_row(rule.name, f"{rule.runs:,}", change, f"{rule.passes_lost:,}")
+        console.print(indent(rules))
+    console.print(Text(f"\nHistogram of {of}", "bold"))
+    for line in _histogram_lines(one, console):
+        console.print(line)
+    console.print(Text("\nWhat would pass at other thresholds", "bold"))
+    console.print(indent(_curve_table(one)))
+    console.print()
+    for label, text in _facts(one):
+        console.print(Text(f"{label:<17}", "cyan") + Text(visible(text)))
+
+
+def _histogram_lines(one: DomainStats, console: Console) -> Iterator[Text]:
+    from rich.text import Text
+
+    full = "#" if console.options.ascii_only else "█"
+    size = len(one.histogram) // _HISTOGRAM_LINES
+    counts = [sum(one.histogram[at : at + size]) for at in range(0, len(one.histogram), size)]
+    for number, count in enumerate(counts):
+        low, high = number / _HISTOGRAM_LINES, (number + 1) / _HISTOGRAM_LINES
+        bar = full * max(bool(count), round(count / max(counts) * _BAR_CELLS))
+        mark = f"  <- threshold {one.threshold:.2f}" if low <= one.threshold < high else ""
+        line = Text(f"  {low:.1f} to {high:.1f}  {count:>7,}  ")
+        yield line.append(bar, "green" if low >= one.threshold else "").append(mark, "yellow")
+
+
+def _curve_table(one: DomainStats) -> Table:
+    table = plain_table("threshold", "pass", "share", "successes by verdict", right=True)
+    for point in _points_around(one):
+        share = percent(point.runs / one.judged)
+        successes = f"{point.successes} of {point.labelled}" if point.labelled else "no verdicts"
+        mark = " in force" if round(one.threshold, 2) == round(point.threshold, 2) else ""
+        table.add_row(f"{point.threshold:.2f}{mark}", f"{point.runs:,}", share, successes)
+    return table
+
+
+def _points_around(one: DomainStats) -> list[AtThreshold]:
+    """Return points of the curve at and beside the present threshold."""
+    present = round(one.threshold * (len(one.curve) - 1))
+    beside = (present + step for step in _STEPS_AROUND)
+    return [one.curve[at] for at in beside if 0 <= at < len(one.curve)]
+
+
+def _facts(one: DomainStats) -> Iterator[tuple[str, str]]:
+    verdicts = "none; give some: kp-langchain label next"
+    if one.labelled:
+        of_kept = f"{one.kept_successes:,} of {one.kept_labelled:,}"
+        verdicts = f"{one.labelled:,} runs, {one.successes:,} succeeded; of the kept ones {of_kept}"
+    yield "verdicts", verdicts
+    if len(one.thresholds) > 1:
+        parts = [
+            f"{at:.2f} for {number:,} runs" for at, number in one.thresholds[:_MOST_THRESHOLDS]
+        ]
+        more = len(one.thresholds) - len(parts)
+        yield "thresholds", ", ".join(parts) + (f", and {more} more" if more else "")
+    yield "near-duplicates", f"{one.near_duplicates:,} runs"
+    yield "recovered errors", f"{one.recovered:,} runs"
+    redacted = f"in {one.redacted_runs:,} runs: {_counts(one.redactions)}"
+    yield "redacted", redacted if one.redactions else "nothing"
+    yield "dropped", _counts(one.dropped) or "nothing"
+    if one.withheld:
+        yield "withheld", f"{one.withheld:,} runs, because they could not be redacted"
+
+
+def _counts(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{name} {count:,}" for name, count in counts.items())
