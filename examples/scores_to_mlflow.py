@@ -4,7 +4,7 @@
 
 What people say of it there comes back as a verdict, if the handler has a store:
 
-    kp-langchain label --from-mlflow --key correct
+    kp-langchain label pull mlflow --key correct
 
 Where nothing answers, MLflow's client tries for minutes, unless MLFLOW_HTTP_REQUEST_MAX_RETRIES=2.
 """

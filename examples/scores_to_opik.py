@@ -4,7 +4,7 @@
 
 What people say of it there comes back as a verdict, if the handler has a store:
 
-    kp-langchain label --from-opik --key correct
+    kp-langchain label pull opik --key correct
 """
 
 from __future__ import annotations

@@ -79,7 +79,7 @@ class Settings(BaseSettings):
         step_cap: Complexity counts at most this many steps; None counts all.
         disabled: Record nothing at all.
         registry_url: Registry that receives contributions; None sends nothing anywhere.
-        api_key: Key for the registry; by default the one that `kp-langchain register` stored.
+        api_key: Key for the registry; by default that which `registry register` has stored.
         agent_id: `kp:agent:<id>` written into traces; by default that of the registry's key.
         defaults: Policy for every domain.
         domains: Policies by domain name; each inherits from `defaults`.

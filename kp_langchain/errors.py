@@ -18,8 +18,7 @@ Errors that a caller can meet form one tree:
     ├── VerdictError (also a ValueError)
     ├── ScorerError (also a TypeError)
     ├── LateError (also a TimeoutError)
-    ├── BusyError (also a RuntimeError)
-    └── CannotResumeError
+    └── BusyError (also a RuntimeError)
 
 Errors that this package raises and catches itself:
 
@@ -101,10 +100,6 @@ class ScorerError(KPError, TypeError):
 
 class OutdatedModelError(ConfigError):
     """A confidence model was fitted on features that this version no longer computes."""
-
-
-class CannotResumeError(KPError):
-    """A file cannot be resumed: this command did not write it, or its input has changed."""
 
 
 class SlowPatternError(Exception):

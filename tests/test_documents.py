@@ -32,7 +32,6 @@ from kp_langchain import DomainPolicy, Scorer, Settings, TraceStore, default_sco
 from kp_langchain.embedding import embedder_protocol
 from kp_langchain.embedding.embedder_protocol import resolve_embedder
 from kp_langchain.gate import DEFAULT_THRESHOLDS
-from kp_langchain.integrations.tools import FEEDBACK_TOOLS
 from kp_langchain.recall import example_search
 from kp_langchain.redaction import Rules, redact
 from tests import programs
@@ -50,17 +49,17 @@ APP = import_module(PROJECT["scripts"]["kp-langchain"].split(":")[0]).app
 NOT_RUN = {
     "demo": "plays for seconds; tests of the demo run it",
     "doctor": "loads the embedding model, and asks a registry",
-    "register": "asks a registry",
-    "outbox send": "asks a registry",
-    "outbox retry": "needs a registry in the settings",
-    "withdraw": "asks a registry",
-    **{f"label --from-{tool}": "asks a tool" for tool in FEEDBACK_TOOLS},
-    "label --next --ask-in": "asks a tool",
-    "pull": "asks a registry",
-    "quarantine show": "needs a pulled trace",
-    "quarantine admit ID": "needs a pulled trace",
-    "quarantine reject": "needs a pulled trace",
-    "quarantine forget": "needs a pulled trace",
+    "registry register": "asks a registry",
+    "registry outbox send": "asks a registry",
+    "registry outbox retry": "needs a registry in the settings",
+    "registry withdraw": "asks a registry",
+    "label pull": "asks a tool",
+    "label next --ask-in": "asks a tool",
+    "registry pull": "asks a registry",
+    "registry quarantine show": "needs a pulled trace",
+    "registry quarantine admit ID": "needs a pulled trace",
+    "registry quarantine reject": "needs a pulled trace",
+    "registry quarantine forget": "needs a pulled trace",
     "recall": "loads the embedding model",
     "report --serve": "serves until it is interrupted",
     "import": "loads the embedding model",
@@ -302,10 +301,17 @@ COMMANDS = commands(typer.main.get_command(APP))
 
 
 def test_the_readme_lists_every_command() -> None:
-    names = [
-        name for cells in rows(README, "## Commands") for name in re.findall(r"`(.*?)`", cells[0])
-    ]
-    assert sorted(names) == sorted(COMMANDS)
+    listed = {
+        name.strip("`"): set(re.findall(r"`(.*?)`", parts))
+        for name, parts, _ in rows(README, "## Commands")
+    }
+    every = typer.main.get_command(APP).commands  # type: ignore[attr-defined]
+    assert listed == {
+        f"kp-langchain {name}": {
+            part for part, one in getattr(command, "commands", {}).items() if not one.hidden
+        }
+        for name, command in every.items()
+    }
 
 
 def command_lines(document: Path) -> list[list[str]]:
@@ -317,10 +323,21 @@ def command_lines(document: Path) -> list[list[str]]:
 
 def name_of(words: Sequence[str]) -> str:
     """The command that the words of a line name: the longest that exists."""
-    names = [" ".join(words[:count]) for count in (3, 2)]
+    names = [" ".join(words[:count]) for count in (4, 3, 2)]
     name = next((name for name in names if name in COMMANDS), None)
     assert name, f"no such command: {' '.join(words)}"
     return name
+
+
+def options_of(name: str) -> set[str]:
+    """The options of a command, or of those that it stands for if no subcommand is named."""
+    commands_ = [COMMANDS[name], *getattr(COMMANDS[name], "commands", {}).values()]
+    return {
+        option
+        for command in commands_
+        for parameter in command.params
+        for option in (*parameter.opts, *parameter.secondary_opts)
+    }
 
 
 @documents
@@ -331,13 +348,8 @@ def test_commands_and_their_options_exist(document: Path) -> None:
     spans = [shlex.split(span) for span in re.findall(r"`(kp-langchain [^`]*)`", prose)]
     for words in [*command_lines(document), *spans]:
         name = name_of(words)
-        options = {
-            option
-            for parameter in COMMANDS[name].params
-            for option in (*parameter.opts, *parameter.secondary_opts)
-        }
         options_in_line = {word.partition("=")[0] for word in words if word.startswith("--")}
-        assert options_in_line <= options, words
+        assert options_in_line <= options_of(name), words
 
 
 @pytest.fixture
@@ -359,7 +371,7 @@ def pending_trace_id() -> str:
 def test_commands_run(document: Path, pending_trace_id: str) -> None:
     for words in command_lines(document):
         name = name_of(words).removeprefix("kp-langchain ")
-        if {name, " ".join(words[1:3]), " ".join(words[1:4])} & NOT_RUN.keys():
+        if {name, *(" ".join(words[1:count]) for count in (3, 4, 5))} & NOT_RUN.keys():
             continue
         result = CliRunner().invoke(
             APP, [pending_trace_id if word == "ID" else word for word in words[1:]]

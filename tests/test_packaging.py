@@ -91,7 +91,7 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
         kp_langchain.Nothing  # noqa: B018
 
 
-HEAVY = "torch sqlalchemy httpx requests sentence_transformers fastembed sklearn scipy tomlkit"
+HEAVY = "torch sqlalchemy httpx requests sentence_transformers fastembed sklearn scipy"
 LOADED_BY = {  # in one interpreter each, one after the other; what must not be loaded then
     "recorder": {
         "import kp_langchain": f"{HEAVY} numpy langchain_core pydantic rich typer",

@@ -139,13 +139,17 @@ def _print_examples(
     if as_json:
         say_json(_examples_json(examples, credits_, domain, with_text=few_shot))
         return
+    from rich.padding import Padding
+    from rich.text import Text
+
+    console = make_console()
     for one in examples.found:
         credit = credits_.get(one.trace_id, NO_CREDIT)
         text = "none yet: shown to no run" if credit == NO_CREDIT else credit_text(credit)
         similarity = f"similarity {one.similarity:.2f}, {_TRUST[one.trust]}"
         say(f"{one.rank}. {short_id(one.trace_id)}, {similarity}")
-        say(f"   credit {text}")
-        say(f"   {one_line(_objective(one), _OBJECTIVE_CHARS)}")
+        for line in (f"credit {text}", one_line(_objective(one), _OBJECTIVE_CHARS)):
+            console.print(Padding(Text(line), (0, 0, 0, 3), expand=False))
     if examples.found:
         say(f"No trace is shown whose similarity is below {examples.floor:.2f}.\n{_EXPLAIN}")
         return

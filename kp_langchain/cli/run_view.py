@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 _WIDE, _WIDTH_FOR_DIMENSIONS, _WIDTH_FOR_REASONS = 100, 130, 110
 _BAR_CELLS, _WATERFALL_CELLS = 10, 20
 _OBJECTIVE_CHARS, _RESULT_CHARS, _LINE_CHARS = 1000, 2000, 300
+_TOOL_WIDTH_MIN = 16
 _CALLS_SHOWN, _SHOWN_TRACES, _CAUSES_NAMED = 8, 10, 2
 _NAME_CHARS, _VALUE_CHARS, _ARGUMENTS_SHOWN = 60, 200, 3
 _OUTPUT_CHARS, _OUTPUT_CHARS_BESIDE = 1000, 120
@@ -76,6 +77,7 @@ def list_of_runs(
     for run, title in zip(runs, titles or [run.objective for run in runs], strict=True):
         style = _style(run)
         time = run.created_at.astimezone().strftime(form)
+        twin = run.twin_of or run.replaced_by
         table.add_row(
             *([] if titles else [Text(short_id(run.trace_id)), Text(time)]),
             Text(one_line(run.domain, 16 if is_wide else 9)),
@@ -84,7 +86,7 @@ def list_of_runs(
             *([Text("" if run.worth is None else f"{run.worth:.3f}", style)] if has_worth else []),
             *([f"{run.threshold:.2f}"] if is_wide else []),
             _bar(0, run.gated_value, _BAR_CELLS, style, console, mark=run.threshold),
-            Text(f"twin of {short_id(run.twin_of)}" if run.twin_of else run.decision, style),
+            Text(f"twin of {short_id(twin)}" if twin else run.decision, style),
             Text(_shortened(title)),
         )
     return table
@@ -164,7 +166,7 @@ def print_whole(run: StoredRun, trace: ReasoningTrace, console: Console) -> None
     """Print the whole task of a run, every step and the whole answer."""
     console.print(Text("task", "cyan"))
     console.print(Text(visible(run.objective)))
-    console.print(_steps_table(trace))
+    console.print(_steps_table(trace, console))
     console.print(Text("answer", "cyan"))
     console.print(Text(visible(trace.outcome.result_summary) or "(empty)"))
 
@@ -288,7 +290,7 @@ def _print_steps(run: StoredRun, console: Console, *, with_steps: bool) -> None:
         console.print(Text(f"The steps of this run are not kept: {why}."), soft_wrap=True)
         return
     if with_steps:
-        console.print(_steps_table(trace))
+        console.print(_steps_table(trace, console))
     else:
         lines = call_lines(trace, max(20, console.width - 3))
         console.print(Text(f"calls ({len(trace.steps)} steps; all of them: --steps)", "cyan"))
@@ -303,10 +305,11 @@ def _print_steps(run: StoredRun, console: Console, *, with_steps: bool) -> None:
         console.print(Text(text, "bright_black"))
 
 
-def _steps_table(trace: ReasoningTrace) -> Table:
+def _steps_table(trace: ReasoningTrace, console: Console) -> Table:
     table = runs_table("#>", "step", "tool", "ms>", "what")
     table.columns[2].no_wrap = table.columns[4].no_wrap = False
     table.columns[2].overflow = table.columns[4].overflow = "fold"
+    table.columns[2].min_width = min(_TOOL_WIDTH_MIN, console.width // 4 + 1)
     styles = {"error_recovery": "yellow", "tool_call": "cyan"}
     for step in trace.steps:
         text = step.content if step.content is not None else str(step.input or "")

@@ -126,7 +126,7 @@ def configured_registry(settings: Settings, url: str | None = None) -> Registry 
 
     Its key is the key of the settings if that belongs to this registry: the key belongs to the
     registry set by the same source, or else to the registry of the settings. Otherwise its key is
-    the one that `kp-langchain register` stored.
+    the one that `kp-langchain registry register` stored.
 
     Args:
         settings: The settings.
@@ -143,7 +143,7 @@ def configured_registry(settings: Settings, url: str | None = None) -> Registry 
         warn_once(
             f"key of {owner} for {url}",
             "the api_key of the settings belongs to %s and is not sent to %s; get a key for it: "
-            "kp-langchain register --registry %s",
+            "kp-langchain registry register --registry %s",
             base_url(owner),
             url,
             url,

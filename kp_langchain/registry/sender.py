@@ -40,14 +40,15 @@ Request = Literal["contribute", "find", "withdraw"]
 # By the kind of the answer, or "kept" for a deletion that is refused.
 _WARNINGS = {
     "stopped": "the registry at %s accepts nothing (%s); runs that passed stay pending in the "
-    "outbox. Check the key (kp-langchain register, KP_API_KEY) and registry_url, then run: "
-    "kp-langchain outbox send",
+    "outbox. Check the key (kp-langchain registry register, KP_API_KEY) and registry_url, then "
+    "run: kp-langchain registry outbox send",
     "later": "the registry at %s cannot accept a trace now (%s); it is retried later. "
-    "See kp-langchain outbox",
+    "See kp-langchain registry outbox",
     "refused": "the registry at %s refuses %s (%s). See this and later ones with: "
-    "kp-langchain outbox",
+    "kp-langchain registry outbox",
     "kept": "the registry at %s does not delete %s (%s), so the trace stays public; the deletion "
-    "is retried every hour. See this and later ones with: kp-langchain outbox, kp-langchain doctor",
+    "is retried every hour. See this and later ones with: kp-langchain registry outbox, "
+    "kp-langchain doctor",
 }
 
 # The turn of one process, the pause that lets another take its turn, and the wait for a turn.
@@ -299,7 +300,7 @@ def _warn_of_no_key(registry: Registry) -> None:
         f"no key:{registry.url}",
         "nothing is sent to the registry at %s, because there is no key for it; runs that "
         "passed stay pending in the outbox. Get a key: "
-        "kp-langchain register --agent-id kp:agent:NAME",
+        "kp-langchain registry register --agent-id kp:agent:NAME",
         registry.url,
     )
 

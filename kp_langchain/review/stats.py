@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from statistics import fmean, median
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from kp_langchain.novelty_sources import EMPTY_CACHE, reason
 from kp_langchain.printable import one_line
@@ -14,6 +16,8 @@ from kp_langchain.scoring.dimensions import DIMENSIONS
 from kp_langchain.scoring.worth import novelty_factor
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from kp_langchain.store.run_columns import RunSummary
 
 HISTOGRAM_BINS = 20
@@ -203,26 +207,30 @@ def domain_stats(summaries: Iterable[RunSummary]) -> list[DomainStats]:
 def _stats_of(domain: str, runs: Sequence[RunSummary]) -> DomainStats:
     newest = max(runs, key=lambda run: run.created_at)
     judged = [run for run in runs if run.gate == newest.gate]
+    values = np.array([run.gated_value for run in judged])
     kept = [run for run in runs if run.is_kept]
     redactions: Counter[str] = Counter()
     dropped: Counter[str] = Counter()
     for run in runs:
-        redactions.update(run.redactions)
-        dropped.update(run.dropped)
+        if run.redactions:
+            redactions.update(run.redactions)
+        if run.dropped:
+            dropped.update(run.dropped)
     parts = _factors(judged) if newest.gate == "worth" else _dimensions(judged)
+    bins = np.minimum(HISTOGRAM_BINS - 1, (values * HISTOGRAM_BINS).astype(int))
     return DomainStats(
         domain=domain,
         runs=len(runs),
         kept=len(kept),
         gate=newest.gate,
         judged=len(judged),
-        median=median(run.gated_value for run in judged),
+        median=float(np.median(values)),
         threshold=newest.threshold,
         thresholds=tuple(Counter(run.threshold for run in judged).most_common()),
         parts=tuple(sorted(parts, key=lambda part: -part.lost)),
         rules=_rules(judged),
-        histogram=_histogram(judged),
-        curve=_curve(judged),
+        histogram=tuple(np.bincount(bins, minlength=HISTOGRAM_BINS).tolist()),
+        curve=_curve(judged, values),
         labelled=sum(run.label is not None for run in runs),
         successes=sum(run.label is True for run in runs),
         kept_labelled=sum(run.label is not None for run in kept),
@@ -237,51 +245,49 @@ def _stats_of(domain: str, runs: Sequence[RunSummary]) -> DomainStats:
 
 
 def _dimensions(runs: Sequence[RunSummary]) -> list[PartStats]:
-    by_name: dict[str, list[tuple[RunSummary, float, float]]] = defaultdict(list)
+    by_name: dict[str, list[tuple[float, float]]] = defaultdict(list)
+    runs_with: dict[str, list[RunSummary]] = defaultdict(list)
     for run in runs:
         for name, (value, weight) in run.dimensions.items():
-            by_name[name].append((run, value, weight))
-    return [
-        _part(
-            name,
-            [(run, value, weight * (1 - value)) for run, value, weight in rows],
-            weight=fmean(weight for _, _, weight in rows),
-        )
-        for name, rows in by_name.items()
-    ]
+            by_name[name].append((value, weight))
+            runs_with[name].append(run)
+    parts = []
+    for name, rows in by_name.items():
+        values, weights = np.array(rows, dtype=float).T
+        parts.append(_part(name, runs_with[name], values, weights * (1 - values), weights.mean()))
+    return parts
 
 
-def _part(name: str, rows: Sequence[tuple[RunSummary, float, float]], weight: float) -> PartStats:
+def _part(
+    name: str,
+    runs: Sequence[RunSummary],
+    values: NDArray[np.float64],
+    lost: NDArray[np.float64],
+    weight: float,
+) -> PartStats:
     """Return the statistics of a part, by its value in each run and what it lost there."""
-    unmeasured: Counter[str] = Counter()
-    measured = []
-    for run, value, lost in rows:
-        why = run.why_unmeasured if name == "novelty" else None
-        if why is None:
-            measured.append((value, lost))
-        else:
-            unmeasured[why] += 1
+    reasons = [run.why_unmeasured if name == "novelty" else None for run in runs]
+    is_measured = np.array([why is None for why in reasons])
+    unmeasured = Counter(why for why in reasons if why is not None)
     return PartStats(
         name=name,
         label=_LABELS.get(name, name),
-        median=median(value for value, _ in measured) if measured else None,
-        weight=weight,
-        lost=sum(lost for _, lost in measured) / len(rows),
+        median=float(np.median(values[is_measured])) if is_measured.any() else None,
+        weight=float(weight),
+        lost=float(lost[is_measured].sum()) / len(runs),
         unmeasured=dict(unmeasured.most_common()),
     )
 
 
 def _factors(runs: Sequence[RunSummary]) -> list[PartStats]:
     """Return the factors of worths, `confidence * (0.5 + novelty / 2)`; see `Worth`."""
-    rows = []
-    for run in runs:
-        novelty, _ = run.dimensions.get("novelty", (0.0, 0.0))
-        rows.append((run, run.gated_value / novelty_factor(novelty), novelty))
-    values = {
-        CONFIDENCE: [(run, sure, novelty_factor(new) * (1 - sure)) for run, sure, new in rows],
-        "novelty": [(run, new, sure * (1 - novelty_factor(new))) for run, sure, new in rows],
-    }
-    return [_part(name, of_runs, weight=1.0) for name, of_runs in values.items()]
+    novelty = np.array([run.dimensions.get("novelty", (0.0, 0.0))[0] for run in runs])
+    factor = np.array([novelty_factor(value) for value in novelty.tolist()])
+    sure = np.array([run.gated_value for run in runs]) / factor
+    return [
+        _part(CONFIDENCE, runs, sure, factor * (1 - sure), 1.0),
+        _part("novelty", runs, novelty, sure * (1 - factor), 1.0),
+    ]
 
 
 def _rules(runs: Sequence[RunSummary]) -> tuple[RuleStats, ...]:
@@ -308,26 +314,30 @@ def _passes_without(run: RunSummary, rule: str) -> bool:
     return may_pass and run.score < run.threshold <= run.score - run.rules[rule]
 
 
-def _histogram(runs: Sequence[RunSummary]) -> tuple[int, ...]:
-    bins = Counter(min(HISTOGRAM_BINS - 1, int(run.gated_value * HISTOGRAM_BINS)) for run in runs)
-    return tuple(bins[number] for number in range(HISTOGRAM_BINS))
+def _curve(runs: Sequence[RunSummary], values: NDArray[np.float64]) -> tuple[AtThreshold, ...]:
+    thresholds = np.arange(_STEPS_OF_CURVE + 1) / _STEPS_OF_CURVE
+    may_pass = np.array([not (run.is_near_duplicate or run.is_withheld) for run in runs])
+    labels = np.array([run.label for run in runs], dtype=object)
 
+    def count_from(some: NDArray[np.bool_]) -> list[int]:
+        """Return how many of some runs reach each of the thresholds."""
+        in_order = np.sort(values[some])
+        counts: list[int] = (len(in_order) - np.searchsorted(in_order, thresholds)).tolist()
+        return counts
 
-def _curve(runs: Sequence[RunSummary]) -> tuple[AtThreshold, ...]:
-    may_pass = [run for run in runs if not run.is_near_duplicate and not run.is_withheld]
-    curve = []
-    for step in range(_STEPS_OF_CURVE + 1):
-        threshold = step / _STEPS_OF_CURVE
-        labels = [run.label for run in may_pass if run.gated_value >= threshold]
-        curve.append(
-            AtThreshold(
-                threshold=threshold,
-                runs=len(labels),
-                labelled=sum(label is not None for label in labels),
-                successes=sum(label is True for label in labels),
-            )
-        )
-    return tuple(curve)
+    is_success = labels == True  # noqa: E712 - of each element
+    is_labelled = is_success | (labels == False)  # noqa: E712
+    counts = zip(
+        thresholds.tolist(),
+        count_from(may_pass),
+        count_from(may_pass & is_labelled),
+        count_from(may_pass & is_success),
+        strict=True,
+    )
+    return tuple(
+        AtThreshold(threshold=at, runs=runs_, labelled=labelled, successes=successes)
+        for at, runs_, labelled, successes in counts
+    )
 
 
 def _percent(share: float) -> str:

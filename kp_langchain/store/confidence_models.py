@@ -299,7 +299,7 @@ def _labelled_run(row: sa.Row[Any]) -> LabelledRun:
     except ValidationError as error:
         raise StoreError(
             f"the breakdown of {row.trace_id} cannot be read back; it was changed outside "
-            f"kp-langchain: delete the run: kp-langchain delete {row.trace_id}"
+            f"kp-langchain: delete the run: kp-langchain store delete {row.trace_id}"
         ) from error
     return LabelledRun(
         task=task_key(row.task, row.objective),

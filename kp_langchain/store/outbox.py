@@ -12,7 +12,7 @@ What changes the state of a contribution, and where that is written:
   received it, it is `withdrawn`; else `withdraw_asked` is set, and the sender has the registry
   delete it (`ask_withdrawal`). If the run passes again, it is `pending` (`take_back_withdrawal`).
   If the run still passes, it is `pending` with its new text (`renew`).
-- A person, in `cli/commands/`: `outbox retry` makes a `dead` one `pending`, `withdraw` makes any
+- A person, in `cli/`: `outbox retry` makes a `dead` one `pending`, `withdraw` makes any
   one `withdrawn` for good, `outbox drop` removes one.
 """
 

@@ -342,12 +342,12 @@ def _check_admissible(row: Mapping[str, Any], digest: str | None) -> None:
         what = "has changed, or new rules find more in it" if has_changed else "has another digest"
         raise StoreError(
             f"{id_} {what}; read what it is now, and give the digest that stands "
-            f"there: kp-langchain quarantine show {id_}"
+            f"there: kp-langchain registry quarantine show {id_}"
         )
     if row["state"] == "rejected":
         raise StoreError(
             f"{id_} was rejected, and its text was deleted; to have it pulled again: "
-            f"kp-langchain quarantine forget {id_}"
+            f"kp-langchain registry quarantine forget {id_}"
         )
 
 
@@ -405,7 +405,7 @@ def _known_rows(connection: sa.Connection, trace_ids: Sequence[str]) -> dict[str
     unknown = [id_ for id_ in trace_ids if id_ not in rows_by_id]
     if unknown:
         raise StoreError(
-            f"no unit {unknown[0]!r:.200} was pulled; list them: kp-langchain quarantine"
+            f"no unit {unknown[0]!r:.200} was pulled; list them: kp-langchain registry quarantine"
         )
     return rows_by_id
 

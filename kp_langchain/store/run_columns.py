@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass, field, fields
 from datetime import datetime
 from operator import attrgetter
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Literal, TypedDict
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypedDict
 
 from pydantic import ValidationError
 
@@ -493,7 +493,7 @@ def trace_of(body: dict[str, Any], trace_id: str) -> ReasoningTrace:
         raise StoreError(
             f"the body of {trace_id} cannot be read back ({error.error_count()} faults); it was "
             "changed outside kp-langchain: restore it from a backup, or delete the run: "
-            f"kp-langchain delete {trace_id}"
+            f"kp-langchain store delete {trace_id}"
         ) from error
 
 
@@ -545,8 +545,7 @@ class RunFilters(TypedDict, total=False):
     name: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class RunSummary:
+class RunSummary(NamedTuple):
     """The figures of one run.
 
     Attributes:
@@ -559,7 +558,6 @@ class RunSummary:
         worth: How much it is worth keeping, 0 to 1; None where its domain had no model.
         threshold: What its score or worth was held against, 0 to 1.
         success: Whether it counts as a success.
-        label: Whether it succeeded by the newest verdict that states it; None without one.
         recovered_errors: How many errors it recovered from.
         is_near_duplicate: Whether it repeats a kept run, or such a run took its place.
         is_withheld: Whether it must never be contributed.
@@ -569,6 +567,7 @@ class RunSummary:
         redactions: How often each kind of sensitive text was replaced, by kind.
         dropped: How many `steps` and `texts` of it the recorder had no room for.
         novelty_source: Where its novelty came from, as `ScoreBreakdown` has it; None if not known.
+        label: Whether it succeeded by the newest verdict that states it; None without one.
     """
 
     trace_id: str
@@ -580,7 +579,6 @@ class RunSummary:
     worth: float | None
     threshold: float
     success: bool
-    label: bool | None
     recovered_errors: int
     is_near_duplicate: bool
     is_withheld: bool
@@ -590,6 +588,7 @@ class RunSummary:
     redactions: Mapping[str, int]
     dropped: Mapping[str, int]
     novelty_source: str | None = None
+    label: bool | None = None
 
     @property
     def gated_value(self) -> float:

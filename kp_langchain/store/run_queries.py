@@ -9,7 +9,7 @@ import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, fields
 from datetime import UTC, datetime
-from functools import cache, partial
+from functools import cache, lru_cache, partial
 from typing import Any
 from zlib import crc32
 
@@ -351,11 +351,16 @@ _SORT_COLUMNS: dict[Sort, list[sa.Column[Any]]] = {
 }  # fmt: skip
 _COLUMN_OF_KEY = {key: name for name, key in KEY_COLUMNS.items()}
 _LAST_MOMENT = datetime.max.replace(tzinfo=UTC)
+_is_near_duplicate = sa.or_(_c.twin_of.is_not(None), _c.replaced_by.is_not(None))
+# JSON is read as text: few of the texts differ, and each is parsed once.
 _summary_columns = [
-    *(_c[one.name] for one in fields(RunSummary) if one.name in _c),
-    sa.or_(_c.twin_of.is_not(None), _c.replaced_by.is_not(None)).label("is_near_duplicate"),
+    *(_c[name] for name in RunSummary._fields[:10]),
+    _is_near_duplicate.label("is_near_duplicate"),
     _c.withheld.is_not(None).label("is_withheld"),
+    *(sa.cast(_c[name], sa.Text()) for name in RunSummary._fields[12:17]),
+    _c.novelty_source,
 ]
+_parse_json = lru_cache(maxsize=1 << 14)(json.loads)
 
 
 def _contains(column: sa.Column[Any], part: str) -> sa.ColumnElement[bool]:
@@ -390,7 +395,7 @@ _CONDITIONS: Mapping[str, Callable[[Any], sa.ColumnElement[bool]]] = {
     "rule": lambda value: _contains(_c.rules, f"{_json_text(value)}:"),
     "tool": lambda value: _contains(_c.tools, _json_text(clean_name(value))),
     "recovered_errors": lambda _: _c.recovered_errors > 0,
-    "near_duplicates": lambda _: sa.or_(_c.twin_of.is_not(None), _c.replaced_by.is_not(None)),
+    "near_duplicates": lambda _: _is_near_duplicate,
 }
 # These a run has before it is judged, and in `paused_runs` as well.
 _EARLY_CONDITIONS: Mapping[str, Callable[[Any, Any], sa.ColumnElement[bool]]] = {
@@ -478,9 +483,29 @@ def count(connection: sa.Connection, conditions: Conditions) -> int:
     return connection.scalar(sa.select(sa.func.count()).where(*conditions)) or 0
 
 
-def select_summaries(conditions: Conditions) -> sa.Select[Any]:
-    """Return the statement that selects summaries of the matching runs, without their labels."""
-    return sa.select(*_summary_columns).where(*conditions)
+def summaries(
+    connection: sa.Connection,
+    conditions: Conditions,
+    labels: Mapping[str, bool],
+    *,
+    after: tuple[datetime, str] | None,
+    limit: int,
+) -> list[RunSummary]:
+    """Return the summaries of the next matching runs, the oldest first.
+
+    Args:
+        connection: A connection to read with.
+        conditions: Only matching runs.
+        labels: What verdicts say of success, by trace id.
+        after: `created_at` and `trace_id` of the last one before this page; None for the first.
+        limit: At most so many.
+    """
+    select = sa.select(*_summary_columns).where(*conditions, *_beyond(after, newest_first=False))
+    rows = connection.execute(select.order_by(*order(newest_first=False)).limit(limit))
+    return [
+        RunSummary(*row[:12], *map(_parse_json, row[12:17]), row[17], labels.get(row[0]))
+        for row in rows
+    ]
 
 
 def select_bodies(conditions: Conditions, *, with_expiring: bool) -> sa.Select[Any]:

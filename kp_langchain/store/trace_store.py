@@ -55,6 +55,9 @@ if TYPE_CHECKING:
     from kp_langchain.store.side_tables import ExternalTraces, PausedRuns, ShownTraces
 
 
+_SUMMARIES_AT_ONCE = 10_000
+
+
 class TraceStore:
     """Scored runs in SQLite or PostgreSQL. Safe to use from several threads, and after a fork.
 
@@ -391,9 +394,16 @@ class TraceStore:
         conditions = sql.run_queries.conditions_of(filters)
         with self._database.reading() as connection:
             labels = sql.run_queries.labels(connection)
-        select = sql.run_queries.select_summaries(conditions)
-        for row in self._paged(select, newest_first=False, page_size=5000):
-            yield RunSummary(**row, label=labels.get(row["trace_id"]))
+        after: tuple[datetime, str] | None = None
+        while True:
+            with self._database.reading() as connection:
+                page = sql.run_queries.summaries(
+                    connection, conditions, labels, after=after, limit=_SUMMARIES_AT_ONCE
+                )
+            if not page:
+                return
+            after = page[-1].created_at, page[-1].trace_id
+            yield from page
 
     def recent_values(
         self, domain: str, gate: Gate = "score", *, since: datetime | None = None

@@ -6,7 +6,7 @@
 Needs the recorded runs beside the checkout. Of each source with enough of them, several times:
 
 1. 150 runs of some tasks, or half of the source's, are imported; each names its task (`kp_task`).
-2. `kp-langchain label --from FILE` records the truth about these runs.
+2. `kp-langchain label import FILE` records the truth about these runs.
 3. `kp-langchain calibrate --domain DOMAIN --write`.
 4. A second process imports up to 150 runs of other tasks, and a third one up to 150 more.
 5. What the gate kept of these later runs is read from the store.

@@ -180,7 +180,7 @@ class Workspace:
     def label(self, runs: Iterable[Run]) -> None:
         """Record the truth about runs."""
         lines = [{"run_id": run.id, "success": run.success} for run in runs]
-        done = self._command("label", "--from", self._written("verdicts.jsonl", lines))
+        done = self._command("label", "import", self._written("verdicts.jsonl", lines))
         if done.returncode > 1:  # 1: of a run that could not be imported
             raise RuntimeError(f"label failed: {done.stderr}")
 

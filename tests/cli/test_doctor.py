@@ -20,7 +20,7 @@ import kp_langchain
 from kp_langchain import Registry, TraceStore
 from kp_langchain.calibration.fitting import fit
 from kp_langchain.calibration.surface import SurfaceFeature
-from kp_langchain.cli.commands.doctor import EXTRAS
+from kp_langchain.cli.doctor import EXTRAS
 from kp_langchain.store import Standing
 from tests.agents import ASK, handler, searching
 from tests.cli.made_runs import KEY, fill, recorded
@@ -236,9 +236,9 @@ def test_a_registry_is_asked_once_whether_it_knows_the_key(
         assert agent == "kp:agent:desk; the agent of the key is not known here"
         registry, _ = ask(server, 1, KP_API_KEY="kp_wrong", KP_AGENT_ID="desk")
         assert "it does not know the key: it allows 60 requests a minute" in registry
-        assert "kp-langchain register" in registry
+        assert "kp-langchain registry register" in registry
         registry, _ = ask(server, KP_API_KEY="")
-        assert registry == f"{server.url}, without a key; get one: kp-langchain register"
+        assert registry == f"{server.url}, without a key; get one: kp-langchain registry register"
         assert len(server.requests) == 2
         cli("doctor", KP_REGISTRY_URL=server.url, KP_API_KEY=KEY, KP_DISABLED="1")
         assert len(server.requests) == 2
@@ -248,7 +248,7 @@ def test_the_agent_in_force_is_held_against_that_of_the_key(
     ask: Callable[..., tuple[str, str]],
 ) -> None:
     with LoopbackRegistry(keys=set()) as server:
-        cli("register", "--agent-id", "desk", KP_REGISTRY_URL=server.url)
+        cli("registry", "register", "--agent-id", "desk", KP_REGISTRY_URL=server.url)
         assert ask(server)[1] == "kp:agent:desk, the agent of the key"
         _, agent = ask(server, 1, KP_AGENT_ID="other")
         assert "kp:agent:other, but the key is of kp:agent:desk" in agent

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from kp_langchain import DomainPolicy, ReasoningTrace, TraceStore
-from kp_langchain.cli.import_files import read_values
+from kp_langchain.cli.json_files import read_values
 from tests.agents import ASK, agent, call, handler, say, searching
 from tests.cli.made_runs import SECRET, made
 from tests.commands import Done, cli, cli_apart
@@ -350,16 +350,16 @@ def test_many_short_lines_take_no_more_memory_than_their_text(line: bytes) -> No
         stream.write(line * 20_000)
     tracemalloc.start()
     try:
-        (value,) = read_values("short.jsonl.gz")
+        ((_, _, why),) = read_values("short.jsonl.gz")
         _, peak_bytes = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert value.why
+    assert why
     assert peak_bytes < 8 * len(line) * 20_000 + (2 << 20)
 
 
 def test_places_count_blank_lines() -> None:
     Path("spread.json").write_text('\n\n{\n\n"a": 1}\n\n\n{"b":\n\n2}\n\n{"cut":\n')
     values = list(read_values("spread.json"))
-    assert [one.value for one in values] == [{"a": 1}, {"b": 2}, None]
-    assert [one.place for one in values[:2]] == ["spread.json:3", "spread.json:8"]
+    assert [value for _, value, _ in values] == [{"a": 1}, {"b": 2}, None]
+    assert [place for place, _, _ in values[:2]] == ["spread.json:3", "spread.json:8"]

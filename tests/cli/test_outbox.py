@@ -43,7 +43,15 @@ def mark_as_sent(trace_id: str, **changes: str) -> None:
 
 def send(**environment: str) -> Done:
     """Send in a process of its own, because the sender stays until its process ends."""
-    return cli_apart("outbox", "send", **environment)
+    return cli_apart("registry", "outbox", "send", **environment)
+
+
+def outbox(*words: str, **environment: str) -> Done:
+    return cli("registry", "outbox", *words, **environment)
+
+
+def delete(*words: str) -> Done:
+    return cli("store", "delete", *words, *AT)
 
 
 def short(trace_id: str) -> str:
@@ -51,27 +59,27 @@ def short(trace_id: str) -> str:
 
 
 def test_sending_dropping_and_taking_back(server: LoopbackRegistry, here: dict[str, str]) -> None:
-    assert cli("outbox", **here).stdout.startswith("0 pending, 0 sent, 0 dead, 0 withdrawn in ")
-    alone = cli("outbox", **(here | {"KP_REGISTRY_URL": ""}))
+    assert outbox(**here).stdout.startswith("0 pending, 0 sent, 0 dead, 0 withdrawn in ")
+    alone = outbox(**(here | {"KP_REGISTRY_URL": ""}))
     assert "No registry is configured (KP_REGISTRY_URL), so nothing is sent." in alone.stdout
     first, second, third, fourth = fill(server.url, 4)
-    listed = cli("outbox", **here).stdout
+    listed = outbox(**here).stdout
     assert short(first) in listed
     assert "4 pending" in listed
-    assert "no longer in the outbox" in cli("outbox", "drop", short(third), **here).stdout
-    assert "is withdrawn" in cli("withdraw", fourth, **here).stdout
+    assert "no longer in the outbox" in outbox("drop", short(third), **here).stdout
+    assert "is withdrawn" in cli("registry", "withdraw", fourth, **here).stdout
     done = send(**here)
     assert (done.returncode, done.stdout) == (0, "Sent 2, refused 0, still pending 0.\n")
     assert set(server.units) == {first, second}
     assert all(method == "POST" for method, *_ in server.requests)
 
-    done = cli("withdraw", short(first), **here)
+    done = cli("registry", "withdraw", short(first), **here)
     assert done.returncode == 0, done.stderr
     assert set(server.units) == {second}
-    shown = json.loads(cli("outbox", "show", first, "--json", **here).stdout)
+    shown = json.loads(outbox("show", first, "--json", **here).stdout)
     assert (shown["state"], shown["attempts"]) == ("withdrawn", 1)
-    assert "withdrawn already" in cli("withdraw", first, **here).stderr
-    assert "was sent; take it back" in cli("outbox", "drop", second, **here).stderr
+    assert "withdrawn already" in cli("registry", "withdraw", first, **here).stderr
+    assert "was sent; take it back" in outbox("drop", second, **here).stderr
     with TraceStore("runs.db") as store:
         assert store.count() == 4
 
@@ -85,11 +93,11 @@ def test_one_whose_answer_was_lost_is_deleted_all_the_same(
     assert send(**here).returncode == 1
     assert set(server.units) == {lost}
     server.misbehave = lambda number, method, path: None
-    assert "no request may be sent" in cli("withdraw", lost, **here).stderr
+    assert "no request may be sent" in cli("registry", "withdraw", lost, **here).stderr
     with TraceStore("runs.db") as store:  # as if the hour were over
         standing = store.outbox.standing(server.url, Registry(server.url, api_key=KEY).key_id)
         store.outbox.save(replace(standing, quiet_until=None))
-    assert cli("withdraw", lost, **here).returncode == 0
+    assert cli("registry", "withdraw", lost, **here).returncode == 0
     assert server.units == {}
 
 
@@ -99,13 +107,13 @@ def test_a_dead_one_tells_why_and_can_be_tried_again(
     server.misbehave = lambda number, method, path: "422" if number == 0 else None
     (dead,) = fill(server.url, 1)
     assert "refused 1" in send(**here).stdout
-    shown = cli("outbox", "show", dead, **here).stdout
+    shown = outbox("show", dead, **here).stdout
     assert "reason: 422" in shown
     assert "steps.0.type: not one of ours" in shown
-    assert short(dead) in cli("outbox", "--state", "dead", **here).stdout
-    assert "is pending for" in cli("outbox", "retry", dead, **here).stdout
+    assert short(dead) in outbox("--state", "dead", **here).stdout
+    assert "is pending for" in outbox("retry", dead, **here).stdout
     assert "Sent 1" in send(**here).stdout
-    assert "is sent; only dead or pending" in cli("outbox", "retry", dead, **here).stderr
+    assert "is sent; only dead or pending" in outbox("retry", dead, **here).stderr
 
 
 def test_a_refused_key_no_key_and_a_new_one(
@@ -121,11 +129,11 @@ def test_a_refused_key_no_key_and_a_new_one(
 
     done = send(**keyless)
     assert done.returncode == 1
-    assert "there is no key for it; get one: kp-langchain register" in done.stdout
-    assert "there is no key for it" in cli("outbox", **keyless).stdout
+    assert "there is no key for it; get one: kp-langchain registry register" in done.stdout
+    assert "there is no key for it" in outbox(**keyless).stdout
     assert len(server.requests) == 1
 
-    done = cli("register", "--agent-id", "kp:agent:desk", **keyless)
+    done = cli("registry", "register", "--agent-id", "kp:agent:desk", **keyless)
     assert done.returncode == 0, done.stderr
     path = Path(done.stdout.rsplit(" ", 1)[1].strip())
     assert path.stat().st_mode & 0o777 == 0o600
@@ -142,7 +150,7 @@ def test_readdressing_to_the_registry_that_is_configured(
     (one,) = fill("https://gone.example.org", 1)
     assert "meant for another registry (https://gone.example.org)" in send(**here).stdout
     assert server.requests == []
-    cli("outbox", "retry", one, **here)
+    outbox("retry", one, **here)
     assert "Sent 1" in send(**here).stdout
 
 
@@ -151,7 +159,7 @@ def test_who_registers_can_withdraw(
 ) -> None:
     for name, value in keyless.items():
         monkeypatch.setenv(name, value)
-    done = cli("register", "--agent-id", "desk")
+    done = cli("registry", "register", "--agent-id", "desk")
     assert "gave a key for kp:agent:desk" in done.stdout
     assert set(server.agents.values()) == {"kp:agent:desk"}
     policy = DomainPolicy(threshold=0.3, visibility="network")
@@ -176,10 +184,10 @@ def test_a_deletion_that_is_refused_is_told_and_counted(
     assert done.returncode == 1
     assert "still pending 0, still to withdraw 1." in done.stdout
     assert f"{one} is not withdrawn: 403: may not be deleted: Forbidden: can only" in done.stdout
-    assert "1 to withdraw" in cli("outbox", **here).stdout
-    assert "to withdraw" in cli("outbox", "show", one, **here).stdout
+    assert "1 to withdraw" in outbox(**here).stdout
+    assert "to withdraw" in outbox("show", one, **here).stdout
     assert other in server.units
-    done = cli("withdraw", one, **here)
+    done = cli("registry", "withdraw", one, **here)
     assert done.returncode == 1
     assert "Forbidden: can only delete your own contributions" in done.stderr
 
@@ -190,20 +198,20 @@ def test_a_key_goes_to_its_own_registry_alone(
     with LoopbackRegistry() as other:
         (one,) = fill(other.url, 1)
         mark_as_sent(one)
-        assert "there is no key" in cli("withdraw", one, **here).stderr
-        assert "there is no key" in cli("withdraw", one, **keyless).stderr
+        assert "there is no key" in cli("registry", "withdraw", one, **here).stderr
+        assert "there is no key" in cli("registry", "withdraw", one, **keyless).stderr
         # A row of a database is not the user's word.
         nowhere = {name: value for name, value in here.items() if name != "KP_REGISTRY_URL"}
-        done = cli("withdraw", one, **nowhere)
+        done = cli("registry", "withdraw", one, **nowhere)
         assert f"is not sent to {other.url}" in done.stderr
         assert other.requests == []
         # One that was stored for it is.
-        cli("register", "--agent-id", "desk", "--registry", other.url, **nowhere)
-        assert f"{one} is withdrawn" in cli("withdraw", one, **nowhere).stdout
+        cli("registry", "register", "--agent-id", "desk", "--registry", other.url, **nowhere)
+        assert f"{one} is withdrawn" in cli("registry", "withdraw", one, **nowhere).stdout
         (hostile,) = fill("https://r.example.org", 1)
         for address in ("https://r.example.org/$(touch${IFS}here)", "x`touch here`"):
             mark_as_sent(hostile, registry=address)
-            done = cli("withdraw", hostile, **nowhere)
+            done = cli("registry", "withdraw", hostile, **nowhere)
             assert done.returncode == 1
             assert f"KP_REGISTRY_URL={address}" not in done.stderr  # no command to copy
 
@@ -211,25 +219,27 @@ def test_a_key_goes_to_its_own_registry_alone(
 def test_registering_keeps_the_key_of_another_agent(
     server: LoopbackRegistry, here: dict[str, str], keyless: dict[str, str]
 ) -> None:
-    done = cli("register", "--agent-id", "desk", **keyless)
+    done = cli("registry", "register", "--agent-id", "desk", **keyless)
     path = Path(done.stdout.rsplit(" ", 1)[1].strip())
     before = path.read_text()
-    done = cli("register", "--agent-id", "kp:agent:desk", **here, KP_AGENT_ID="other")
+    done = cli("registry", "register", "--agent-id", "kp:agent:desk", **here, KP_AGENT_ID="other")
     assert done.returncode == 0
-    assert "But api_key is set (KP_API_KEY) and overrides the new key" in done.stdout
-    assert "But agent_id is set (KP_AGENT_ID) to another agent" in done.stdout
+    assert "But api_key (KP_API_KEY) is set and overrides the new key" in done.stdout
+    assert "But agent_id (KP_AGENT_ID) is set to another agent" in done.stdout
     assert KEY not in done.stdout + done.stderr
     assert path.read_text() != before
     before, asked = path.read_text(), len(server.requests)
-    done = cli("register", "--agent-id", "other", **keyless)
+    done = cli("registry", "register", "--agent-id", "other", **keyless)
     assert done.returncode == 1
     assert "already, of kp:agent:desk; --replace would lose it" in done.stderr
-    done = cli("register", "--agent-id", "ada@example.org", **keyless)
+    done = cli("registry", "register", "--agent-id", "ada@example.org", **keyless)
     assert done.returncode == 1
     assert "would be redacted to 'kp:agent:[REDACTED:email]'" in done.stderr
     assert "ada" not in done.stderr
     assert (path.read_text(), len(server.requests)) == (before, asked)
-    assert cli("register", "--agent-id", "other", "--replace", **keyless).returncode == 0
+    assert (
+        cli("registry", "register", "--agent-id", "other", "--replace", **keyless).returncode == 0
+    )
     assert json.loads(path.read_text())[server.url]["agent_id"] == "kp:agent:other"
 
 
@@ -266,7 +276,7 @@ def data(done: Done) -> dict[str, Any]:
 
 
 def test_runs_are_deleted_by_id_and_their_text_leaves_the_file(ids: list[str]) -> None:
-    done = cli("delete", ids[0], ids[1].removeprefix("kp:trace:")[:12], "--yes", *AT)
+    done = delete(ids[0], ids[1].removeprefix("kp:trace:")[:12], "--yes")
     assert done.returncode == 0, done.stderr
     assert "2 runs: finance 2.\nDeleted 2 runs from" in done.stdout
     assert "Gave back" in done.stdout
@@ -277,23 +287,23 @@ def test_runs_are_deleted_by_id_and_their_text_leaves_the_file(ids: list[str]) -
 
 
 def test_runs_are_deleted_by_conditions_that_all_hold(ids: list[str]) -> None:
-    done = cli("delete", "--older-than", "500w", *AT)
+    done = delete("--older-than", "500w")
     assert (done.returncode, done.stdout[-28:]) == (0, "match; nothing was deleted.\n")
-    words = "delete", "--older-than", "20d", "--dry-run"
+    words = "store", "delete", "--older-than", "20d", "--dry-run"
     assert cli(*words, *AT).stdout.startswith("3 runs: finance 2, code 1.\n")
     assert data(cli(*words, "--json", *AT)) == {
         "selected": 3, "by_domain": {"finance": 2, "code": 1}, "unscored": 0, "paused": 0,
         "at_registry": 0, "deleted": 0, "to_withdraw": 0, "is_compacted": None,
     }  # fmt: skip
-    done = cli("delete", "--domain", "finance", *AT)
+    done = delete("--domain", "finance")
     assert done.returncode == 1
     assert "nothing was deleted, because there is no terminal" in done.stderr
     assert left() == ids
-    assert cli("delete", "--older-than", "50d", "--domain", "code", "-y", *AT).returncode == 0
+    assert delete("--older-than", "50d", "--domain", "code", "-y").returncode == 0
     assert left() == ids[:3]
-    assert cli("delete", "--where", "session=s-1", "-y", *AT).returncode == 0
+    assert delete("--where", "session=s-1", "-y").returncode == 0
     assert left() == [ids[0], ids[2]]
-    done = cli("delete", "--older-than", "12h", "--yes", "--json", *AT)
+    done = delete("--older-than", "12h", "--yes", "--json")
     result = data(done)
     assert (result["selected"], result["deleted"], result["is_compacted"]) == (2, 2, True)
     assert "Deleted 2 runs" in done.stderr
@@ -302,7 +312,7 @@ def test_runs_are_deleted_by_conditions_that_all_hold(ids: list[str]) -> None:
 
 @pytest.mark.parametrize(("answer", "number"), [("y", 1), ("n", 4), ("", 4)])
 def test_in_a_terminal_it_asks(ids: list[str], answer: str, number: int) -> None:
-    with Terminal("delete", "--domain", "finance", *AT, prompt="?") as terminal:
+    with Terminal("store", "delete", "--domain", "finance", *AT, prompt="?") as terminal:
         terminal.type(answer, after="Delete them for good? [y/N]: ")
         assert terminal.end() == (0 if answer == "y" else 1)
         assert "3 runs: finance 3." in terminal.screens[0]
@@ -312,7 +322,7 @@ def test_in_a_terminal_it_asks(ids: list[str], answer: str, number: int) -> None
 def test_runs_that_wait_to_be_scored_are_named() -> None:
     with TraceStore("runs.db") as store:
         store.journal.record([recorded(keys=RunKeys(session="s-9"))])
-        done = cli("delete", "--where", "session=s-9", "--yes", *AT)
+        done = delete("--where", "session=s-9", "--yes")
         assert done.stdout.startswith("1 run: not scored yet 1.\nDeleted 1 run from")
         assert store.journal.waiting() == 0
 
@@ -325,17 +335,17 @@ def test_a_store_that_another_process_uses(
     with closing(sqlite3.connect("runs.db", isolation_level=None)) as connection:
         connection.execute("BEGIN IMMEDIATE" if other == "writes" else "BEGIN")
         connection.execute("SELECT count(*) FROM runs").fetchone()
-        done = cli("delete", ids[0], "--yes", *AT)
+        done = delete(ids[0], "--yes")
         assert done.returncode == 1
         if other == "writes":
             assert "another process has been writing to it" in done.stderr
         else:  # what is deleted is deleted; that a file still has its text is said
             assert "Deleted 1 run from" in done.stdout
-            assert "may still have text of deleted runs, because another" in done.stdout
-            assert "Try that again later: kp-langchain prune" in done.stdout
+            assert "may still have text of deleted runs: another" in done.stdout
+            assert "Try that again later: kp-langchain store prune" in done.stdout
         connection.execute("ROLLBACK")
     assert left() == ids[other == "reads" :]
-    assert cli("prune", *AT).returncode == 0
+    assert cli("store", "prune", *AT).returncode == 0
 
 
 def test_what_was_sent_is_withdrawn_at_once_or_said_to_wait(server: LoopbackRegistry) -> None:
@@ -344,24 +354,24 @@ def test_what_was_sent_is_withdrawn_at_once_or_said_to_wait(server: LoopbackRegi
     first, second, third = (run.trace.id for run in runs)
     with TraceStore("runs.db") as store:
         store.add_many(runs, registry=server.url)
-    assert cli_apart("outbox", "send", **here).returncode == 0
-    done = cli_apart("delete", first, "--yes", **here)
+    assert cli_apart("registry", "outbox", "send", **here).returncode == 0
+    done = cli_apart("store", "delete", first, "--yes", **here)
     assert done.returncode == 0, done.stderr
     assert "1 of them were sent to a registry" in done.stdout
     assert f"Sent or withdrawn at {server.url}: 1 of 1." in done.stdout
     assert set(server.units) == {second, third}
 
-    done = cli("delete", second, "--yes", **(here | {"KP_REGISTRY_URL": ""}))
+    done = cli("store", "delete", second, "--yes", **(here | {"KP_REGISTRY_URL": ""}))
     assert done.returncode == 1
     assert "1 wait for a registry, and none is configured" in done.stdout
-    assert cli("withdraw", second, **here).stdout == f"{second} is withdrawn\n"
+    assert cli("registry", "withdraw", second, **here).stdout == f"{second} is withdrawn\n"
     assert set(server.units) == {third}
 
     server.misbehave = lambda number, method, path: "500"
-    done = cli_apart("delete", third, "--yes", "--json", "--timeout", "1", **here)
+    done = cli_apart("store", "delete", third, "--yes", "--json", "--timeout", "1", **here)
     assert (done.returncode, data(done)["to_withdraw"]) == (1, 1)
     assert "0 of 1" in done.stderr
-    assert "1 to withdraw" in cli("outbox", **here).stdout
+    assert "1 to withdraw" in outbox(**here).stdout
 
 
 def test_prune_removes_expired_bodies_and_what_was_left(ids: list[str]) -> None:
@@ -375,20 +385,20 @@ def test_prune_removes_expired_bodies_and_what_was_left(ids: list[str]) -> None:
         past = f"{NOW - timedelta(days=1):%Y-%m-%d %H:%M:%S.%f}"
         change = "UPDATE runs SET body_expires_at = ? WHERE trace_id = ?"
         connection.execute(change, (past, runs[0].trace.id))
-    done = cli("prune", *AT)
+    done = cli("store", "prune", *AT)
     assert done.returncode == 0, done.stderr
     assert "1 expired trace" in done.stdout
     content = Path("runs.db").read_bytes()
     assert b"short-lived 0" not in content
     assert b"short-lived 1" in content
-    assert "nothing else was superfluous" in cli("prune", *AT).stdout.lower()
+    assert "nothing else was superfluous" in cli("store", "prune", *AT).stdout.lower()
 
 
 def test_prune_keeps_the_newest(ids: list[str]) -> None:
-    assert "no terminal to ask at" in cli("prune", "--keep", "2", *AT).stderr
+    assert "no terminal to ask at" in cli("store", "prune", "--keep", "2", *AT).stderr
     assert left() == ids
     for _ in range(2):
-        assert cli("prune", "--keep", "2", "--yes", *AT).returncode == 0
+        assert cli("store", "prune", "--keep", "2", "--yes", *AT).returncode == 0
         assert left() == ids[:2]
-    result = data(cli("prune", "--keep", "1", "--yes", "--json", *AT))
+    result = data(cli("store", "prune", "--keep", "1", "--yes", "--json", *AT))
     assert (result["deleted"], result["is_compacted"]) == (1, True)

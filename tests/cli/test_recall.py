@@ -154,8 +154,8 @@ def test_a_trace_of_a_registry_is_shown_once_it_is_admitted(store: TraceStore) -
     store.pulled.admit(unit.id, by="a test")
     shown = asked()
     assert f"{short_id(unit.id)}, similarity 0.86, success, as a registry claims" in shown
-    assert "Explain one of a registry: kp-langchain quarantine show ID" in shown
-    assert unit.id in printed("quarantine", "show", short_id(unit.id))
+    assert "Explain one of a registry: kp-langchain registry quarantine show ID" in shown
+    assert unit.id in printed("registry", "quarantine", "show", short_id(unit.id))
 
 
 def test_what_hurts_and_what_is_planted_is_not_shown_and_json_says_all(store: TraceStore) -> None:
@@ -374,12 +374,12 @@ PLANTED = (
 
 @pytest.fixture
 def pull(here: dict[str, str]) -> Callable[..., Done]:
-    return lambda *words: cli("pull", "--domain", "finance", *words, **here)
+    return lambda *words: cli("registry", "pull", "--domain", "finance", *words, **here)
 
 
 @pytest.fixture
 def quarantine(here: dict[str, str]) -> Callable[..., Done]:
-    return lambda *words: cli("quarantine", *words, **here)
+    return lambda *words: cli("registry", "quarantine", *words, **here)
 
 
 def unit(number: int, *, quality: float = 0.9, is_planted: bool = False) -> dict[str, Any]:
@@ -407,7 +407,7 @@ def fill(server: LoopbackRegistry, *units: dict[str, Any]) -> None:
 
 
 def states() -> dict[str, str]:
-    words = ("quarantine", "--state", "all", "--limit", "1000", "--json", *DATABASE)
+    words = ("registry", "quarantine", "--state", "all", "--limit", "1000", "--json", *DATABASE)
     rows = cli(*words).stdout.splitlines()
     return {row["trace_id"]: row["state"] for row in map(json.loads, rows)}
 
@@ -424,7 +424,7 @@ def test_what_is_pulled_waits_until_a_person_admits_it(
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout == (
         f"Read 2 of 2 traces of finance from {server.url}: 2 new.\n"
-        "1 may hold planted instructions: kp-langchain quarantine\n"
+        "1 may hold planted instructions: kp-langchain registry quarantine\n"
     )
     listed = quarantine().stdout
     lines = {line.split()[0]: line for line in listed.splitlines() if line.strip()}
@@ -445,7 +445,7 @@ def test_what_is_pulled_waits_until_a_person_admits_it(
     assert shown["trace"]["task"]["objective"] == "add up the fees of month 1"
     assert quarantine("admit", short(1)).stdout == "Nothing changed.\n"
     done = quarantine("admit", short(2))
-    assert "1 of them looks like planted instructions: it is shown to no run" in done.stdout
+    assert "1 of them may hold planted instructions: no run is shown these, either." in done.stdout
 
     done = quarantine("reject", short(1), short(2), "--json")
     assert set(json.loads(done.stdout)["rejected"]) == {id_of(1), id_of(2)}
@@ -606,6 +606,15 @@ def test_another_registry_than_that_of_the_settings_gets_no_key_of_theirs(
 ) -> None:
     TraceStore("runs.db").count()
     fill(server, unit(1))
-    done = cli("pull", "--domain", "finance", "--registry", server.url, KP_DATABASE_URL="runs.db")
+    done = cli(
+        "registry",
+        "registry",
+        "pull",
+        "--domain",
+        "finance",
+        "--registry",
+        server.url,
+        KP_DATABASE_URL="runs.db",
+    )
     assert "1 new" in done.stdout
     assert "authorization" not in server.requests[0][2]

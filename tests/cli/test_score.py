@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import itertools
 import json
 import os
-import pty
 import signal
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from contextlib import redirect_stderr
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +20,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from kp_langchain import ReasoningTrace, Scorer, Settings, VectorCache
-from kp_langchain.cli.jsonl import LONGEST_LINE_BYTES, Line, read_lines
-from kp_langchain.cli.line_scorer import LineScorer
+from kp_langchain.cli.json_files import LONGEST_LINE_BYTES, read_lines
+from kp_langchain.cli.score import Scoring
 from kp_langchain.gate import default_threshold
 from tests import programs
 from tests.cli.made_runs import WITHOUT_MODEL, document
@@ -64,16 +65,16 @@ def score(
     embedder: Hashed | None = None,
     max_elements: int = 5,
     with_model: bool = True,
-) -> tuple[LineScorer, list[str]]:
-    """Score with an embedder of the tests; return the scorer and what it reported."""
-    reports: list[str] = []
+) -> tuple[Scoring, list[str]]:
+    """Score with an embedder of the tests; return the counts and what was reported."""
     scorer = Scorer(
         embedder=(embedder or Hashed()) if with_model else None,
         cache=VectorCache(max_elements, 16),
     )
-    scoring = LineScorer(scorer, Settings(), report=reports.append, advance=lambda _: None)
-    scoring.run(files, out)
-    return scoring, reports
+    scoring = Scoring(scorer, Settings())
+    with redirect_stderr(io.StringIO()) as errors:
+        scoring.run(files, out)
+    return scoring, errors.getvalue().splitlines()
 
 
 @pytest.fixture
@@ -118,7 +119,7 @@ def test_each_line_is_the_trace_with_its_score() -> None:
     for number, record in enumerate(records):
         trace = ReasoningTrace.model_validate(wire(number))
         assert record["source"] == {"file": "in.jsonl", "line": number + 1}
-        assert record["id"] == record["trace"]["id"] == trace.id
+        assert record["trace_id"] == record["trace"]["id"] == trace.id
         assert record["domain"] == "code"
         assert record["score"] == pytest.approx(alone.evaluate(trace).total, abs=1e-6)
         assert record["trace"]["metadata"]["quality_score"] == record["score"]
@@ -238,28 +239,6 @@ def test_a_reader_that_goes_away() -> None:
     assert [line[:7] for line in Path("errors").read_text().splitlines()] == ["novelty"]
 
 
-@pytest.mark.skipif(os.name != "posix", reason="pseudo-terminals")
-def test_a_bar_on_a_terminal_only(command: Callable[..., Done]) -> None:
-    Path("in.jsonl").write_text(jsonl(*(wire(n) for n in range(300))))
-    assert "%" not in command("in.jsonl", "--out", "out.jsonl").stderr
-    reader, inner = pty.openpty()
-    with os.fdopen(inner, "wb", buffering=0) as terminal, Path("other").open("wb") as out:
-        process = start("in.jsonl", stdout=out, stderr=terminal, TERM="xterm", COLUMNS="80")
-    shown = b""
-    while True:
-        try:
-            some = os.read(reader, 4096)
-        except OSError:  # the terminal is gone
-            break
-        if not some:
-            break
-        shown += some
-    os.close(reader)
-    assert process.wait() == 0
-    assert b"100%" in shown
-    assert b"scored 300," in shown
-
-
 # Resuming.
 
 
@@ -295,17 +274,6 @@ def test_resumes_after_a_stop_at_any_byte(
         assert reports[0].startswith("resuming after ") == (whole_lines > 0 or remaining == 0)
         assert Path("part.jsonl").read_bytes().startswith(kept)
         assert rounded(read("part.jsonl")) == rounded(read("whole.jsonl"))
-
-
-def test_resumes_among_texts_that_have_no_vector() -> None:
-    tasks = ["pay the bill", "ask the bank", *(f"refuse {n}" for n in range(5)), "pay the bill"]
-    Path("in.jsonl").write_text(jsonl(*(wire(n, objective=task) for n, task in enumerate(tasks))))
-    score(["in.jsonl"], "whole.jsonl", max_elements=3)
-    lines = Path("whole.jsonl").read_bytes().splitlines(keepends=True)
-    Path("out.jsonl").write_bytes(b"".join(lines[:7]))
-    score(["in.jsonl"], "out.jsonl", max_elements=3)
-    assert read()[-1]["breakdown"]["nearest"]["trace_id"] == wire(0)["id"]
-    assert rounded(read()) == rounded(read("whole.jsonl"))
 
 
 KILLED = """
@@ -398,24 +366,6 @@ def test_an_output_of_other_input_is_left_as_it_is(command: Callable[..., Done])
     assert Path("out.jsonl").read_bytes() == content
 
 
-def test_lines_are_read_as_they_are_needed_and_long_ones_in_smaller_groups() -> None:
-    pulled = 0
-
-    def endless() -> Iterator[Line]:
-        nonlocal pulled
-        while True:
-            pulled += 1
-            yield Line("x", pulled, json.dumps(wire(pulled % 99)).encode())
-
-    scoring = LineScorer(Scorer(embedder=None), Settings(), report=print, advance=lambda _: None)
-    scored = 0
-    for records in itertools.islice(scoring.records(endless()), 30):
-        scored += len(records)
-        assert pulled == scored
-    long = json.dumps({**wire(1), "unknown": "x" * 3_000_000}).encode()
-    lines = (Line("x", number, long) for number in range(1, 13))
-    assert {len(records) for records in scoring.records(lines)} == {3}
+def test_lines_are_read_whatever_they_hold() -> None:
     Path("in.jsonl").write_bytes(b"\xef\xbb\xbf\n\n{}\r\n" + b"x" * 100 + b"\n" + b"y" * 17 * 2**20)
-    seen: list[int] = []
-    assert [line.number for line in read_lines("in.jsonl", seen.append)] == [3, 4, 5]
-    assert sum(seen) == Path("in.jsonl").stat().st_size
+    assert [line.number for line in read_lines("in.jsonl")] == [3, 4, 5]

@@ -32,7 +32,17 @@ def players_of(store: TraceStore, registry: Registry, threshold: float) -> Playe
 
 def kill_senders(folder: Path, url: str, key: str, kills: int) -> None:
     """Let processes send, and kill each in the middle of it."""
-    words = ("-m", "kp_langchain", "outbox", "send", "--timeout", "3600", "--database", "traces.db")
+    words = (
+        "-m",
+        "kp_langchain",
+        "registry",
+        "outbox",
+        "send",
+        "--timeout",
+        "3600",
+        "--database",
+        "traces.db",
+    )
     for _ in range(kills):
         with started(folder, *words, KP_REGISTRY_URL=url, KP_API_KEY=key):
             time.sleep(random.uniform(1.2, 2.2))

@@ -348,7 +348,17 @@ def whole_account(
 
 def contributions(path: Path) -> dict[str, str]:
     """Return the state of each contribution by trace id, as the command line lists them."""
-    words = ("-m", "kp_langchain", "outbox", "--database", str(path), "--json", "--limit", "999999")
+    words = (
+        "-m",
+        "kp_langchain",
+        "registry",
+        "outbox",
+        "--database",
+        str(path),
+        "--json",
+        "--limit",
+        "999999",
+    )
     done = programs.run(*words)
     assert done.returncode == 0, done.stderr
     lines = map(json.loads, done.stdout.splitlines())

@@ -67,7 +67,7 @@ def sources(every: int = 1) -> list[Source]:
     from tests import recorded
 
     beside = {"sample": 0, "missing": "" if recorded.present() else "../shared"}
-    learning = {"missing": "" if all(map(find_spec, ("sklearn", "tomlkit"))) else "scikit-learn"}
+    learning = {"missing": "" if find_spec("sklearn") else "scikit-learn"}
     made: dict[str, tuple[str, dict[str, Any]]] = {
         "situations": ("live.of_situations", {}),
         "answers": ("live.of_answers", {}),

@@ -118,20 +118,20 @@ def of_support_desk() -> Cases:
         (here / "verdicts.jsonl").write_text(verdicts)
         first = next(iter(right))
         for words in (
-            ("label", "--from", "verdicts.jsonl"),
+            ("label", "import", "verdicts.jsonl"),
             ("calibrate", "--domain", "support", "--dry-run", "--json"),
             ("calibrate", "--domain", "support", "--write", "--json"),
             ("calibrate", "show", "--json"),
             ("review", "stats", "--json"),
         ):
             yield " ".join(words), command(*words, database=database)
-        yield "label again", command("label", "--from", "verdicts.jsonl", database=database)
+        yield "label again", command("label", "import", "verdicts.jsonl", database=database)
         _play(database, range(72, 112))
         yield from ((f"later: {name}", done) for name, done in of_database(database))
         for words in COMMANDS:
             line = [first if word == "ID" else word for word in words]
             done = command(*line, database=database)
-            if "--next" in words:  # which runs are drawn, their random ids decide
+            if "next" in words:  # which runs are drawn, their random ids decide
                 done["stdout"] = sorted(row["choice"] for row in done["stdout"])
             yield f"later: {' '.join(words)}", done
 
@@ -152,7 +152,7 @@ COMMANDS = (
     ("export", "--limit", "2"),
     ("export", "--format", "few-shot", "--limit", "2", "--max-chars", "2000"),
     ("recall", "--credit", "--json"),
-    ("label", "--next", "--json", "--limit", "1000"),
+    ("label", "next", "--json", "--limit", "1000"),
     ("label", "nothing", "--success"),
     ("label", "ID"),
     ("calibrate", "remove", "support"),

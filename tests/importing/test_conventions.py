@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kp_langchain import DomainPolicy, ScoredTrace, Scorer, Settings, TraceStore
-from kp_langchain.cli.import_files import read_values
+from kp_langchain.cli.json_files import read_values
 from kp_langchain.gate.run import Run
 from kp_langchain.importing.importer import FileReader, Imported, Importer
 from kp_langchain.importing.openinference import OPENINFERENCE
@@ -426,9 +426,9 @@ def files(draw: Any) -> str:
 def import_file(file: str, store: TraceStore) -> list[Imported]:
     reader = FileReader()
     parts: list[Any] = []
-    for one in read_values(file):
-        if not one.why:
-            parts += reader.add(one.value, one.place)
+    for place, value, why in read_values(file):
+        if not why:
+            parts += reader.add(value, place)
     parts += reader.conclude()
     importer = Importer(store, Settings(), scorer=Scorer(embedder=None))
     result = list(importer.run(part for part in parts if isinstance(part, RecordedRun)))

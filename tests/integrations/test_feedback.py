@@ -334,7 +334,7 @@ class Scene:
             **environment_of(self.tool, self.server.url), "KP_EMBEDDING_MODEL": "/no/such/model",
             **environment,
         }  # fmt: skip
-        return run("label", "--database", "runs.db", *words, **environment)
+        return run("label", *words, "--database", "runs.db", **environment)
 
     def known_ids(self) -> set[str | None]:
         """The tool's ids of the runs, as they stand in its queues."""
@@ -552,7 +552,7 @@ def test_a_person_outranks_a_model_and_reading_again_changes_nothing(scene: Scen
     scene.backend.give(second, 1, by=MODELS[scene.tool])
     scene.backend.give(second, 4)
     scene.backend.give(second, 1, "kp_quality_score")
-    done = scene.label(f"--from-{scene.tool}", "--json", KP_SEND_SCORES_TO=scene.tool)
+    done = scene.label("pull", scene.tool, "--json", KP_SEND_SCORES_TO=scene.tool)
     assert done.returncode == 1
     title = TITLES[scene.tool]
     assert f"{title} has 4 feedbacks under 'correct' on 3 runs." in done.stderr
@@ -572,7 +572,7 @@ def test_a_person_outranks_a_model_and_reading_again_changes_nothing(scene: Scen
     assert [(one.success, one.by_model) for one in verdicts] == [(False, False), (True, True)]
     assert SECRET not in str(verdicts)
 
-    again = scene.label(f"--from-{scene.tool}", "--key", "correct", "--since", "2026-01-01")
+    again = scene.label("pull", scene.tool, "--key", "correct", "--since", "2026-01-01")
     assert "Labelled 0," in again.stdout
     assert "given before 3" in again.stdout
     assert scene.store.verdicts(first_id) == verdicts
@@ -591,7 +591,7 @@ def test_several_keys_are_not_guessed_among(scene: Scene) -> None:
 @langsmith_alone
 def test_a_refused_key_is_one_message(scene: Scene) -> None:
     scene.backend.fault = 401, "no"
-    done = scene.label("--from-langsmith")
+    done = scene.label("pull", "langsmith")
     assert done.returncode == 1
     assert done.stderr.startswith("error: LangSmith refuses the key; check LANGSMITH_API_KEY")
     assert "Traceback" not in done.stderr
@@ -602,7 +602,7 @@ def test_a_store_without_runs_of_the_tool_says_what_to_do() -> None:
         watching = handler("finance", store=store)
         searching().invoke(ASK, {"callbacks": [watching]})
         assert watching.flush()
-    done = cli_apart("label", "--from-phoenix", "--database", "empty.db", columns=300)
+    done = cli_apart("label", "pull", "phoenix", "--database", "empty.db", columns=300)
     assert done.returncode == 1
     assert "no run that Phoenix is known to have" in done.stderr
     assert "send_scores_to=['phoenix']" in done.stderr
@@ -610,7 +610,7 @@ def test_a_store_without_runs_of_the_tool_says_what_to_do() -> None:
 
 @each_tool
 def test_runs_worth_a_verdict_are_put_where_people_give_them(scene: Scene) -> None:
-    words = ("--next", "--ask-in", scene.tool, "--limit", "2")
+    words = ("next", "--ask-in", scene.tool, "--limit", "2")
     if scene.tool == "langfuse":
         done = scene.label(*words)
         assert done.returncode == 1
@@ -638,7 +638,7 @@ def test_runs_in_one_trace_are_asked_about_by_their_spans_where_a_queue_takes_sp
 ) -> None:
     if one_trace.tool == "langfuse":
         one_trace.backend.queues.append("kp_langchain")
-    done = one_trace.label("--next", "--ask-in", one_trace.tool)
+    done = one_trace.label("next", "--ask-in", one_trace.tool)
     assert done.returncode == 0, done.stderr
     asked, queued = {"langfuse": (3, 3), "opik": (0, 0), "mlflow": (3, 1)}[one_trace.tool]
     assert f"{TITLES[one_trace.tool]}: {asked} of 3 runs " in done.stdout

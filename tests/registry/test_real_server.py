@@ -60,7 +60,7 @@ def played(number: int) -> list[str]:
 
 @pytest.mark.usefixtures("settings")
 def test_who_follows_the_readme_can_withdraw(server: RealRegistry) -> None:
-    assert cli_apart("register", "--agent-id", "desk").returncode == 0
+    assert cli_apart("registry", "register", "--agent-id", "desk").returncode == 0
     assert (
         f"{AGENT}, the agent of the key" in cli_apart("doctor", KP_EMBEDDING_MODEL="/none").stdout
     )
@@ -69,7 +69,7 @@ def test_who_follows_the_readme_can_withdraw(server: RealRegistry) -> None:
         unit = server.unit(one)
         assert unit is not None
         assert unit["metadata"]["agent_id"] == AGENT
-    assert "is withdrawn" in cli_apart("withdraw", first).stdout
+    assert "is withdrawn" in cli_apart("registry", "withdraw", first).stdout
     assert server.unit(first) is None
     with TraceStore("runs.db") as store:
         policy_passes_all = store.report_outcome(second, success=False)
@@ -120,12 +120,12 @@ def test_what_another_agent_sent_cannot_be_withdrawn_and_that_is_said(
 
 @pytest.mark.usefixtures("settings")
 def test_a_wrong_key_is_told_by_one_request(server: RealRegistry) -> None:
-    assert cli_apart("register", "--agent-id", "desk").returncode == 0
+    assert cli_apart("registry", "register", "--agent-id", "desk").returncode == 0
     told = cli_apart("doctor", KP_EMBEDDING_MODEL="/none").stdout
     assert "with a key, which it knows" in told
     with TraceStore("runs.db") as store:
         store.add(passed(agent_id=AGENT), registry=server.url)
-        done = cli_apart("outbox", "send", KP_API_KEY="kp_wrong")
+        done = cli_apart("registry", "outbox", "send", KP_API_KEY="kp_wrong")
         assert (done.returncode, "it does not know the key" in done.stdout) == (1, True)
         wrong = Registry(server.url, api_key="kp_wrong")
         standing = store.outbox.standing(wrong.url, wrong.key_id)
@@ -133,7 +133,7 @@ def test_a_wrong_key_is_told_by_one_request(server: RealRegistry) -> None:
         done = cli_apart("doctor", KP_EMBEDDING_MODEL="/none", KP_API_KEY="kp_wrong")
         assert done.returncode == 1
         assert "it does not know the key" in done.stdout
-        assert "Sent 1" in cli_apart("outbox", "send").stdout
+        assert "Sent 1" in cli_apart("registry", "outbox", "send").stdout
 
 
 @pytest.mark.parametrize("replays", [False, True], ids=["without Redis", "with Redis"])
@@ -187,10 +187,10 @@ def test_a_mended_cause_does_not_run_into_a_refusal_of_yesterday(tmp_path: Path)
 def test_without_a_key_nothing_is_sent(server: RealRegistry) -> None:
     with TraceStore("runs.db") as store:
         store.add(passed(), registry=server.url)
-        done = cli_apart("outbox", "send")
+        done = cli_apart("registry", "outbox", "send")
         assert (done.returncode, "there is no key for it" in done.stdout) == (1, True)
         assert store.outbox.counts()["pending"] == 1
-        assert json.loads(cli_apart("outbox", "--json").stdout)["attempts"] == 0
+        assert json.loads(cli_apart("registry", "outbox", "--json").stdout)["attempts"] == 0
 
 
 def test_the_real_registry_is_searched_in_the_same_way(tmp_path: Path) -> None:

@@ -426,7 +426,7 @@ def test_a_key_that_is_not_known_stops_everything_with_one_warning(store, caplog
         (warning,) = warnings_of(caplog, here.server.url)
         assert "accepts nothing" in warning
         assert "it does not know the key" in warning
-        assert "kp-langchain register" in warning
+        assert "kp-langchain registry register" in warning
         assert KEY not in caplog.text
         here.server.keys |= {KEY, "kp_new"}
         other = Sending(store, Registry(here.server.url, api_key="kp_new"))
@@ -445,7 +445,7 @@ def test_without_a_key_nothing_is_sent(store, caplog):
         assert here.turn() > 3000
         assert (here.server.requests, here.status(other)) == ([], "pending")
         (warning,) = warnings_of(caplog, here.server.url)
-        assert "kp-langchain register" in warning
+        assert "kp-langchain registry register" in warning
 
 
 def test_a_loop_over_send_costs_next_to_nothing(tmp_path, monkeypatch):

@@ -388,7 +388,7 @@ def test_verdict_keys_make_a_file_that_label_takes(some: Store, open_in_browser:
     lines = json_lines(Path("verdicts.jsonl"))
     assert [line["success"] for line in lines] == [False, True, False]
     assert lines[0]["note"] == 'no y nor n here: "quoted" <b>'
-    done = cli("label", "--from", "verdicts.jsonl", "--database", "runs.db")
+    done = cli("label", "import", "verdicts.jsonl", "--database", "runs.db")
     assert done.returncode == 0, done.stderr
     assert "Labelled 3" in done.stdout
     (verdict,) = some.traces.verdicts(lines[0]["trace_id"])

@@ -58,7 +58,7 @@ def test_in_a_browser_a_hostile_run_stays_text_and_gets_a_verdict_that_label_tak
         page.get_by_role("button", name="Download verdicts").click()
     download.value.save_as("verdicts.jsonl")
     assert [line["trace_id"] for line in json_lines(Path("verdicts.jsonl"))] == [run]
-    assert "Labelled 1" in cli("label", "--from", "verdicts.jsonl", "--database", "runs.db").stdout
+    assert "Labelled 1" in cli("label", "import", "verdicts.jsonl", "--database", "runs.db").stdout
     assert [verdict.success for verdict in store.traces.verdicts(run)] == [False]
     assert len(watched.requests) == 1, watched.requests
 

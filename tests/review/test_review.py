@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -84,7 +83,7 @@ def test_novelty_is_not_blamed_where_it_was_not_measured() -> None:
         "finance keeps 0 % of 4 runs: complexity is 0.50 in the median and costs 0.20; "
         "novelty was not measured in 3 of 4 runs (model not loaded)."
     )
-    first = replace(runs[0], novelty_source="empty cache")
+    first = runs[0]._replace(novelty_source="empty cache")
     only_first = only(first, runs[3])
     (part,) = (part for part in only_first.parts if part.name == "novelty")
     assert part.unmeasured == {"nothing to compare with": 1}
@@ -94,7 +93,7 @@ def test_novelty_is_not_blamed_where_it_was_not_measured() -> None:
     novelty = next(part for part in none.parts if part.name == "novelty")
     assert (novelty.median, novelty.lost) == (None, 0)
     assert "novelty is" not in none.explanation()
-    worth = [replace(run, gate="worth", worth=0.375) for run in runs[:3]]
+    worth = [run._replace(gate="worth", worth=0.375) for run in runs[:3]]
     assert "not measured in 3 of 3 runs (model not loaded)" in only(*worth).explanation()
 
 
@@ -114,8 +113,8 @@ def test_a_rule_counts_the_runs_that_would_have_passed_without_it() -> None:
 
 def test_one_sentence_says_what_costs_most() -> None:
     runs = [summary(at, score=0.7 if at == 0 else 0.55) for at in range(10)]
-    runs[1] = replace(runs[1], rules={"single_tool": -0.1})
-    runs[2] = replace(runs[2], is_near_duplicate=True)
+    runs[1] = runs[1]._replace(rules={"single_tool": -0.1})
+    runs[2] = runs[2]._replace(is_near_duplicate=True)
     assert only(*runs).explanation() == (
         "finance keeps 10 % of 10 runs: novelty is 0.25 in the median and costs 0.45; "
         "`single_tool` cost 1 run 0.1, 1 of them their pass; 1 run repeats a kept one."

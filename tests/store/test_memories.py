@@ -557,7 +557,7 @@ def test_a_unit_is_shown_from_its_admission_to_its_rejection_which_leaves_no_tex
     for again in (one, unit(1, content="second"), unit(7, digest=one.digest)):
         assert write(store, again) == ["rejected"]
     assert write(store, one, registry=ELSEWHERE) == ["rejected"]
-    with pytest.raises(StoreError, match="kp-langchain quarantine forget kp:trace:0000"):
+    with pytest.raises(StoreError, match="kp-langchain registry quarantine forget kp:trace:0000"):
         store.pulled.admit(id_of(one), by="ada")
     assert store.pulled.forget(id_of(one), "kp:trace:unknown") == [id_of(one)]
     assert write(store, one) == ["new"]
