@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from kp_langchain.store import TraceStore
     from kp_langchain.store.vector_queries import Eligibility
 
-_EXAMPLES, _ROWS = 1, 30
+_EXAMPLES, _ROWS, _WIDE = 1, 30, 100
 _EXPLAIN = (
     "Explain one: kp-langchain review ID\n"
     "Explain one of a registry: kp-langchain registry quarantine show ID"
@@ -283,15 +283,15 @@ def _print_credits(rows: Sequence[_Row]) -> None:
     from kp_langchain.review.recall_facts import figures
 
     console = make_console()
-    table = runs_table(
-        "trace", "domain", "credit>", "shown>", "held out>", "still shown", "objective"
-    )
+    is_wide = console.width >= _WIDE
+    more = ["domain"] if is_wide else []
+    table = runs_table("trace", *more, "credit>", "shown>", "held out>", "still shown", "objective")
     for row in rows:
         style = "" if row.why_not is None else "bright_black"
         is_sure = row.credit.value > row.credit.deviation
         table.add_row(
             Text(short_id(row.trace_id), style),
-            Text(one_line(row.domain, 16)),
+            *([Text(one_line(row.domain, 16))] if is_wide else []),
             Text(figures(row.credit), "green" if is_sure else "red" if row.credit.hurts else ""),
             f"{row.credit.shown:,}",
             f"{row.credit.held_out:,}",

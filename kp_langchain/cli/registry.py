@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from dataclasses import asdict, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Any
@@ -164,7 +164,7 @@ def pull(
             raise typer.Exit(INTERRUPTED) from None
     answer: dict[str, Any] = {"kind": pulled.answer.kind, "reason": pulled.answer.reason}
     if as_json:
-        say_json({**asdict(pulled), "answer": answer})
+        say_json(pulled, answer=answer)
     else:
         _say_pulled(pulled)
     if pulled.answer.kind != "done":

@@ -309,7 +309,7 @@ def _steps_table(trace: ReasoningTrace, console: Console) -> Table:
     table = runs_table("#>", "step", "tool", "ms>", "what")
     table.columns[2].no_wrap = table.columns[4].no_wrap = False
     table.columns[2].overflow = table.columns[4].overflow = "fold"
-    table.columns[2].min_width = min(_TOOL_WIDTH_MIN, console.width // 4 + 1)
+    table.columns[2].min_width = _TOOL_WIDTH_MIN if console.width >= _WIDE else None
     styles = {"error_recovery": "yellow", "tool_call": "cyan"}
     for step in trace.steps:
         text = step.content if step.content is not None else str(step.input or "")

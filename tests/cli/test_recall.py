@@ -606,15 +606,7 @@ def test_another_registry_than_that_of_the_settings_gets_no_key_of_theirs(
 ) -> None:
     TraceStore("runs.db").count()
     fill(server, unit(1))
-    done = cli(
-        "registry",
-        "registry",
-        "pull",
-        "--domain",
-        "finance",
-        "--registry",
-        server.url,
-        KP_DATABASE_URL="runs.db",
-    )
+    words = ("registry", "pull", "--domain", "finance", "--registry", server.url)
+    done = cli(*words, KP_DATABASE_URL="runs.db")
     assert "1 new" in done.stdout
     assert "authorization" not in server.requests[0][2]
