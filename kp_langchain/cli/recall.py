@@ -22,8 +22,7 @@ if TYPE_CHECKING:
 
 _EXAMPLES, _ROWS, _WIDE = 1, 30, 100
 _EXPLAIN = (
-    "Explain one: kp-langchain review ID\n"
-    "Explain one of a registry: kp-langchain registry quarantine show ID"
+    "Explain one: kp-langchain review ID\nExplain a unit: kp-langchain registry quarantine show ID"
 )
 _OBJECTIVE_CHARS = 300
 _TRUST = {

@@ -503,7 +503,7 @@ def summaries(
     select = sa.select(*_summary_columns).where(*conditions, *_beyond(after, newest_first=False))
     rows = connection.execute(select.order_by(*order(newest_first=False)).limit(limit))
     return [
-        RunSummary(*row[:12], *map(_parse_json, row[12:17]), row[17], labels.get(row[0]))
+        RunSummary._make((*row[:12], *map(_parse_json, row[12:17]), row[17], labels.get(row[0])))
         for row in rows
     ]
 

@@ -154,7 +154,7 @@ def test_a_trace_of_a_registry_is_shown_once_it_is_admitted(store: TraceStore) -
     store.pulled.admit(unit.id, by="a test")
     shown = asked()
     assert f"{short_id(unit.id)}, similarity 0.86, success, as a registry claims" in shown
-    assert "Explain one of a registry: kp-langchain registry quarantine show ID" in shown
+    assert "Explain a unit: kp-langchain registry quarantine show ID" in shown
     assert unit.id in printed("registry", "quarantine", "show", short_id(unit.id))
 
 
