@@ -582,7 +582,7 @@ def test_a_person_outranks_a_model_and_reading_again_changes_nothing(scene: Scen
 def test_several_keys_are_not_guessed_among(scene: Scene) -> None:
     scene.backend.give(scene.runs[0][1], 0)
     scene.backend.give(scene.runs[0][1], 1, "toxicity")
-    done = scene.label("--langsmith")
+    done = scene.label("pull", "langsmith")
     assert done.returncode == 1
     assert "correct (1), toxicity (1)" in " ".join(done.stderr.split())
     assert scene.store.verdicts(scene.runs[0][0]) == []
