@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from kp_langchain.errors import StoreError
@@ -190,7 +190,7 @@ def _credits(store: TraceStore) -> dict[tuple[str, str], str]:
 def _domains(store: TraceStore, filters: RunFilters, ids: set[str]) -> list[dict[str, Any]]:
     """Return what the page has of each domain of the runs with these trace ids."""
     summaries = (
-        replace(one, domain=domain_name(one.domain))
+        one._replace(domain=domain_name(one.domain))
         for one in store.summaries(**filters)
         if one.trace_id in ids
     )
