@@ -78,13 +78,13 @@ def ask_in_tool(store: TraceStore, name: str, trace_ids: list[str], queue: str) 
     """
     retry_less()
     tool = feedback_tool(name)
-    found = (trace_of(store, tool, trace_id) for trace_id in trace_ids)
-    traces = [external for external in found if external is not None]
+    externals = (trace_of(store, tool, trace_id) for trace_id in trace_ids)
+    traces = [external for external in externals if external is not None]
     new = tool.ask_for_verdicts(traces, queue) if traces else 0
-    asked = tool.asks_by.format(queue=queue)
+    request = tool.asks_by.format(queue=queue)
     absent = len(trace_ids) - len(traces)
     say(
-        f"{tool.title}: {new} of {len(trace_ids)} {_runs(len(trace_ids))} {asked}"
+        f"{tool.title}: {new} of {len(trace_ids)} {_runs(len(trace_ids))} {request}"
         f"{f'; of {absent} it has no trace that is known here' if absent else ''}."
     )
 

@@ -22,7 +22,6 @@ _UNNAMED = "Error"
 # What LangGraph notes beside an exception, which a traceback shows behind its message.
 _NOTE = "During task with name '"
 _LONGEST_CHARS = 200_000
-_CLASSES_KEPT = 1000
 
 
 def error_in_text(text: str) -> RecordedError:
@@ -30,17 +29,11 @@ def error_in_text(text: str) -> RecordedError:
     start = _CONSTRUCTOR.match(text)
     before, mark, traceback = text.partition(_TRACEBACK)
     if start is None:
-        return error_of("", text if not mark else before.strip(), text)
-    name = start.group(1)
-    if not mark:
-        message = _only_argument(text, len(name))
-        return RecordedError(name, text if message is None else message)
-    error = error_of(name, None, f"{mark}{traceback}")
-    # A message may hold a traceback itself; `repr` says where it ends.
-    message = _only_argument(before, len(name))
-    if message and f"{name}: {message}".rstrip() in traceback:
-        return RecordedError(name, message, error.causes)
-    return error
+        return error_of("", before.strip() if mark else text, text)
+    if mark:
+        return error_of(start[1], None, f"{mark}{traceback}")
+    message = _only_argument(text, len(start[1]))
+    return RecordedError(start[1], text if message is None else message)
 
 
 def error_of(name: str, message: str | None, stacktrace: str) -> RecordedError:
@@ -136,6 +129,6 @@ class Exceptions:
         return self._exceptions[key]
 
     def _class(self, name: str) -> Any:
-        if name not in self._classes and len(self._classes) < _CLASSES_KEPT:
+        if name not in self._classes:
             self._classes[name] = type(name.replace("\0", "") or _UNNAMED, (Exception,), {})
-        return self._classes.get(name, Exception)
+        return self._classes[name]

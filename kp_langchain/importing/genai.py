@@ -100,8 +100,8 @@ def _set_values(span: Span, call: RecordedCall) -> None:
     call.error = error_of_span(span, has_output=has_output)
     match call.kind:
         case "model":
-            call.inputs = _messages(span, "gen_ai.input.messages") or _numbered(span, "prompt")
-            answers = _messages(span, "gen_ai.output.messages") or _numbered(span, "completion")
+            call.inputs = _messages(span, "gen_ai.input.messages") or _legacy(span, "prompt")
+            answers = _messages(span, "gen_ai.output.messages") or _legacy(span, "completion")
             call.output = ModelAnswer(answers[0] if answers else None)
         case "tool":
             call.inputs = json_or_text(span.attributes.get("gen_ai.tool.call.arguments"))
@@ -176,7 +176,7 @@ def _of_parts(item: Mapping[str, Any]) -> list[Any]:
     return [message_of_role(item.get("role"), content, **fields), *results]
 
 
-def _numbered(span: Span, name: str) -> list[Any]:
+def _legacy(span: Span, name: str) -> list[Any]:
     """Return the messages of the numbered attributes that OpenLLMetry wrote earlier."""
     items = unflatten(span.attributes, f"gen_ai.{name}")
     messages = [openai_message(one | {"role": one.get("role") or "assistant"}) for one in items]

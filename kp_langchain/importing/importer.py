@@ -355,11 +355,11 @@ class Importer:
             self._is_ready = True
             self._wait()  # what an interrupted import left unscored is scored now, and known then
         group: list[tuple[RecordedRun, Fate]] = []
-        seen: set[UUID] = set()
+        run_ids: set[UUID] = set()
         for run in runs:
             fate: Fate = "known"
-            if run.run_id not in seen and not self._is_known(run):
-                seen.add(run.run_id)
+            if run.run_id not in run_ids and not self._is_known(run):
+                run_ids.add(run.run_id)
                 fate = self._record(run)
             group.append((run, fate))
             if len(group) >= self._group_size:

@@ -51,6 +51,15 @@ _ROLES: Final = {
     "tool": "tool",
     "function": "function",
 }
+_FIELDS: Final = (
+    "additional_kwargs", "response_metadata", "name", "id", "tool_calls", "invalid_tool_calls",
+    "tool_call_id", "status", "role",
+)  # fmt: skip
+_REQUIRED: Final[Mapping[type[BaseMessage], dict[str, Any]]] = {
+    ToolMessage: {"tool_call_id": ""},
+    FunctionMessage: {"name": ""},
+    ChatMessage: {"role": "user"},
+}
 _COMMAND: Final = frozenset({"graph", "update", "resume", "goto"})
 _MAX_DEPTH = 60
 
@@ -120,41 +129,17 @@ def _from_constructor(value: Mapping[str, Any], depth: int) -> Any:
 
 
 def _message(kind: type[BaseMessage], fields: Mapping[str, Any]) -> BaseMessage:
-    """Return a message with those of the fields that can be used."""
+    """Return a message with its known fields; without them, if one of them cannot be used."""
+    minimum: dict[str, Any] = _REQUIRED.get(kind, {})
+    usable = dict(minimum)
+    for name in _FIELDS:
+        if name in kind.model_fields and fields.get(name) is not None:
+            usable[name] = fields[name]
     content = content_of(fields)
-    known = {name: value for name, value in fields.items() if _is_usable(kind, name, value)}
-    if kind is ToolMessage:
-        known.setdefault("tool_call_id", "")
-    if kind is FunctionMessage:
-        known.setdefault("name", "")
-    if kind is ChatMessage:
-        known.setdefault("role", "user")
-    known["content"] = content
     try:
-        return kind(**known)
+        return kind(content=content, **usable)
     except (ValueError, TypeError, AttributeError, KeyError, RecursionError):
-        required = {name: known[name] for name in ("tool_call_id", "name", "role") if name in known}
-        return kind(content=content, **required)
-
-
-_FIELD_TYPES: Final[Mapping[str, type]] = {
-    "additional_kwargs": dict,
-    "response_metadata": dict,
-    "name": str,
-    "id": str,
-    "tool_calls": list,
-    "invalid_tool_calls": list,
-    "tool_call_id": str,
-    "status": str,
-    "role": str,
-}
-
-
-def _is_usable(kind: type[BaseMessage], name: str, value: Any) -> bool:
-    expected = _FIELD_TYPES.get(name)
-    if expected is None or name not in kind.model_fields or not isinstance(value, expected):
-        return False
-    return name != "status" or value in ("success", "error")
+        return kind(content=content, **minimum)
 
 
 def openai_message(value: Any) -> BaseMessage | None:

@@ -99,10 +99,10 @@ def _messages(span: Span, prefix: str) -> list[Any]:
                 and isinstance(part := one.get("message_content"), dict)
                 and isinstance(part.get("text"), str)
             ]
-        requested = fields.get("tool_calls")
+        requests = fields.get("tool_calls")
         calls = [
             one["tool_call"]
-            for one in (requested if isinstance(requested, list) else ())
+            for one in (requests if isinstance(requests, list) else ())
             if isinstance(one, dict) and isinstance(one.get("tool_call"), dict)
         ]
         message = openai_message({**fields, "content": content, "tool_calls": calls})

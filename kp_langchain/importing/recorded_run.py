@@ -93,7 +93,7 @@ class RecordedRun:
         metadata: For `messages`, LangChain's metadata of the root run.
         tags: For `messages`, its tags.
         name: For `messages`, its name.
-        started_ns: When the conversation of `messages` began; None if that is not known.
+        started_ns: When the conversation of `messages` began; None if that is not earlier.
         verdict: How it ended, if the file states that.
         external_traces: The tool that recorded it, and its ids.
         is_incomplete: Whether it is a part of another run, whose root was not read.
@@ -161,8 +161,8 @@ def in_order(
     """
     by_id: dict[UUID, RecordedCall] = {}
     for call in calls:
-        known = by_id.get(call.id)
-        if known is None or (known.ended_ns is None and call.ended_ns is not None):
+        earlier = by_id.get(call.id)
+        if earlier is None or (earlier.ended_ns is None and call.ended_ns is not None):
             by_id[call.id] = call
     children: dict[UUID | None, list[RecordedCall]] = {}
     for call in sorted(by_id.values(), key=_start_order):

@@ -211,8 +211,8 @@ class SpanRuns:
                 yield Unusable(place, span)
                 continue
             key = (span.trace_id, span.span_id)
-            known = self._spans.get(key)
-            if known is None or (known.end_ns is None and span.end_ns is not None):
+            earlier = self._spans.get(key)
+            if earlier is None or (earlier.end_ns is None and span.end_ns is not None):
                 self._spans[key] = span
                 self._places.setdefault(key, place)
 
@@ -347,7 +347,7 @@ def _set_requested_inputs(calls: Sequence[RecordedCall]) -> None:
         for request in getattr(message, "tool_calls", None) or ():
             if isinstance(request.get("id"), str) and request["id"]:
                 requests.setdefault(request["id"], request)
-    answered = {call.tool_call_id for call in calls if call.tool_call_id}
+    answered_ids = {call.tool_call_id for call in calls if call.tool_call_id}
     for call in sorted(calls, key=lambda call: call.started_ns):
         if call.kind != "tool":
             continue
@@ -357,12 +357,12 @@ def _set_requested_inputs(calls: Sequence[RecordedCall]) -> None:
         if call.tool_call_id is not None:
             candidates = [one for one in candidates if one["id"] == call.tool_call_id]
         elif len(nearby) != 1:  # a node of one call may make it again
-            candidates = [one for one in candidates if one["id"] not in answered]
+            candidates = [one for one in candidates if one["id"] not in answered_ids]
         match = next((one for one in candidates if _fits(one, call)), None)
         if match is None:
             continue
         call.tool_call_id = match["id"]
-        answered.add(match["id"])
+        answered_ids.add(match["id"])
         if not isinstance(call.inputs, dict):
             call.inputs = match["args"]
 

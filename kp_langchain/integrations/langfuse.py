@@ -74,7 +74,7 @@ class LangfuseScores(TracingTool):
             KPError: Langfuse has no keys, or rejects some of the scores; the others are there.
             Exception: Langfuse cannot be reached or refuses them, with its client's error.
         """
-        client = self._connected(external.project)
+        client = self._connect(external.project)
         # As of its spans, which the environment of its client is part of.
         environment = getattr(client, "_environment", None) or "default"
         scores: list[dict[str, Any]] = [
@@ -102,14 +102,14 @@ class LangfuseScores(TracingTool):
             request=[CreateScoreRequest(timestamp=at, **score) for score in scores],
             request_options=_ONCE,
         )
-        if rejected := getattr(response, "rejected", 0):
-            raise KPError(f"Langfuse rejected {rejected} of {len(scores)} scores of a run")
+        if rejections := getattr(response, "rejected", 0):
+            raise KPError(f"Langfuse rejected {rejections} of {len(scores)} scores of a run")
 
     def _read_feedback(
         self, traces: Sequence[ExternalTrace], key: str | None
     ) -> Iterator[ToolFeedback]:
         """Yield the scores of traces and of the spans in them."""
-        api = self._connected().api
+        api = self._connect().api
         before_5 = getattr(api, "scores_v3", None)
         read = before_5.get_many_v3 if before_5 else api.scores.get_many
         for start in range(0, len(traces), _TRACES_AT_ONCE):
@@ -146,7 +146,7 @@ class LangfuseScores(TracingTool):
 
         Those that are in it, done or not, are left out, and so are those of other projects.
         """
-        client = self._connected()
+        client = self._connect()
         api = client.api.annotation_queues
         queues = list(_pages(api.list_queues))
         queue_id = next((one.id for one in queues if one.name == queue), None)
@@ -167,7 +167,7 @@ class LangfuseScores(TracingTool):
                 new += 1
         return new
 
-    def _connected(self, project: str | None = None) -> Any:
+    def _connect(self, project: str | None = None) -> Any:
         """Return a client, that of a project if it is given.
 
         Raises:

@@ -74,7 +74,7 @@ class LangSmithScores(TracingTool):
         Raises:
             Exception: LangSmith cannot be reached or refuses them, with its client's error.
         """
-        client = self._connected(external.project)
+        client = self._connect(external.project)
         extends_retention = self._extend_retention and scored.decision == "kept"
         with _quiet():
             project_id = self._project_id(client, external.project)
@@ -98,7 +98,7 @@ class LangSmithScores(TracingTool):
     def _read_feedback(
         self, traces: Sequence[ExternalTrace], key: str | None
     ) -> Iterator[ToolFeedback]:
-        client = self._connected()
+        client = self._connect()
         run_ids = list(dict.fromkeys(external.trace_id for external in traces))
         for start in range(0, len(run_ids), _BATCH):
             some = run_ids[start : start + _BATCH]
@@ -124,7 +124,7 @@ class LangSmithScores(TracingTool):
 
         LangSmith itself leaves out runs that are in the queue already.
         """
-        client = self._connected()
+        client = self._connect()
         ids = [external.trace_id for external in traces]
         own = next(iter(client.list_annotation_queues(name=queue, limit=1)), None)
         queue_id = (own or client.create_annotation_queue(name=queue)).id
@@ -156,7 +156,7 @@ class LangSmithScores(TracingTool):
             self._project_ids[key] = client.read_project(project_name=project).id
         return self._project_ids[key]
 
-    def _connected(self, project: str | None = None) -> Any:
+    def _connect(self, project: str | None = None) -> Any:
         """Return a client that sends at once, and so tells of failures, to where a project is."""
         source = self._client or self._tracer_clients.get(project)
         place = ("", None) if source is None else (source.api_url, source.api_key)

@@ -79,7 +79,7 @@ class OpikScores(TracingTool):
         # Not `log_traces_feedback_scores`, which sends in the background and tells of no failure;
         # nor without `with_raw_response`, since Opik then tries for up to a minute, and the caller
         # tries again itself.
-        api = self._connected().rest_client
+        api = self._connect().rest_client
         if external.is_part:
             api.spans.with_raw_response.score_batch_of_spans(scores=scores)
         else:
@@ -90,7 +90,7 @@ class OpikScores(TracingTool):
     ) -> Iterator[ToolFeedback]:
         """Yield the feedback scores of traces and of the runs' own spans, by each author."""
         del key  # a trace comes with all of them
-        api = self._connected().rest_client
+        api = self._connect().rest_client
 
         def read(place: tuple[str, str | None]) -> Any:
             trace_id, span_id = place
@@ -128,7 +128,7 @@ class OpikScores(TracingTool):
         for one in traces:
             if not one.is_part:
                 by_project.setdefault(one.project, []).append(one.trace_id)
-        client = self._connected()
+        client = self._connect()
         for project, trace_ids in by_project.items():
             queues = client.get_traces_annotation_queues(project_name=project)
             own = next((one for one in queues if one.name == queue), None)
@@ -137,5 +137,5 @@ class OpikScores(TracingTool):
             api.add_items_to_annotation_queue(own.id, ids=trace_ids)
         return sum(map(len, by_project.values()))
 
-    def _connected(self) -> Any:
+    def _connect(self) -> Any:
         return self._client or self._package.get_global_client()

@@ -97,7 +97,7 @@ class PhoenixScores(TracingTool):
         self._annotate(annotations)
 
     def _annotate(self, annotations: list[Any]) -> None:
-        self._connected().spans.log_span_annotations(span_annotations=annotations)
+        self._connect().spans.log_span_annotations(span_annotations=annotations)
 
     def _read_feedback(
         self, traces: Sequence[ExternalTrace], key: str | None
@@ -108,7 +108,7 @@ class PhoenixScores(TracingTool):
             by_project.setdefault(project, {})[one.span_id or ""] = one
         for project, by_span in by_project.items():
             try:
-                annotations = self._connected().spans.get_span_annotations(
+                annotations = self._connect().spans.get_span_annotations(
                     span_ids=list(by_span),
                     project_identifier=project,
                     include_annotation_names=None if key is None else [key],
@@ -139,7 +139,7 @@ class PhoenixScores(TracingTool):
         self._annotate([_annotation(one, VERDICT_WANTED, {"label": "wanted"}) for one in traces])
         return len(traces)
 
-    def _connected(self) -> Any:
+    def _connect(self) -> Any:
         return self._client or self._own_client(self._package.Client)
 
 

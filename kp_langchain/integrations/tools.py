@@ -81,10 +81,10 @@ def run_scores(scored: ScoredTrace) -> list[RunScore]:
         id_ = uuid5(_NAMESPACE, f"{trace_id} {name}")
         scores.append(RunScore(id=id_, name=name, value=value, label=label, comment=comment))
 
-    decided = f"{decision} (threshold {scored.threshold:.2f} of {scored.gate})"
-    add("quality_score", breakdown.total, decision, f"{decided}; {breakdown.line()}")
+    decision_text = f"{decision} (threshold {scored.threshold:.2f} of {scored.gate})"
+    add("quality_score", breakdown.total, decision, f"{decision_text}; {breakdown.line()}")
     if scored.worth is not None:
-        add("worth", scored.worth, decision, decided)
+        add("worth", scored.worth, decision, decision_text)
     for name, part in breakdown.dimensions.items():
         # Redacted, because where a verdict came from is a text that a program chose.
         add(name, part.value, None, f"{redact(part.why).value}; weight {part.weight:.2f}")

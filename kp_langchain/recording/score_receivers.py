@@ -96,7 +96,7 @@ def receivers_of(names: Iterable[str | ScoreReceiver]) -> tuple[ScoreReceiver, .
     Raises:
         ConfigError: There is none of a name, its package is not installed, or two are for one tool.
     """
-    receivers = tuple(_named(one) if isinstance(one, str) else one for one in names)
+    receivers = tuple(_shared_receiver(one) if isinstance(one, str) else one for one in names)
     for receiver in receivers:
         methods = [getattr(receiver, name, None) for name in ("find_trace", "send")]
         if not (all(map(callable, methods)) and isinstance(getattr(receiver, "name", None), str)):
@@ -122,7 +122,7 @@ def new_receiver(name: str) -> ScoreReceiver:
 
 
 # One for each process, so that handlers made per request share its thread and connections.
-_named = cache(new_receiver)
+_shared_receiver = cache(new_receiver)
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,10 +298,10 @@ class ScoreQueue:
 
     def _send_first(self, until: float) -> None:
         with self._lock:
-            key, entry = next(iter(self._scores.items()))
-        scored, counters = entry
+            key, item = next(iter(self._scores.items()))
+        scored, counters = item
         if self._store is not None and not self._store.journal.jobs.renew(self.kind, [key]):
-            self._remove(key, entry)  # another process took it over, or has sent a later one
+            self._remove(key, item)  # another process took it over, or has sent a later one
             return
         send = partial(self._receiver.send, scored, scored.external_traces[self.tool])
         with fork_gate.opened():  # here this thread only waits
@@ -317,16 +317,16 @@ class ScoreQueue:
                 self.tool,
                 self.failure,
             )
-        if self._remove(key, entry) and self._store is not None:
+        if self._remove(key, item) and self._store is not None:
             self._store.journal.jobs.end(self.kind, [key])
 
-    def _remove(self, key: str, entry: tuple[ScoredTrace, Counters]) -> bool:
+    def _remove(self, key: str, item: tuple[ScoredTrace, Counters]) -> bool:
         """Forget a score; return False if a later one of the run waits."""
         with self._lock:
-            if self._scores.get(key) is not entry:
+            if self._scores.get(key) is not item:
                 return False
             del self._scores[key]
-        entry[1].add("scores_queued", -1)
+        item[1].add("scores_queued", -1)
         return True
 
 

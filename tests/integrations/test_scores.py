@@ -51,11 +51,11 @@ def server() -> Iterator[LoopbackTool]:
 
 @pytest.fixture(autouse=True)
 def _no_leftovers() -> Iterator[None]:
-    from kp_langchain.recording.score_receivers import _named
+    from kp_langchain.recording.score_receivers import _shared_receiver
 
-    _named.cache_clear()  # a receiver holds on to its client
+    _shared_receiver.cache_clear()  # a receiver holds on to its client
     yield
-    _named.cache_clear()
+    _shared_receiver.cache_clear()
     tools.uninstrument()
 
 
@@ -383,11 +383,11 @@ def test_an_mlflow_trace_that_is_not_there_yet_is_tried_again(
 def test_a_forked_child_has_a_client_of_its_own(name: str, attach: Callable[..., Tool]) -> None:
     attach(name)
     receiver: Any = new_receiver(name)
-    client = receiver._connected()
-    assert receiver._connected() is client
+    client = receiver._connect()
+    assert receiver._connect() is client
     child = os.fork()
     if child == 0:
-        os._exit(receiver._connected() is client)
+        os._exit(receiver._connect() is client)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 

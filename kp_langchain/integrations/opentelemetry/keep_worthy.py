@@ -57,33 +57,34 @@ class KeepWorthy(SpanProcessor):
     Spans are held by trace, from the first one that starts in this process until none is open. What
     happens then depends on the trace:
 
-    - No run was announced: its spans are exported, such as those of a web request without an agent.
-    - All announced runs are decided, and none is to be kept: its spans are dropped, except for the
-      share `share_of_rest` of such traces.
+    - No run was announced, such as in a web request without an agent: its spans are exported.
+    - All announced runs are decided, and none is to be kept: its spans are dropped. A share
+      `share_of_rest` of such traces is exported all the same.
     - A run is undecided: its spans wait.
 
-    A trace is exported as soon as one of its runs is to be kept or did not succeed, or one of its
-    spans has the status error. Later spans of a trace follow its decision, as long as it is among
-    the newest 10,000. A trace is kept as a whole: many runs under one root span are kept together
-    or not at all. If a span fails after its trace was dropped, that span is exported and so are
-    those after it.
+    A trace is exported as soon as one of its runs is to be kept or did not succeed. It is also
+    exported as soon as one of its spans has the status error. Later spans of a trace follow its
+    decision, as long as it is among the newest 10,000. A trace is kept as a whole: many runs under
+    one root span are kept together or not at all. If a span fails after its trace was dropped, that
+    span is exported and so are those after it.
 
     A trace that belongs to the share is exported as its spans end. Whether it does is a function of
-    its id, so all processes agree. The function is not that of `TraceIdRatioBased`, because the
-    share would otherwise be taken from what a sampler of that kind left over, which is all of it.
-    Spans that a sampler left out are passed on unchanged.
+    its id, so all processes agree. The function is not that of `TraceIdRatioBased`: after a sampler
+    of that kind, all traces that are left would be in the share. Spans that a sampler left out are
+    passed on unchanged.
 
-    Undecided spans are exported in `shutdown`, and the trace that was idle for longest first when a
-    limit is reached or after `max_wait_s` without any span or decision, which is looked at whenever
-    a span starts or ends. `counts` counts them by reason, and each reason is logged once. Call
-    `KPCallbackHandler.send` before the tracer provider is shut down, so that decisions come first.
-    No decision comes for runs that are not scored, such as cancelled, paused or empty ones.
+    Undecided spans are exported in `shutdown`, when a limit is reached, and after `max_wait_s`
+    without any span or decision. Limits and times are checked whenever a span starts or ends; the
+    trace that was idle for longest goes first. `counts` counts them by reason, and each reason is
+    logged once. Call `KPCallbackHandler.send` before the tracer provider is shut down, so that
+    decisions come first. No decision comes for runs that are not scored, such as cancelled, paused
+    or empty ones.
 
     Released spans are passed to the wrapped processor by the thread that released them. The thread
     that decides, and `shutdown`, flush it after every 512 spans, because its queue would drop what
-    comes faster than it exports. An agent's thread never waits for an export, if the wrapped
-    processor exports on a thread of its own, as `BatchSpanProcessor` does and `SimpleSpanProcessor`
-    does not. In a forked child nothing is held: the parent exports what it holds.
+    comes faster than it exports. An agent's thread never waits for an export of a processor that
+    has a thread of its own, such as `BatchSpanProcessor`. In a forked child nothing is held: the
+    parent exports what it holds.
 
     Args:
         processor: The processor that exports. Every start of a span is passed on to it.
@@ -205,7 +206,7 @@ class KeepWorthy(SpanProcessor):
             traces = self._traces
             return {
                 **{fate: traces.counts[fate] for fate in (*_EXPORTED, "dropped")},
-                "held": traces.held,
+                "held": traces.held_spans,
                 "held_bytes": traces.held_bytes,
                 "open_traces": len(traces.by_id),
             }
@@ -245,11 +246,11 @@ class KeepWorthy(SpanProcessor):
         while self._changes and not self._lock.is_held_here:
             with self._lock:
                 self._make_changes()
-                released, self._traces.released = self._traces.released, []
+                spans, self._traces.released_spans = self._traces.released_spans, []
             if is_paced:
-                self._pass_on_paced(released)
+                self._pass_on_paced(spans)
             else:
-                for span, fate in released:
+                for span, fate in spans:
                     self._pass_on(span, fate)
 
     def _make_changes(self) -> None:
@@ -260,9 +261,9 @@ class KeepWorthy(SpanProcessor):
             except Exception as error:  # noqa: BLE001 - nothing of it may reach the agent
                 warn_once("keep-worthy failed", "KeepWorthy failed: %s", describe_error(error))
 
-    def _pass_on_paced(self, released: list[tuple[ReadableSpan, str]]) -> None:
+    def _pass_on_paced(self, spans: list[tuple[ReadableSpan, str]]) -> None:
         with self._pacing_lock:
-            for span, fate in released:
+            for span, fate in spans:
                 self._pass_on(span, fate)
                 self._burst += 1
                 if self._burst >= _BURST_SPANS:
@@ -307,19 +308,19 @@ class _Trace:
         open: The ids of the open spans.
         spans: Those that ended, with their bytes.
         runs: The number of runs that were announced.
-        rejected: The ids of the runs that are not to be kept.
+        rejected_ids: The ids of the runs that are not to be kept.
         active_s: When something last happened to it, by the monotonic clock.
     """
 
     open: set[int] = field(default_factory=set)
     spans: list[tuple[ReadableSpan, int]] = field(default_factory=list)
     runs: int = 0
-    rejected: set[object] = field(default_factory=set)
+    rejected_ids: set[object] = field(default_factory=set)
     active_s: float = 0.0
 
     @property
     def is_undecided(self) -> bool:
-        return self.runs > len(self.rejected)
+        return self.runs > len(self.rejected_ids)
 
 
 class _Traces:
@@ -330,17 +331,17 @@ class _Traces:
 
     Attributes:
         by_id: The traces of which a span is open or held; that idle for longest first.
-        released: The spans to be passed on, with their fates.
+        released_spans: The spans to be passed on, with their fates.
         counts: How many spans had which fate.
-        held: How many spans are held.
+        held_spans: How many spans are held.
         held_bytes: Their bytes.
     """
 
     def __init__(self, limits: _Limits) -> None:
         self.by_id: OrderedDict[int, _Trace] = OrderedDict()
-        self.released: list[tuple[ReadableSpan, str]] = []
+        self.released_spans: list[tuple[ReadableSpan, str]] = []
         self.counts: Counter[str] = Counter()
-        self.held = self.held_bytes = 0
+        self.held_spans = self.held_bytes = 0
         self._limits = limits
         self._decisions: OrderedDict[int, str] = OrderedDict()
         self._is_closed = False
@@ -364,7 +365,7 @@ class _Traces:
         span_bytes = _bytes_of(span)
         trace.spans.append((span, span_bytes))
         trace.open.discard(span.context.span_id)
-        self.held += 1
+        self.held_spans += 1
         self.held_bytes += span_bytes
         if has_failed:
             self._close(trace_id, "failed")
@@ -389,7 +390,7 @@ class _Traces:
         if fate is not None:
             self._close(trace_id, fate)
         else:
-            trace.rejected.add(run_id or object())
+            trace.rejected_ids.add(run_id or object())
             self._conclude(trace_id, trace)
 
     def close(self) -> None:
@@ -406,7 +407,7 @@ class _Traces:
                 return None
             trace = self.by_id[trace_id] = _Trace()
             if trace_id in self._decisions:
-                trace.runs, trace.rejected = 1, {"an earlier run"}
+                trace.runs, trace.rejected_ids = 1, {"an earlier run"}
         return self._touch(trace_id)
 
     def _touch(self, trace_id: int) -> _Trace:
@@ -429,25 +430,25 @@ class _Traces:
         if not (trace.open or trace.is_undecided):
             self._give_up(trace_id, "")
 
-    def _give_up(self, trace_id: int, undecided: str) -> None:
-        """Hold a trace no longer; `undecided` is its fate if it is undecided."""
+    def _give_up(self, trace_id: int, undecided_fate: str) -> None:
+        """Hold a trace no longer; `undecided_fate` is its fate if it is undecided."""
         trace = self.by_id[trace_id]
-        decided = "dropped" if trace.rejected else "no_run"
-        self._close(trace_id, undecided if trace.is_undecided else decided)
+        fate = "dropped" if trace.rejected_ids else "no_run"
+        self._close(trace_id, undecided_fate if trace.is_undecided else fate)
 
     def _close(self, trace_id: int, fate: str) -> None:
         trace = self.by_id.pop(trace_id)
         if fate != "no_run":  # a run that begins later decides what comes with it
             self._remember(trace_id, fate)
         for span, span_bytes in trace.spans:
-            self.held -= 1
+            self.held_spans -= 1
             self.held_bytes -= span_bytes
             self._let_go(span, fate)
 
     def _let_go(self, span: ReadableSpan, fate: str) -> None:
         self.counts[fate] += 1
         if fate != "dropped":
-            self.released.append((span, fate))
+            self.released_spans.append((span, fate))
 
     def _remember(self, trace_id: int, fate: str) -> None:
         self._decisions[trace_id] = fate
@@ -464,7 +465,7 @@ class _Traces:
             if trace.active_s <= latest_s:
                 self._give_up(trace_id, "undecided_timeout")
             elif (
-                max(self.held, len(self.by_id)) > limits.max_spans
+                max(self.held_spans, len(self.by_id)) > limits.max_spans
                 or self.held_bytes > limits.max_bytes
             ):
                 self._give_up(trace_id, "undecided_limit")

@@ -167,13 +167,13 @@ class _Instruments:
         )
         meter.create_observable_up_down_counter(
             "kp.runs.queued",
-            [self._queued],
+            [self._queue_sizes],
             unit="{run}",
             description="Runs that wait to be scored.",
         )
         meter.create_observable_counter(
             "kp.runs.dropped",
-            [self._dropped],
+            [self._drops],
             unit="{run}",
             description="Runs and scores that were dropped.",
         )
@@ -192,11 +192,11 @@ class _Instruments:
 
         handler.add_observer(record)
 
-    def _queued(self, _: CallbackOptions) -> Iterable[Observation]:
+    def _queue_sizes(self, _: CallbackOptions) -> Iterable[Observation]:
         for (domain, _name), number in self._sums(("queued",)).items():
             yield metrics.Observation(number, {"kp.domain": domain})
 
-    def _dropped(self, _: CallbackOptions) -> Iterable[Observation]:
+    def _drops(self, _: CallbackOptions) -> Iterable[Observation]:
         for (domain, name), number in self._sums(_DROPS).items():
             yield metrics.Observation(number, {"kp.domain": domain, "kp.reason": name})
 
