@@ -16,7 +16,14 @@ from kp_langchain.importing.langchain_values import (
     restore,
     set_values,
 )
-from kp_langchain.importing.recorded_run import ModelAnswer, RecordedCall, RecordedKind
+from kp_langchain.importing.recorded_run import (
+    ModelAnswer,
+    RecordedCall,
+    RecordedKind,
+    list_of,
+    mapping_of,
+    text_of,
+)
 from kp_langchain.importing.spans import Convention, Span, error_of_span, unflatten
 from kp_langchain.json_text import json_or_text
 from kp_langchain.recording.from_messages import tool_call_fields
@@ -90,10 +97,9 @@ def _set_by_langsmith(span: Span, call: RecordedCall) -> None:
 
 def _set_values(span: Span, call: RecordedCall) -> None:
     # OpenLLMetry writes the arguments and the results of its callbacks.
-    arguments, results = _object(span, "entity.input"), _object(span, "entity.output")
-    metadata, tags = arguments.get("metadata"), arguments.get("tags")
-    call.metadata = metadata if isinstance(metadata, dict) else {}
-    call.tags = tags if isinstance(tags, list) else []
+    arguments = mapping_of(span.attributes.get("traceloop.entity.input"))
+    results = mapping_of(span.attributes.get("traceloop.entity.output"))
+    call.metadata, call.tags = mapping_of(arguments.get("metadata")), list_of(arguments.get("tags"))
     has_output = bool(results) or any(
         name in span.attributes for name in ("gen_ai.output.messages", "gen_ai.tool.call.result")
     )
@@ -106,11 +112,10 @@ def _set_values(span: Span, call: RecordedCall) -> None:
         case "tool":
             call.inputs = json_or_text(span.attributes.get("gen_ai.tool.call.arguments"))
             if "input_str" in arguments:
-                inputs, options = arguments.get("inputs"), arguments.get("kwargs")
+                inputs, options = arguments.get("inputs"), mapping_of(arguments.get("kwargs"))
                 call.inputs = arguments["input_str"] if inputs is None else inputs
-                call_id = options.get("tool_call_id") if isinstance(options, dict) else None
-                if call.tool_call_id is None and isinstance(call_id, str):
-                    call.tool_call_id = call_id
+                call_id = call.tool_call_id or text_of(options.get("tool_call_id"))
+                call.tool_call_id = call_id or None
             result = json_or_text(span.attributes.get("gen_ai.tool.call.result"))
             call.output = restore(results.get("output", result))
         case "retriever":
@@ -123,11 +128,6 @@ def _set_values(span: Span, call: RecordedCall) -> None:
             call.output = _chain_value(span, "gen_ai.output.messages", results, "output")
 
 
-def _object(span: Span, name: str) -> Mapping[str, Any]:
-    value = json_or_text(span.attributes.get(f"traceloop.{name}"))
-    return value if isinstance(value, dict) else {}
-
-
 def _chain_value(span: Span, name: str, values: Mapping[str, Any], wrapper: str) -> Any:
     if f"{wrapper}s" in values:
         return chain_value(values[f"{wrapper}s"], wrapper)
@@ -137,12 +137,8 @@ def _chain_value(span: Span, name: str, values: Mapping[str, Any], wrapper: str)
 
 def _messages(span: Span, name: str) -> list[Any]:
     """Return the messages of an attribute: JSON, or OTLP's own lists and mappings."""
-    items = json_or_text(span.attributes.get(name))
-    messages: list[Any] = []
-    for item in items if isinstance(items, list) else ():
-        if isinstance(item, dict):
-            messages.extend(_of_parts(item))
-    return messages
+    items = list_of(json_or_text(span.attributes.get(name)))
+    return [one for item in items if isinstance(item, dict) for one in _of_parts(item)]
 
 
 def _of_parts(item: Mapping[str, Any]) -> list[Any]:
@@ -153,9 +149,8 @@ def _of_parts(item: Mapping[str, Any]) -> list[Any]:
     blocks: list[dict[str, Any]] = []
     calls: list[dict[str, Any]] = []
     results: list[Any] = []
-    for part in parts:
-        kind = part.get("type") if isinstance(part, dict) else None
-        content = part.get("content") if isinstance(part, dict) else None
+    for part in map(mapping_of, parts):
+        kind, content = part.get("type"), part.get("content")
         if kind == "text" and isinstance(content, str):
             blocks.append({"type": "text", "text": content})
         elif kind == "reasoning" and isinstance(content, str):
@@ -169,7 +164,7 @@ def _of_parts(item: Mapping[str, Any]) -> list[Any]:
     if results and not blocks and not calls:
         return results
     fields: dict[str, Any] = tool_call_fields(calls)
-    if isinstance(reason := item.get("finish_reason"), str) and reason:
+    if reason := text_of(item.get("finish_reason")):
         fields["response_metadata"] = {"finish_reason": reason}
     is_text = len(blocks) == 1 and blocks[0]["type"] == "text"
     content = blocks[0]["text"] if is_text else blocks or ""

@@ -21,7 +21,7 @@ from langchain_core.messages import (
     ToolMessage,
 )
 
-from kp_langchain.importing.recorded_run import ModelAnswer, RecordedCall
+from kp_langchain.importing.recorded_run import ModelAnswer, RecordedCall, mapping_of, text_of
 from kp_langchain.recording.from_messages import content_of, tool_call_fields
 
 _CLASSES: Final[Mapping[str, type[BaseMessage]]] = {
@@ -192,32 +192,27 @@ def model_answer(value: Any) -> ModelAnswer:
     if isinstance(value, dict):
         generation = _first(value.get("generations"))
         if generation is not None:
-            message, info = message_in(generation.get("message")), generation.get("generation_info")
-            text = _text(generation.get("text"))
-            return ModelAnswer(message, text, info if isinstance(info, dict) else {})
+            message, text = message_in(generation.get("message")), text_of(generation.get("text"))
+            return ModelAnswer(message, text, mapping_of(generation.get("generation_info")))
         choice = _first(value.get("choices"))
         if choice is not None:
             message = openai_message(choice.get("message"))
             reason = choice.get("finish_reason")
             if message is not None and isinstance(reason, str):
                 message.response_metadata = {"finish_reason": reason}
-            return ModelAnswer(message, _text(choice.get("text")))
+            return ModelAnswer(message, text_of(choice.get("text")))
         if set(value) in ({"output"}, {"message"}):
             value = next(iter(value.values()))
     message = message_in(value) or openai_message(value)
     if message is not None:
         return ModelAnswer(message)
-    return ModelAnswer(None, _text(value))
+    return ModelAnswer(None, text_of(value))
 
 
 def _first(items: Any) -> Mapping[str, Any] | None:
     while isinstance(items, list) and items:
         items = items[0]
     return items if isinstance(items, dict) else None
-
-
-def _text(value: Any) -> str:
-    return value if isinstance(value, str) else ""
 
 
 def tool_inputs(value: Any) -> Any:

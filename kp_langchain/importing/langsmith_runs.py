@@ -21,7 +21,10 @@ from kp_langchain.importing.recorded_run import (
     RecordedRun,
     Unusable,
     in_order,
+    list_of,
+    mapping_of,
     set_tool_call_ids,
+    text_of,
 )
 from kp_langchain.json_text import json_or_text
 
@@ -68,14 +71,10 @@ class LangSmithRuns:
                 yield Unusable(place, call)
                 continue
             self._calls.append(call)
-            session = fields.get("session_name")
+            session = text_of(fields.get("session_name")) or None
             trace_id = _uuid(fields.get("trace_id")) or call.id
-            self._roots.setdefault(
-                call.id, (place, session if isinstance(session, str) else None, trace_id)
-            )
-            children = fields.get("child_runs")
-            if isinstance(children, list):
-                waiting.extend((child, call.id) for child in children)
+            self._roots.setdefault(call.id, (place, session, trace_id))
+            waiting.extend((child, call.id) for child in list_of(fields.get("child_runs")))
 
     def conclude(self) -> Iterator[RecordedRun | Unusable]:
         """Yield the collected runs by the time at which they began."""
@@ -105,36 +104,27 @@ def _call(fields: Any, parent_id: UUID | None) -> RecordedCall | str:
     started_ns = _time_ns(fields.get("start_time"))
     if started_ns is None:
         return f"run {call_id} has the start_time {_quote(fields.get('start_time'))}; give a time"
-    run_type = fields.get("run_type")
-    kind = _KINDS.get(run_type, "chain") if isinstance(run_type, str) else "chain"
-    extra = _mapping(fields.get("extra"))
-    metadata = {**_mapping(fields.get("metadata")), **_mapping(extra.get("metadata"))}
-    tags, name, error = fields.get("tags"), fields.get("name"), fields.get("error")
-    tool_call_id = extra.get("tool_call_id")
+    extra = mapping_of(fields.get("extra"))
+    error = text_of(fields.get("error"))
     call = RecordedCall(
-        kind=kind,
+        kind=_KINDS.get(text_of(fields.get("run_type")), "chain"),
         id=call_id,
         parent_id=_uuid(fields.get("parent_run_id")) or parent_id,
-        name=name if isinstance(name, str) else "",
+        name=text_of(fields.get("name")),
         started_ns=started_ns,
         ended_ns=_time_ns(fields.get("end_time")),
-        error=error_in_text(error) if isinstance(error, str) and error else None,
-        metadata=metadata,
-        tags=[tag for tag in tags if isinstance(tag, str)] if isinstance(tags, list) else [],
-        tool_call_id=tool_call_id if isinstance(tool_call_id, str) else None,
+        error=error_in_text(error) if error else None,
+        metadata=mapping_of(fields.get("metadata")) | mapping_of(extra.get("metadata")),
+        tags=[tag for tag in list_of(fields.get("tags")) if isinstance(tag, str)],
+        tool_call_id=text_of(extra.get("tool_call_id")) or None,
     )
     set_values(call, json_or_text(fields.get("inputs")), json_or_text(fields.get("outputs")))
     return call
 
 
-def _mapping(value: Any) -> Mapping[str, Any]:
-    value = json_or_text(value)
-    return value if isinstance(value, dict) else {}
-
-
 def _uuid(value: Any) -> UUID | None:
     try:
-        return UUID(value) if isinstance(value, str) else None
+        return UUID(text_of(value))
     except ValueError:
         return None
 

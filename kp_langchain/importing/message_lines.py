@@ -11,8 +11,13 @@ from langchain_core.messages import AIMessage
 
 from kp_langchain.config import Settings
 from kp_langchain.importing.langchain_values import restore
-from kp_langchain.importing.recorded_run import RecordedRun, id_from
-from kp_langchain.json_text import json_or_text
+from kp_langchain.importing.recorded_run import (
+    RecordedRun,
+    id_from,
+    list_of,
+    mapping_of,
+    text_of,
+)
 from kp_langchain.recording.from_messages import read_messages
 from kp_langchain.recording.outcome import read_verdict
 from kp_langchain.run_keys import RunKeySources, id_text, namespace_text
@@ -54,14 +59,13 @@ def run_of_line(value: Any, place: str) -> RecordedRun:
         )
     sources = Settings.current().run_keys
     metadata = _metadata(fields, sources)
-    tags, name = metadata.get("tags"), metadata.get("name")
     return RecordedRun(
         run_id=_run_id(fields, namespace_text(sources, metadata)),
         place=place,
         messages=messages,
         metadata=metadata,
-        tags=tags if isinstance(tags, list) else (),
-        name=name if isinstance(name, str) else "",
+        tags=list_of(metadata.get("tags")),
+        name=text_of(metadata.get("name")),
         domain=_text(fields, "domain") or _text(fields, "kp_domain"),
         objective=_text(fields, "objective"),
         verdict=read_verdict(
@@ -84,8 +88,7 @@ def _text(fields: dict[str, Any], name: str) -> str:
 
 def _metadata(fields: dict[str, Any], sources: RunKeySources) -> dict[str, Any]:
     """Return the run's metadata: those in `metadata`, and the other fields of the line."""
-    inner = json_or_text(fields.get("metadata"))
-    inner = inner if isinstance(inner, dict) else {}
+    inner = mapping_of(fields.get("metadata"))
     inner = {name: value for name, value in inner.items() if value is not None}
     for name in sources.namespace:
         outer = fields.get(name)

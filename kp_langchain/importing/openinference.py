@@ -12,9 +12,15 @@ from kp_langchain.importing.langchain_values import (
     openai_message,
     set_values,
 )
-from kp_langchain.importing.recorded_run import ModelAnswer, RecordedCall, RecordedKind
+from kp_langchain.importing.recorded_run import (
+    ModelAnswer,
+    RecordedCall,
+    RecordedKind,
+    list_of,
+    mapping_of,
+)
 from kp_langchain.importing.spans import Convention, Span, error_of_span, unflatten
-from kp_langchain.json_text import json_or_text, read_json
+from kp_langchain.json_text import read_json
 
 _KIND = "openinference.span.kind"
 _KINDS: Final[Mapping[str, RecordedKind]] = {
@@ -32,10 +38,8 @@ def _set_call(span: Span, call: RecordedCall) -> None:
     call.kind = _kind(span)
     if call.kind == "tool":
         call.name = span.text("tool.name") or span.name
-    metadata = json_or_text(span.attributes.get("metadata"))
-    call.metadata = metadata if isinstance(metadata, dict) else {}
-    tags = span.attributes.get("tag.tags")
-    call.tags = tags if isinstance(tags, list) else []
+    call.metadata = mapping_of(span.attributes.get("metadata"))
+    call.tags = list_of(span.attributes.get("tag.tags"))
     inputs, output = _value(span, "input"), _value(span, "output")
     call.error = error_of_span(span, has_output="output.value" in span.attributes)
     if call.kind == "model":
@@ -86,29 +90,22 @@ def _messages(span: Span, prefix: str) -> list[Any]:
     """Return the messages whose parts are attributes of their own."""
     messages = []
     for item in unflatten(span.attributes, prefix):
-        fields = item.get("message")
-        if not isinstance(fields, dict):
-            continue
-        contents = fields.get("contents")
-        content = fields.get("content")
-        if content is None and isinstance(contents, list):
-            content = [
-                {"type": "text", "text": part["text"]}
-                for one in contents
-                if isinstance(one, dict)
-                and isinstance(part := one.get("message_content"), dict)
-                and isinstance(part.get("text"), str)
-            ]
-        requests = fields.get("tool_calls")
-        calls = [
-            one["tool_call"]
-            for one in (requests if isinstance(requests, list) else ())
-            if isinstance(one, dict) and isinstance(one.get("tool_call"), dict)
-        ]
+        fields = mapping_of(item.get("message"))
+        content: Any = fields.get("content")
+        if content is None:
+            parts = [_part(one, "message_content") for one in list_of(fields.get("contents"))]
+            texts = [part["text"] for part in parts if isinstance(part.get("text"), str)]
+            content = [{"type": "text", "text": text} for text in texts]
+        calls = [_part(one, "tool_call") for one in list_of(fields.get("tool_calls"))]
+        calls = [call for call in calls if call]
         message = openai_message({**fields, "content": content, "tool_calls": calls})
         if message is not None:
             messages.append(message)
     return messages
+
+
+def _part(item: object, name: str) -> dict[str, Any]:
+    return mapping_of(mapping_of(item).get(name))
 
 
 OPENINFERENCE: Final = Convention("phoenix", _describes, _set_call)

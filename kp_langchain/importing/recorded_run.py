@@ -8,6 +8,7 @@ from typing import Any, Final, Literal
 from uuid import UUID, uuid5
 
 from kp_langchain.gate.run import ExternalTrace
+from kp_langchain.json_text import json_or_text
 from kp_langchain.verdict import Verdict
 
 RecordedKind = Literal["chain", "model", "tool", "retriever"]
@@ -125,6 +126,22 @@ class Unusable:
 
     place: str
     why: str
+
+
+def text_of(value: object) -> str:
+    """Return a value that is a text; "" for any other."""
+    return value if isinstance(value, str) else ""
+
+
+def list_of(value: object) -> list[Any]:
+    """Return a value that is a list; an empty one for any other."""
+    return value if isinstance(value, list) else []
+
+
+def mapping_of(value: object) -> dict[str, Any]:
+    """Return a value that is a mapping, or a JSON text of one; an empty one for any other."""
+    value = json_or_text(value)
+    return value if isinstance(value, dict) else {}
 
 
 def id_from(name: str) -> UUID:

@@ -22,7 +22,10 @@ from kp_langchain.importing.recorded_run import (
     Unusable,
     id_from,
     in_order,
+    list_of,
+    mapping_of,
     set_tool_call_ids,
+    text_of,
 )
 
 _TRACE_ID, _SPAN_ID = re.compile(r"[0-9a-f]{32}"), re.compile(r"[0-9a-f]{16}")
@@ -71,7 +74,7 @@ class Span:
 
     def text(self, name: str) -> str:
         """Return an attribute that is a text; "" if it is missing or something else."""
-        return _text(self.attributes.get(name))
+        return text_of(self.attributes.get(name))
 
 
 def is_otlp(document: object) -> bool:
@@ -94,22 +97,21 @@ def _span(span: Mapping[str, Any]) -> Span | str:
     start_ns = _time(span.get("startTimeUnixNano"))
     if start_ns is None:
         return f"span {span_id} has no startTimeUnixNano"
-    status = span.get("status")
-    status = status if isinstance(status, dict) else {}
+    status = mapping_of(span.get("status"))
     return Span(
         trace_id=trace_id,
         span_id=span_id,
         parent_id=_id(span, "parentSpanId", _SPAN_ID),
-        name=_text(span.get("name")),
+        name=text_of(span.get("name")),
         start_ns=start_ns,
         end_ns=_time(span.get("endTimeUnixNano")),
         attributes=_pairs(span, "attributes"),
         events=tuple(
-            (_text(event.get("name")), _pairs(event, "attributes"))
+            (text_of(event.get("name")), _pairs(event, "attributes"))
             for event in _objects(span, "events")
         ),
         has_failed=status.get("code") in (2, "2", "STATUS_CODE_ERROR"),
-        status_message=_text(status.get("message")),
+        status_message=text_of(status.get("message")),
     )
 
 
@@ -131,8 +133,7 @@ def _value(value: Any, depth: int) -> Any:
         case "intValue":
             return _integer(content)
         case "arrayValue" if isinstance(content, dict):
-            items = content.get("values")
-            return [_value(one, depth + 1) for one in items] if isinstance(items, list) else []
+            return [_value(one, depth + 1) for one in list_of(content.get("values"))]
         case "kvlistValue" if isinstance(content, dict):
             return _pairs(content, "values", depth + 1)
         case "stringValue" | "boolValue" | "doubleValue":
@@ -155,17 +156,12 @@ def _time(value: Any) -> int | None:
 
 def _id(span: Mapping[str, Any], name: str, form: re.Pattern[str]) -> str:
     """Return an id in hexadecimal digits; "" if it is none, or all zeros."""
-    text = _text(span.get(name)).lower()
+    text = text_of(span.get(name)).lower()
     return text if form.fullmatch(text) and text.strip("0") else ""
 
 
-def _text(value: Any) -> str:
-    return value if isinstance(value, str) else ""
-
-
 def _objects(holder: Mapping[str, Any], name: str) -> Iterator[dict[str, Any]]:
-    items = holder.get(name)
-    return (one for one in (items if isinstance(items, list) else ()) if isinstance(one, dict))
+    return (one for one in list_of(holder.get(name)) if isinstance(one, dict))
 
 
 # ------------------------------------------------------------------ runs of spans
@@ -435,8 +431,7 @@ def unflatten(attributes: Mapping[str, Any], prefix: str) -> list[dict[str, Any]
             branch = inner
         else:
             branch[last] = value
-    items = _with_lists(tree, 0)
-    return [one for one in items if isinstance(one, dict)] if isinstance(items, list) else []
+    return [one for one in list_of(_with_lists(tree, 0)) if isinstance(one, dict)]
 
 
 def _with_lists(tree: Any, depth: int) -> Any:
