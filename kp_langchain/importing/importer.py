@@ -22,7 +22,6 @@ from kp_langchain.importing.openinference import OPENINFERENCE
 from kp_langchain.importing.recorded_run import ModelAnswer, RecordedCall, RecordedRun, Unusable
 from kp_langchain.importing.spans import SpanRuns, is_otlp
 from kp_langchain.recording.assembly import assemble
-from kp_langchain.recording.bounds import clip
 from kp_langchain.recording.calls import Call, CallKind
 from kp_langchain.recording.from_messages import replay_messages
 from kp_langchain.recording.langchain_context import Start
@@ -30,6 +29,7 @@ from kp_langchain.recording.open_runs import OpenRun
 from kp_langchain.recording.options import HandlerOptions
 from kp_langchain.recording.recorder import Recorder
 from kp_langchain.recording.run_record import Ending, RunRecord
+from kp_langchain.values import clip
 
 if TYPE_CHECKING:
     from kp_langchain.config import Settings

@@ -45,7 +45,7 @@ from kp_langchain.recall.disguises import INVISIBLE_TEXT, readings
 from kp_langchain.recall.foreign_turns import foreign_turns
 from kp_langchain.recall.planted_rules import matching_rules
 from kp_langchain.recall.quoting import both_ends
-from kp_langchain.recording.values import plain
+from kp_langchain.values import members, plain
 
 if TYPE_CHECKING:
     from kp_langchain.schema import ReasoningTrace
@@ -166,13 +166,5 @@ def _texts(step_id: int | None, part: Part, value: Any) -> Iterator[_Passage]:
 
 def _leaves(value: Any) -> Iterator[str]:
     """Yield the texts in a structure, keys included."""
-    waiting = [plain(value, _INPUT_CHARS)]
-    while waiting:
-        value = waiting.pop()
-        if isinstance(value, str):
-            yield value
-        elif isinstance(value, dict):
-            for name, item in reversed(value.items()):
-                waiting += [item, name]
-        elif isinstance(value, list):
-            waiting += reversed(value)
+    for name, item in members(plain(value, _INPUT_CHARS)):
+        yield from (text for text in (name, item) if isinstance(text, str))

@@ -11,7 +11,7 @@ import re
 from typing import Any
 
 from kp_langchain.printable import INVISIBLE, printable
-from kp_langchain.recording.values import plain
+from kp_langchain.values import map_texts, plain
 
 _LESS, _MORE, _BAR = "[<\uff1c\ufe64]", "[>\uff1e\ufe65]", "[|\uff5c\uffe8]"
 _ROLE = (
@@ -66,7 +66,7 @@ def clean_input(value: object) -> Any:
 
     It has two thousand characters at most. Line feeds and tabs stay in its texts.
     """
-    return _clean_texts(plain(value, _INPUT_CHARS))
+    return map_texts(plain(value, _INPUT_CHARS), lambda text: _clean(text, _INPUT_CHARS))
 
 
 def quoted_text(line: str, limit_chars: int) -> str:
@@ -121,14 +121,6 @@ def _clean(text: str, limit_chars: int) -> str:
     if text.replace("\n", "").replace("\t", "").isprintable():
         return text
     return printable(text, keep="\n\t")
-
-
-def _clean_texts(value: Any) -> Any:
-    if isinstance(value, str):
-        return _clean(value, _INPUT_CHARS)
-    if isinstance(value, dict):
-        return {_clean(name, _INPUT_CHARS): _clean_texts(item) for name, item in value.items()}
-    return [_clean_texts(item) for item in value] if isinstance(value, list) else value
 
 
 def _shortened(value: Any, leaf_chars: int, most_items: int) -> Any:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import ValidationError
 
 from kp_langchain._logging import describe_error
-from kp_langchain.recording.bounds import Bounds, Counters, clip, short_name
+from kp_langchain.recording.bounds import Bounds, Counters, short_name
 from kp_langchain.recording.redactor import Redactor, clean_texts
 from kp_langchain.recording.user_calls import JUDGING, Lane
 from kp_langchain.schema import (
@@ -31,6 +31,7 @@ from kp_langchain.schema import (
     TraceStep,
 )
 from kp_langchain.store.registry_units import ExaminedUnit
+from kp_langchain.values import clip
 
 if TYPE_CHECKING:
     from kp_langchain.config import Settings

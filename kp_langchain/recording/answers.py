@@ -12,15 +12,7 @@ from functools import lru_cache
 from itertools import islice, takewhile
 from typing import Any, Literal
 
-from kp_langchain.recording.bounds import (
-    MAX_ALL_ITEMS,
-    MAX_ITEMS,
-    clip,
-    default_on_error,
-    join_texts,
-    member,
-    short_name,
-)
+from kp_langchain.recording.bounds import default_on_error, member, short_name
 from kp_langchain.recording.calls import (
     Call,
     CallKind,
@@ -44,7 +36,6 @@ from kp_langchain.recording.values import (
     as_text,
     block_text,
     content_text,
-    fields_of,
     gist,
     is_command,
     is_message,
@@ -53,6 +44,7 @@ from kp_langchain.recording.values import (
     reasoning_parts,
     role_and_content,
 )
+from kp_langchain.values import MAX_ALL_ITEMS, MAX_ITEMS, clip, fields_of, join_texts
 
 _NOT_ANSWERING = ("human", "user", "system", "developer")
 _ROLES: dict[object, str] = {"user": "human", "assistant": "ai"}

@@ -1,33 +1,24 @@
 """What is kept at most, what the records of one recorder share, and reads within these bounds.
 
 Everything that reads a user's value runs inside the user's agent. So no value is changed, and what
-raises leaves a default. A container may be endless, so only its first items are read. A text is
-cut to a bound: both ends stay, and a mark between them counts what is left out.
+raises leaves a default.
 """
 
 from __future__ import annotations
 
-import re
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import wraps
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from kp_langchain._forksafe import ForkSafeLock
+from kp_langchain.values import clip
 
 if TYPE_CHECKING:
     from kp_langchain.config import Settings
 
-MAX_ITEMS: Final = 200
-"""Items that are read of one container."""
-MAX_ALL_ITEMS: Final = 1000
-"""Items that are read of one value, those of nested containers included."""
-MAX_DEPTH: Final = 8
-"""Levels of nesting that are read of one value."""
-MAPPING: Final = (dict, Mapping)
-"""For `isinstance`: `dict` first, because asking the abstract class costs ten times as much."""
 NAME_CHARS: Final = 200
 """Characters kept of a name or id: of a run, tool, thread or checkpoint."""
 MARGIN_CHARS: Final = 2048
@@ -141,10 +132,6 @@ _all_lock = ForkSafeLock()
 
 # ------------------------------------------------------------------ reads of a user's values
 
-_LEFT_OUT = "characters left out] ..."
-_MARK = re.compile(r"\.\.\. \[(\d{1,15}) " + re.escape(_LEFT_OUT))
-_MARK_CHARS = 50
-_TYPE_CHARS = 100
 _Reader = TypeVar("_Reader", bound=Callable[..., Any])
 
 
@@ -172,88 +159,8 @@ def member(value: object, name: str) -> Any:
         return None
 
 
-def clip(text: str, limit: int, *, margin: int = 0) -> str:
-    """Return `text` cut to `limit` characters: both ends stay, a mark between counts the rest.
-
-    A task may be stated at the end of a long prompt, and the last lines of a long output often say
-    how it went. A text that was cut before is cut at the same place. An instance of a subclass of
-    `str` becomes a plain `str`.
-
-    Args:
-        text: The text.
-        limit: Characters to keep, the mark included. If the mark alone is longer, it is returned.
-        margin: Characters to leave out on each side of every earlier cut, even where the text is
-            within the limit, because a fragment of a secret may stand there.
-    """
-    if type(text) is not str:
-        text = str.__str__(text)
-    if margin and _LEFT_OUT in text:
-        text = _without_margins(text, margin)
-    return text if len(text) <= limit else _cut(text, limit)
-
-
-def _cut(text: str, limit: int) -> str:
-    """Return a text without its middle, or without what surrounds the earlier cut that is there."""
-    size = len(text)
-    start = stop = size // 2
-    hidden = 0
-    if mark := _mark_near(text, start, limit):
-        start, stop = mark.span()
-        hidden = int(mark[1]) - (stop - start)
-    head, tail, note = 0, 0, ""
-    for _ in range(3):  # a longer mark leaves out more, which it has to count
-        room = max(0, limit - len(note))
-        head = min(start, max(room - room // 2, room - (size - stop)))
-        tail = min(size - stop, room - head)
-        note = _mark(size - head - tail + hidden)
-    return f"{text[:head]}{note}{text[size - tail :]}"
-
-
-def _mark_near(text: str, middle: int, reach: int) -> re.Match[str] | None:
-    """Return the mark of an earlier cut that is nearest to the middle of a text."""
-    start, stop = max(0, middle - reach - _MARK_CHARS), middle + reach + _MARK_CHARS
-    if text.find(_LEFT_OUT, start, stop) < 0:  # a hundred times as fast as the expression
-        return None
-    marks = _MARK.finditer(text, start, stop)
-    return min(marks, key=lambda one: abs(one.start() + one.end() - 2 * middle), default=None)
-
-
-def _without_margins(text: str, margin: int) -> str:
-    """Leave out `margin` characters on each side of every mark, since any of them may be ours."""
-    first, *others = _MARK.split(text)  # texts, and between them what each mark counts
-    out = first[: max(0, len(first) - margin)]
-    left_out = len(first) - len(out)
-    while others:
-        count, part, *others = others
-        kept = part[margin : max(margin, len(part) - margin) if others else None]
-        left_out += int(count) + len(part) - len(kept)
-        if kept or not others:
-            out, left_out = f"{out}{_mark(left_out)}{kept}", 0
-    return out
-
-
-def _mark(left_out: int) -> str:
-    return f"... [{left_out} {_LEFT_OUT}"
-
-
-def join_texts(texts: Iterable[str], limit: int, separator: str = "\n\n") -> str:
-    """Join texts of at most `limit` characters each, and cut the whole to `limit`."""
-    text = separator.join(filter(None, texts))
-    return text if len(text) <= limit else _cut(text, limit)
-
-
-def clean(text: str) -> str:
-    """Replace what UTF-8 or a database cannot hold: lone surrogates and NUL."""
-    return text.replace("\x00", "\ufffd").encode("utf-8", "replace").decode("utf-8")
-
-
 def short_name(name: object) -> str:
     """Return the name of a run or tool, cut to `NAME_CHARS`; "" for anything but a text."""
     if type(name) is str and len(name) <= NAME_CHARS:
         return name
     return clip(name, NAME_CHARS) if isinstance(name, str) else ""
-
-
-def type_name(value: object) -> str:
-    """Return the name of a value's type in angle brackets, for a value that cannot be read."""
-    return f"<{clip(type(value).__name__, _TYPE_CHARS)}>"

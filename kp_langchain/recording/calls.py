@@ -15,17 +15,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from kp_langchain.recording.bounds import (
-    MAPPING,
-    MAX_ITEMS,
-    NAME_CHARS,
-    clip,
-    default_on_error,
-    join_texts,
-    member,
-    short_name,
-)
+from kp_langchain.recording.bounds import NAME_CHARS, default_on_error, member, short_name
 from kp_langchain.recording.values import as_text, gist_text, thought_text
+from kp_langchain.values import MAPPING, MAX_ITEMS, clip, join_texts
 
 CallKind = Literal["model", "tool", "retriever", "chain"]
 Mark = Literal["start", "end", "error"]

@@ -30,12 +30,12 @@ from kp_langchain.recording.answers import (
     parsing_error_in,
     structured_response_in,
 )
-from kp_langchain.recording.bounds import MAX_ITEMS, clip
 from kp_langchain.recording.calls import Call, error_text
 from kp_langchain.recording.langchain_context import Start, ambient_run_id, thread_id_in
 from kp_langchain.recording.outcome import confidence_in
 from kp_langchain.recording.run_record import Ending, RunRecord
 from kp_langchain.recording.values import is_command
+from kp_langchain.values import MAX_ITEMS, clip
 
 if TYPE_CHECKING:
     from kp_langchain.gate.run import ShownTrace

@@ -14,9 +14,9 @@ from kp_langchain._logging import describe_error, warn_once
 from kp_langchain.agent_id import check_agent_id
 from kp_langchain.config import DomainPolicy, Settings
 from kp_langchain.errors import ConfigError
-from kp_langchain.recording.bounds import clean
 from kp_langchain.scoring.scorer import Scorer
 from kp_langchain.store import TraceStore, default_store
+from kp_langchain.values import clean_text
 from kp_langchain.weights import PROFILES
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ class HandlerOptions:
 
 
 def _is_domain(value: Any) -> bool:
-    return isinstance(value, str) and value.strip() != "" and clean(value) == value
+    return isinstance(value, str) and value.strip() != "" and clean_text(value) == value
 
 
 def _is_function(value: Any) -> bool:

@@ -21,8 +21,9 @@ from uuid import UUID
 from kp_langchain._logging import describe_error, warn_once
 from kp_langchain.errors import BusyError, ConfigError, VerdictError
 from kp_langchain.recording.answers import structured_response_in
-from kp_langchain.recording.bounds import clean, default_on_error, member
+from kp_langchain.recording.bounds import default_on_error, member
 from kp_langchain.recording.user_calls import UserFunctions, name_of
+from kp_langchain.values import clean_text
 from kp_langchain.verdict import Verdict, is_unit
 
 if TYPE_CHECKING:
@@ -254,7 +255,9 @@ def _read(value: object, source: str) -> Verdict | None:
     success, confidence, note = map(value.get, _KEYS)
     if success is None and confidence is None:
         return None
-    return Verdict(plain_number(success), plain_number(confidence), note and clean(note), source)  # type: ignore[arg-type]
+    return Verdict(
+        plain_number(success), plain_number(confidence), note and clean_text(note), source
+    )  # type: ignore[arg-type]
 
 
 def read_success(value: object) -> bool:

@@ -23,11 +23,12 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from kp_langchain._logging import describe_error, warn_once
-from kp_langchain.recording.bounds import MAPPING, MAX_ITEMS, default_on_error, member
+from kp_langchain.recording.bounds import default_on_error, member
 from kp_langchain.recording.calls import Call, RequestedCalls
 from kp_langchain.recording.values import NOT_A_MODEL, as_text, content_text, role_and_content
 from kp_langchain.redaction.limits import ANSWER_CHARS, ASKED_CHARS
 from kp_langchain.run_keys import paused_run_key, stored_form
+from kp_langchain.values import MAPPING, MAX_ITEMS, members
 
 if TYPE_CHECKING:
     from kp_langchain.config import Settings
@@ -162,19 +163,16 @@ def answers_in(command: object) -> tuple[str, ...]:
     Args:
         command: LangGraph's `Command`.
     """
-    return tuple(islice(_short_texts(member(command, "resume"), 0), _MAX_ANSWERS))
+    return tuple(islice(_short_texts(member(command, "resume")), _MAX_ANSWERS))
 
 
-def _short_texts(value: object, depth: int) -> Iterator[str]:
-    if isinstance(value, str):
-        if value and len(value) <= ANSWER_CHARS:
-            yield str.__str__(value)
-    elif isinstance(value, int) and not isinstance(value, bool) and abs(value) < 10**12:
-        yield str(int(value))
-    elif depth < 3 and isinstance(value, (*MAPPING, list, tuple)):
-        items = value.values() if isinstance(value, MAPPING) else value
-        for item in islice(items, _MAX_ANSWERS):
-            yield from _short_texts(item, depth + 1)
+def _short_texts(value: object) -> Iterator[str]:
+    for _, item in members(value):
+        if isinstance(item, str):
+            if item and len(item) <= ANSWER_CHARS:
+                yield str.__str__(item)
+        elif isinstance(item, int) and not isinstance(item, bool) and abs(item) < 10**12:
+            yield str(int(item))
 
 
 def exchange_by_tool(call: Call) -> Iterator[Exchange]:

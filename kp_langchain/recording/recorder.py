@@ -21,7 +21,7 @@ from kp_langchain.recording.answers import (
     record_model_answer,
     record_unanswered,
 )
-from kp_langchain.recording.bounds import clip, default_on_error, member, short_name
+from kp_langchain.recording.bounds import default_on_error, member, short_name
 from kp_langchain.recording.calls import (
     Call,
     CallKind,
@@ -41,6 +41,7 @@ from kp_langchain.recording.pauses import exchanges_in, newest_exchanges, questi
 from kp_langchain.recording.run_record import RunRecord
 from kp_langchain.recording.values import as_input, as_text, gist, message_text
 from kp_langchain.run_keys import have_same_keys
+from kp_langchain.values import clip
 
 _TASK = "langgraph_checkpoint_ns"
 # The tool that the classic AgentExecutor runs in place of one that it does not know.

@@ -17,9 +17,10 @@ from ahocorasick_rs import AhoCorasick, MatchKind
 
 from kp_langchain._forksafe import ForkSafeLock
 from kp_langchain._logging import describe_error, warn_once
-from kp_langchain.recording.bounds import MARGIN_CHARS, clean, clip
-from kp_langchain.recording.values import plain, text_size
+from kp_langchain.recording.bounds import MARGIN_CHARS
+from kp_langchain.recording.values import plain
 from kp_langchain.redaction import open_session
+from kp_langchain.values import clean_text, clip, map_texts, text_size
 
 if TYPE_CHECKING:
     from kp_langchain.recording.bounds import Counters
@@ -30,25 +31,11 @@ if TYPE_CHECKING:
 
 UNREDACTABLE = "[REDACTED:failed]"
 _REMOVED = "(removed)"  # in place of an empty text if the wire form requires a text
-Change = Callable[[str], str]
 
 
 def clean_texts(value: Any) -> Any:
-    """Return a copy of a JSON-like value with every text in it as `clean` returns it."""
-    return _with_texts(value, clean, clean)
-
-
-def _with_texts(value: Any, change: Change, change_key: Change) -> Any:
-    """Return a copy of a JSON-like value with its texts and keys changed."""
-    if isinstance(value, str):
-        return change(value)
-    if isinstance(value, dict):
-        return {
-            change_key(key): _with_texts(item, change, change_key) for key, item in value.items()
-        }
-    if isinstance(value, list):
-        return [_with_texts(item, change, change_key) for item in value]
-    return value
+    """Return a copy of a JSON-like value with every text in it as `clean_text` returns it."""
+    return map_texts(value, clean_text)
 
 
 def _without_cuts(text: str) -> str:
@@ -109,7 +96,9 @@ class Redactor:
         self._redacted_texts.clear()
         try:
             for question, answer, is_step in exchanges:
-                self._session.learn_answer(clean(question), clean(answer), is_step=is_step)
+                self._session.learn_answer(
+                    clean_text(question), clean_text(answer), is_step=is_step
+                )
             given = [part for part in parts if part]
             cleaned = [clean_texts(part) for part in given]
             if self._session.learn(cleaned, level) and self._hook is None:
@@ -162,7 +151,7 @@ class Redactor:
 
     def task(self, value: str, level: str) -> str:
         """Return a task as `text` does; an answer to a question for a secret is one itself."""
-        return self.text(self.secrets.clean_answer(clean(value)), level)
+        return self.text(self.secrets.clean_answer(clean_text(value)), level)
 
     def name(self, value: str, level: str) -> str:
         """Return the name of a tool, run or domain as `text` does; any word may be one."""
@@ -206,7 +195,7 @@ class Redactor:
         # Keys are cut by their own length, texts only if there is too much of them.
         was_cut = text_size(value) > self._max_chars
         texts = _without_cuts if was_cut else str
-        return plain(_with_texts(values, texts, _without_cuts), self._max_chars)
+        return plain(map_texts(values, texts, change_key=_without_cuts), self._max_chars)
 
 
 # ------------------------------------------------------------------ secrets of earlier runs
@@ -291,7 +280,7 @@ class Quotes:
     """
 
     def __init__(self, examples: Iterable[str]) -> None:
-        lines = clean("\n".join(examples)[:_MOST_CHARS]).splitlines()[:_MOST_LINES]
+        lines = clean_text("\n".join(examples)[:_MOST_CHARS]).splitlines()[:_MOST_LINES]
         forms = {form for line in lines for form in _forms(line.strip())}
         long_enough = sorted(one for one in forms if len(one) >= _SHORTEST_QUOTE_CHARS)
         self._automaton = AhoCorasick(long_enough, matchkind=MatchKind.LeftmostLongest)
@@ -299,7 +288,7 @@ class Quotes:
     def without(self, text: str) -> str:
         """Return `text` without what it quotes, and without the lines that this leaves empty."""
         # The search takes no lone surrogates. What replaces them has the same length.
-        matches = self._automaton.find_matches_as_indexes(clean(text))
+        matches = self._automaton.find_matches_as_indexes(clean_text(text))
         if not matches:
             return text
         parts: list[str] = []
@@ -322,4 +311,4 @@ def _forms(line: str) -> Iterator[str]:
             yield json.dumps(part, ensure_ascii=ascii_only)[1:-1]
     if bare.startswith('"'):
         with suppress(ValueError):
-            yield from clean(str(json.loads(bare))).splitlines()
+            yield from clean_text(str(json.loads(bare))).splitlines()

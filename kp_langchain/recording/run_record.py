@@ -15,15 +15,7 @@ from uuid import UUID
 
 from kp_langchain._logging import describe_error, warn_once
 from kp_langchain.gate.run import ShownTrace
-from kp_langchain.recording.bounds import (
-    NAME_CHARS,
-    RecordOwner,
-    clip,
-    join_texts,
-    member,
-    short_name,
-    type_name,
-)
+from kp_langchain.recording.bounds import NAME_CHARS, RecordOwner, member, short_name
 from kp_langchain.recording.calls import Call, RequestedCall, RequestedCalls, Timeline
 from kp_langchain.recording.langchain_context import Start, metadata_text, thread_id_in
 from kp_langchain.recording.pauses import (
@@ -34,8 +26,9 @@ from kp_langchain.recording.pauses import (
     note_rejections,
 )
 from kp_langchain.recording.redactor import Quotes
-from kp_langchain.recording.values import as_input, gist_text, text_size
+from kp_langchain.recording.values import as_input, gist_text
 from kp_langchain.run_keys import RunKeys
+from kp_langchain.values import clip, join_texts, text_size, type_name
 from kp_langchain.verdict import NOTE_READ_CHARS, Verdict
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from kp_langchain._forksafe import ForkSafeLock, call_in_child, leave_in_child
 from kp_langchain._logging import describe_error, warn_once
 from kp_langchain.errors import BusyError, LateError
-from kp_langchain.recording.bounds import clean
+from kp_langchain.values import clean_text
 
 if TYPE_CHECKING:
     from kp_langchain.recording.bounds import Counters
@@ -241,7 +241,7 @@ def name_of(function: object) -> str:
         name = getattr(function, "__name__", None)
     if not isinstance(name, str) or not name.strip():
         name = type(function).__name__
-    return clean(name)[:_NAME_CHARS]
+    return clean_text(name)[:_NAME_CHARS]
 
 
 class _Local(threading.local):

@@ -13,22 +13,21 @@ imported.
 from __future__ import annotations
 
 import json
-import math
 import re
-from collections.abc import Iterator, Mapping, MutableSequence, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, Final
 
-from kp_langchain.recording.bounds import (
-    MAPPING,
+from kp_langchain import values
+from kp_langchain.recording.bounds import NAME_CHARS, default_on_error, member
+from kp_langchain.values import (
+    EXACT_INTEGERS,
     MAX_ALL_ITEMS,
     MAX_DEPTH,
     MAX_ITEMS,
     clip,
-    default_on_error,
     join_texts,
-    member,
-    type_name,
+    text_size,
 )
 
 NOT_A_MODEL: Final = frozenset({"human", "user", "tool", "system", "developer", "function"})
@@ -285,23 +284,24 @@ def _is_content(block: object) -> bool:
 
 # ------------------------------------------------------------------ plain JSON
 
-_CONTAINER = (*MAPPING, list, tuple, Set, MutableSequence)
-_BYTES = (bytes, bytearray)
 _PLAIN_TYPES = (str, int, bool, type(None))
-_KEY_CHARS = 200
-_NUMBER_CHARS = 8  # counted for a number, a truth value or None
-_SEPARATOR_CHARS = 2  # counted between two items
-_EXACT_INTEGERS = 2**53  # readers of JSON may hold a number in a float
 
 
 def plain(value: object, limit: int) -> Any:
-    """Copy `value` into JSON-like form with at most about `limit` characters of text.
+    """Return `kp_langchain.values.plain`, with messages, documents and media as text."""
+    return values.plain(value, limit, _text_of)
 
-    Mappings become dicts, sequences and sets lists, numbers stay. Objects of pydantic and
-    dataclasses become dicts, other objects text. Cycles end at `MAX_DEPTH`, long containers at
-    `MAX_ITEMS`. A mapping becomes a dict even if there is no room for its items.
-    """
-    return _plain(value, [limit, MAX_ALL_ITEMS], 0)
+
+def _text_of(value: object, limit: int) -> str | None:
+    """Return the text of a message or document, or the mark for media; None for other values."""
+    if type(value) is dict:
+        return data_mark(value) or None
+    if isinstance(value, (list, tuple)):
+        return None
+    if is_message(value):
+        return message_text(value, limit)
+    page = getattr(value, "page_content", None)
+    return clip(page, limit) if isinstance(page, str) else None
 
 
 def as_input(inputs: object, limit: int) -> dict[str, Any]:
@@ -320,110 +320,11 @@ def _is_plain(inputs: dict[Any, Any], limit: int) -> bool:
     Most inputs of tools do, and `plain` would take 10 microseconds of the agent's time.
     """
     for key, value in inputs.items():
-        if type(key) is not str or len(key) > _KEY_CHARS or type(value) not in _PLAIN_TYPES:
+        if type(key) is not str or len(key) > NAME_CHARS or type(value) not in _PLAIN_TYPES:
             return False
-        if type(value) is int and not -_EXACT_INTEGERS <= value <= _EXACT_INTEGERS:
+        if type(value) is int and not -EXACT_INTEGERS <= value <= EXACT_INTEGERS:
             return False
     return text_size(inputs) < limit
-
-
-def text_size(value: object) -> int:
-    """Return about how many characters a text or a value of `plain` has, without writing it out."""
-    if isinstance(value, str):
-        return len(value)
-    if isinstance(value, dict):
-        inner = sum(map(len, value)) + sum(map(text_size, value.values()))
-    elif isinstance(value, list):
-        inner = sum(map(text_size, value))
-    else:
-        return _NUMBER_CHARS
-    return inner + _SEPARATOR_CHARS * len(value)
-
-
-def _plain(value: object, room: list[int], depth: int) -> Any:
-    """Return the `plain` form of a value.
-
-    Args:
-        value: The value.
-        room: How many more characters, and how many more items, there is room for; reduced.
-        depth: Levels of nesting above the value.
-    """
-    room[1] -= 1
-    limit = max(room[0], 0)
-    try:
-        if type(value) is str:  # like most values
-            text = clip(value, limit)
-        elif (number := _number(value)) is not None or value is None:
-            room[0] -= _NUMBER_CHARS
-            return number
-        elif depth and (depth >= MAX_DEPTH or room[0] <= 0 or room[1] <= 0):
-            text = "..."
-        elif depth and type(value) is dict and (mark := data_mark(value)):
-            text = mark
-        elif isinstance(value, _CONTAINER) and not isinstance(value, _BYTES):
-            return _plain_container(value, room, depth)
-        elif (of_object := _text_of_object(value, limit)) is not None:
-            text = of_object
-        elif (fields := fields_of(value)) is not None:
-            return _plain_container(fields, room, depth)
-        else:
-            text = clip(str(value), limit)
-    except Exception:  # noqa: BLE001 - the user's own value may do anything
-        text = type_name(value)
-    room[0] -= len(text)
-    return text
-
-
-def _plain_container(value: Any, room: list[int], depth: int) -> dict[str, Any] | list[Any]:
-    """Return the `plain` form of a mapping or sequence; its last item says what is left out."""
-    is_mapping = isinstance(value, MAPPING)
-    out: dict[Any, Any] = {}
-    for key, item in islice(value.items() if is_mapping else enumerate(value), MAX_ITEMS + 1):
-        if len(out) >= MAX_ITEMS or room[0] <= 0 or room[1] <= 0:
-            rest = f"{len(value) - len(out)} more" if len(value) > len(out) else "more"
-            out["..."] = rest if is_mapping else f"... {rest}"
-            break
-        name = key
-        if is_mapping:
-            name = clip(key if isinstance(key, str) else str(key), _KEY_CHARS)
-            room[0] -= len(name)
-        room[0] -= _SEPARATOR_CHARS
-        out[name] = _plain(item, room, depth + 1)
-    return out if is_mapping else list(out.values())
-
-
-def _number(value: object) -> int | float | None:
-    """Return a truth value or number as JSON can hold it; None for any other value.
-
-    Readers of JSON know neither infinities nor NaN, and round large integers.
-    """
-    if not isinstance(value, (int, float)) or value is True or value is False:
-        return value if isinstance(value, bool) else None
-    if isinstance(value, float):
-        return float.__float__(value) if math.isfinite(value) else None
-    return int.__int__(value) if -_EXACT_INTEGERS <= value <= _EXACT_INTEGERS else None
-
-
-def _text_of_object(value: object, limit: int) -> str | None:
-    """Return the text of bytes, texts of any class, messages and documents; None for others."""
-    if isinstance(value, str):
-        return clip(value, limit)
-    if isinstance(value, _BYTES):
-        return clip(f"<{len(value)} bytes>", limit)
-    if is_message(value):
-        return message_text(value, limit)
-    page = getattr(value, "page_content", None)
-    return clip(page, limit) if isinstance(page, str) else None
-
-
-def fields_of(value: object) -> Mapping[str, object] | None:
-    """Return the fields of an object of pydantic or of a dataclass; None for other objects."""
-    names = getattr(type(value), "model_fields", None)
-    if names is None:
-        names = getattr(type(value), "__dataclass_fields__", None)
-    if not isinstance(names, dict):
-        return None
-    return {name: getattr(value, name, None) for name in islice(names, MAX_ITEMS)}
 
 
 # ------------------------------------------------------------------ readable text

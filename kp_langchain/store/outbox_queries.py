@@ -14,9 +14,10 @@ from typing import Any
 import sqlalchemy as sa
 
 from kp_langchain.store.registry_units import Contribution, Standing, with_new_idempotency_key
-from kp_langchain.store.rows import MATCHES_SHOWN, clean_text, trace_key
+from kp_langchain.store.rows import MATCHES_SHOWN, trace_key
 from kp_langchain.store.run_queries import begins, possible_ids
 from kp_langchain.store.tables import insert_or_ignore, insert_or_replace, outbox, registries, runs
+from kp_langchain.values import clean_text
 
 _c = outbox.c
 _without_body = sa.select(*(column for column in outbox.columns if column is not _c.body))

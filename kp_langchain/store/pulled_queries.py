@@ -21,7 +21,6 @@ from kp_langchain.store.rows import (
     body_of,
     check_page,
     clean_name,
-    clean_text,
     json_text,
     trace_key,
 )
@@ -35,6 +34,7 @@ from kp_langchain.store.tables import (
     runs,
 )
 from kp_langchain.store.vector_queries import DELETIONS, PULLED, count_up, is_admitted, remove
+from kp_langchain.values import clean_text
 
 if TYPE_CHECKING:
     from kp_langchain.schema import ReasoningTrace

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
@@ -13,12 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 from kp_langchain._logging import describe_error
 from kp_langchain.errors import ConfigError, StoreError, UnknownRunError
+from kp_langchain.values import clean_text, map_texts, type_name
 
 if TYPE_CHECKING:
     from kp_langchain.schema import ReasoningTrace
 
-# PostgreSQL takes no NUL in text, and no engine takes a lone surrogate.
-_UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
 _encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
 
 MATCHES_SHOWN = 10
@@ -31,11 +29,6 @@ _LONGEST_NAME_CHARS = 500  # PostgreSQL's indexes take 2,704 bytes
 _ID_CHARS_SHOWN = 100
 _LONGEST_ID_CHARS = 150  # because an index holds it beside a name
 _BEGINNING_OF_LONGER_ID_CHARS = 85  # followed by 64 of its hash
-
-
-def clean_text(text: str) -> str:
-    """Return `text` with every NUL and lone surrogate replaced by U+FFFD."""
-    return _UNSTORABLE.sub("\ufffd", text)
 
 
 def clean_name(text: str) -> str:
@@ -66,15 +59,13 @@ def clean_json(value: Any) -> Any:
 
     NaN and infinity become null, and what is no JSON the name of its type.
     """
-    if isinstance(value, str):
-        return clean_text(value)
+    return map_texts(value, clean_text, change_other=_clean_other)
+
+
+def _clean_other(value: Any) -> Any:
     if isinstance(value, float):
         return value if math.isfinite(value) else None
-    if isinstance(value, dict):
-        return {clean_text(str(key)): clean_json(item) for key, item in value.items()}
-    if isinstance(value, list | tuple | set | frozenset):
-        return [clean_json(item) for item in value]
-    return value if value is None or isinstance(value, int) else f"<{type(value).__name__}>"
+    return value if value is None or isinstance(value, int) else type_name(value)
 
 
 class JsonText(str):

@@ -19,14 +19,7 @@ from kp_langchain.config import Settings
 from kp_langchain.gate.check import JudgedRun
 from kp_langchain.run_keys import KINDS, Kind, forms_of
 from kp_langchain.schema import TRACE_ID_PREFIX
-from kp_langchain.store.rows import (
-    MATCHES_SHOWN,
-    clean_name,
-    clean_text,
-    folded,
-    trace_key,
-    with_outcome_of,
-)
+from kp_langchain.store.rows import MATCHES_SHOWN, clean_name, folded, trace_key, with_outcome_of
 from kp_langchain.store.run_columns import (
     COLUMNS,
     KEY_COLUMNS,
@@ -49,6 +42,7 @@ from kp_langchain.store.tables import (
     vectors,
     verdicts,
 )
+from kp_langchain.values import clean_text
 from kp_langchain.verdict import Verdict
 
 _POSTGRES_LOCKS = 0x6B706B70  # any number, the same in every version of this package
