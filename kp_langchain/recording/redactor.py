@@ -26,8 +26,7 @@ if TYPE_CHECKING:
     from kp_langchain.recording.bounds import Counters
     from kp_langchain.recording.pauses import Exchange
     from kp_langchain.redaction.custom_rules import Rules
-    from kp_langchain.redaction.repeated import Secrets
-    from kp_langchain.redaction.secret_search import Named
+    from kp_langchain.redaction.repeated import Named, Secrets
 
 UNREDACTABLE = "[REDACTED:failed]"
 _REMOVED = "(removed)"  # in place of an empty text if the wire form requires a text

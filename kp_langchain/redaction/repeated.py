@@ -7,20 +7,27 @@ also an ordinary one only from where something beside it says what it is.
 
 from __future__ import annotations
 
+import html
 import re
-from base64 import b64decode
+from base64 import b64decode, b64encode
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any
-from urllib.parse import unquote
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from enum import IntEnum
+from functools import lru_cache
+from json.encoder import encode_basestring, encode_basestring_ascii
+from os.path import commonprefix
+from typing import NamedTuple
+from urllib.parse import quote, quote_plus, unquote
 
-from kp_langchain.redaction import beside
+from ahocorasick_rs import BytesAhoCorasick, MatchKind
+
 from kp_langchain.redaction.blobs import BLOB
 from kp_langchain.redaction.field_names import SensitiveField, classify_secret, split_name
 from kp_langchain.redaction.identifiers import KINDS
 from kp_langchain.redaction.lazy_pattern import lazy_pattern
-from kp_langchain.redaction.secret_search import Named, Reach, SecretSearch
-from kp_langchain.redaction.spans import distinct_key, placeholder
+from kp_langchain.redaction.questions import TABLE
+from kp_langchain.redaction.spans import placeholder, starts_word
+from kp_langchain.redaction.structures import KEYS, plain_key
 from kp_langchain.redaction.values import (
     CODE_KINDS,
     HASH_LIKE,
@@ -61,6 +68,23 @@ _WORDS_AND_NUMBERS = lazy_pattern(
 _SCHEME = lazy_pattern(r"(?:Bearer|Basic|Token|Bot|ApiKey|Key)\s+(?=\S+\Z)", re.IGNORECASE)
 
 
+class Reach(IntEnum):
+    """How far a secret is looked for."""
+
+    BESIDE = 1
+    """Only where something beside it says that it is one."""
+    WORD = 2
+    """Where it is a whole word, and not part of a compound such as `postgres15:latest`."""
+    ANYWHERE = 3
+
+
+class Named(NamedTuple):
+    """What is known of a secret: its kind, and how far it is looked for."""
+
+    kind: str
+    reach: Reach
+
+
 class Secrets:
     """The secrets that a value, or the parts of one run, have named.
 
@@ -68,12 +92,10 @@ class Secrets:
 
     Attributes:
         is_full: Whether there was no room for one.
-        has_numbers: Whether one of them is a number.
     """
 
     def __init__(self) -> None:
         self.is_full = False
-        self.has_numbers = False
         self._chars = 0
         self._named: dict[str, Named] = {}
         self._answers: dict[tuple[str, bool], str] = {}
@@ -155,36 +177,13 @@ class Secrets:
             self._chars += len(secret)
         self._named[secret] = named
         self._search = None
-        self.has_numbers = self.has_numbers or _NUMBER.fullmatch(secret) is not None
 
-    def replace(self, value: Any, counts: Counter[str], *, is_name: bool = False) -> Any:
-        """Return a redacted value in which the secrets are replaced wherever else they occur.
-
-        Args:
-            value: What a `Walker` has returned.
-            counts: The number of replacements per kind; updated.
-            is_name: Whether it is the name of a tool or the like, which may be any word.
-        """
-        if not self._named:
-            return value
-        if self._search is None:
+    @property
+    def search(self) -> SecretSearch | None:
+        """The search for all of them; another one after any was added, None if there are none."""
+        if self._search is None and self._named:
             self._search = SecretSearch(self._named)
-        search = self._search
-
-        def clean(text: str, key: str | None = None) -> str:
-            return search.clean(text, counts, is_whole_value=beside.is_typed(key))
-
-        def clean_number(number: int, key: str | None) -> Any:
-            named = self._named.get(str(number)) if beside.is_typed(key) else None
-            if named is None:
-                return number
-            counts[named.kind] += 1
-            return placeholder(named.kind)
-
-        if isinstance(value, str):
-            is_word = not is_name and not any(map(str.isdigit, value))
-            return search.clean(value, counts, is_whole_value=is_word)
-        return _Rebuilder(clean, clean_number).rebuild(value)
+        return self._search
 
 
 def _reach_of(secret: str, kind: str, *, is_answer: bool) -> Reach | None:
@@ -199,11 +198,10 @@ def _reach_of(secret: str, kind: str, *, is_answer: bool) -> Reach | None:
         return None
     if _IDENTIFIER.fullmatch(secret) and not is_answer:
         return Reach.BESIDE  # or else one false match would take a name from all of the code
-    if _PHRASE.fullmatch(secret):
-        return Reach.WORD if size >= _LONG else None
     if any(map(str.isspace, secret)):
-        is_mixed = looks_like_bare_password("".join(secret.split()))
-        return Reach.PART if is_mixed and size >= _LONG else None
+        joined = "".join(secret.split())
+        is_secret = _PHRASE.fullmatch(secret) is not None or looks_like_bare_password(joined)
+        return Reach.WORD if is_secret and size >= _LONG else None
     if _PATH.fullmatch(secret) and not (is_random(secret) or _changes_often(secret)):
         return Reach.WORD if is_answer and size >= _SHORTEST_MIXED else None
     if _WORDS_AND_NUMBERS.fullmatch(secret) and size >= _SHORTEST_MIXED:
@@ -213,16 +211,14 @@ def _reach_of(secret: str, kind: str, *, is_answer: bool) -> Reach | None:
     if is_hash or is_generated or is_unmistakable(secret, _PASSWORD):
         return Reach.ANYWHERE
     if size >= _LONG and (looks_like_bare_password(secret) or looks_generated(secret)):
-        return Reach.PART
+        return Reach.ANYWHERE
     shortest = _SHORTEST_WORD if is_answer else _SHORTEST_MIXED
     if size >= shortest and looks_like_bare_password(secret):
         return Reach.WORD
     if size >= _SHORTEST_MIXED and (looks_like_password(secret) or _HYPHENATED.fullmatch(secret)):
         return Reach.WORD
     has_digit = any(map(str.isdigit, secret))
-    if size >= (3 if is_answer else _SHORTEST_WORD - has_digit):
-        return Reach.BESIDE
-    return None
+    return Reach.BESIDE if size >= (3 if is_answer else _SHORTEST_WORD - has_digit) else None
 
 
 def _decoded(secret: str, kind: str) -> str:
@@ -242,48 +238,256 @@ def _changes_often(secret: str) -> bool:
     return has_digit and len(secret) >= _LONG_KEY and 4 * len(split_name(secret)) > len(secret)
 
 
-class _Rebuilder:
-    """Rebuilds a value with all its texts cleaned.
+# ------------------------------------------------------------------ the forms of a secret
 
-    Args:
-        clean: Returns a text without secrets; its second argument is the key of a mapping, if any.
-        clean_number: The same for whole numbers.
+_NOT_FOR_SHELLS = lazy_pattern(r"([^\w@%+=:,./\-])")
+_QUOTES_IN_SHELL_STRINGS = (r"'\''", "'\"'\"'")
+# What URLs keep as it is: all or nothing, a path, JavaScript's encodeURIComponent and encodeURI.
+_SAFE_IN_URLS = ("", "/", "!'()*", "!'()*;/?:@&=+$,#")
+_HEX_IN_URLS = lazy_pattern("%[0-9A-F]{2}")
+_WRITE_JSON = (encode_basestring, encode_basestring_ascii)
+_SHORTEST_ENCODED = 6  # characters; the form of fewer may be part of any word
+_SHORTEST_CODE = 8
+_BYTES_OF_GROUP = 3
+_DIGITS_OF_CODE = 6  # often written in two groups
+_JOINTS = (" ", ", ", ",", "\n", "-", "_", "+", '", "')
+
+
+def _written_forms(secret: str) -> set[str]:
+    """Return how a secret is written: in JSON, also within JSON, in Python, a URL, HTML, a shell."""
+    cases = {secret, secret.lower(), secret.upper(), secret.capitalize()}
+    if secret.isascii() and secret.isalnum():
+        return cases
+    content = secret.encode("utf-8", "surrogatepass")
+    in_urls = {quote(content, safe=safe) for safe in _SAFE_IN_URLS} | {quote_plus(content)}
+    in_urls |= {_HEX_IN_URLS.sub(lambda match: match[0].lower(), form) for form in in_urls}
+    forms = {secret, repr(secret)[1:-1], html.escape(secret), html.escape(secret, quote=False)}
+    forms.add(_NOT_FOR_SHELLS.sub(r"\\\1", secret))
+    forms |= {secret.replace("'", quote) for quote in _QUOTES_IN_SHELL_STRINGS}
+    for _ in range(2):
+        forms |= {write(form)[1:-1] for form in forms for write in _WRITE_JSON}
+    return forms | in_urls | cases
+
+
+def _encoded_forms(secret: str) -> Iterator[str]:
+    """Yield what base64 of any text that contains a secret contains, and the same for digits.
+
+    Base64 writes three bytes as four characters, so the text before the secret decides at which of
+    three places it begins in a group. Of each, the characters that the secret alone decides.
+    """
+    content = secret.encode("utf-8", "surrogatepass")
+    codes = [content.hex(), content.hex().upper()]
+    for before in range(_BYTES_OF_GROUP):
+        code = b64encode(b"\0" * before + content).decode()
+        code = code[-(-before * 8 // 6) : (before + len(content)) * 8 // 6]
+        codes += [code, code.translate({ord("+"): "-", ord("/"): "_"})]
+    yield from (code for code in codes if len(code) >= _SHORTEST_CODE)
+
+
+def _spellings(secret: str) -> set[str]:
+    """Return a secret, a code also in two groups, and a phrase with its words joined in any way."""
+    if len(secret) == _DIGITS_OF_CODE and secret.isdigit():
+        return {secret, *(f"{secret[:3]}{joint}{secret[3:]}" for joint in " -")}
+    if any(map(str.isspace, secret)):
+        words = re.split(r"[\s,]+", secret)
+        return {secret, *(joint.join(words) for joint in _JOINTS)}
+    return {secret}
+
+
+# ------------------------------------------------------------------ the search for them
+
+_CUT = 12  # characters of its beginning by which a secret is recognised that was cut off
+_MAX_BACKSLASHES = 32
+_OF_BASE64 = lazy_pattern(rb"[A-Za-z0-9+/_\-]{0,4096}={0,2}")
+_OF_BASE64_REVERSED = lazy_pattern(rb"[A-Za-z0-9+/_\-]{0,4096}")
+_PLACEHOLDER_START = b"[REDAC"
+_CUT_OFF = (b"...", "…".encode(), b"\\u2026", b"*", b"[")
+_SYNTAX = lazy_pattern(rb"[\s\"'\\{}\[\](),:]")
+_MOST_SYNTAX = 2  # within `_CUT`; many texts in JSON or Python begin alike
+_JOINTS_OF_COMPOUNDS = b":./-_"
+
+
+class _Form(NamedTuple):
+    """A way to write a secret, in UTF-8.
+
+    Attributes:
+        content: Its characters.
+        kind: The kind of the secret.
+        reach: How far it is looked for.
+        is_encoded: Whether it is base64 or the like, which goes as a whole.
+        is_cut: Whether the search is for its beginning alone, from which on it may be cut off.
     """
 
-    def __init__(
-        self,
-        clean: Callable[[str, str | None], str],
-        clean_number: Callable[[int, str | None], Any],
-    ) -> None:
-        self._clean = clean
-        self._clean_number = clean_number
-        self._known: dict[int, Any] = {}  # containers that were rebuilt
+    content: bytes
+    kind: str
+    reach: Reach
+    is_encoded: bool = False
+    is_cut: bool = False
 
-    def rebuild(self, value: Any, key: str | None = None) -> Any:
-        """Return the value rebuilt."""
-        if isinstance(value, str):
-            return self._clean(value, key)
-        if isinstance(value, (bytes, bytearray)):
-            text = self._clean(value.decode("utf-8", "surrogateescape"), key)
-            return type(value)(text.encode("utf-8", "surrogateescape"))
-        if type(value) is int:
-            return self._clean_number(value, key)
-        if not isinstance(value, (dict, list, tuple, set, frozenset)):
-            return value
-        if id(value) not in self._known:
-            self._known[id(value)] = self._container(value)
-        return self._known[id(value)]
 
-    def _container(self, value: Any) -> Any:
-        if isinstance(value, dict):
-            result: dict[Any, Any] = {}
-            name = value.get("name")
-            has_other_name = isinstance(name, str) and classify_secret(name) is None
-            for key, item in value.items():
-                new_key = distinct_key(self.rebuild(key), result)
-                may_type = isinstance(key, str) and not (has_other_name and key == "value")
-                result[new_key] = self.rebuild(item, key if may_type else None)
-            return result
-        items = [self.rebuild(item) for item in value]
-        make: Callable[[list[Any]], Any] = getattr(type(value), "_make", type(value))
-        return make(items)
+class SecretSearch:
+    """Looks for the forms of secrets.
+
+    Args:
+        named: The secrets.
+    """
+
+    def __init__(self, named: Mapping[str, Named]) -> None:
+        self._named = named
+        forms: dict[bytes, _Form] = {}
+        for secret, (kind, reach) in named.items():
+            if len(secret) >= _SHORTEST_ENCODED:
+                for code in _encoded_forms(secret):
+                    start = code[:_CUT].encode()
+                    forms.setdefault(start, _Form(start, kind, Reach.ANYWHERE, is_encoded=True))
+            for text in _spellings(secret):
+                for written in _written_forms(text):
+                    content = written.encode("utf-8", "surrogatepass")
+                    forms[content] = _Form(content, kind, reach)
+        for form in list(forms.values()):
+            start = form.content[:_CUT]
+            has_beginning = len(form.content) > _CUT and form.reach is not Reach.BESIDE
+            if has_beginning and len(_SYNTAX.findall(start)) <= _MOST_SYNTAX:
+                forms.setdefault(start, form._replace(is_cut=True))
+        self._forms = list(forms.values())
+        self._places = BytesAhoCorasick(list(forms), matchkind=MatchKind.LeftmostLongest)
+
+    def kind_of_value(self, value: object) -> str | None:
+        """Return the kind of the secret that a typed value is as a whole; None if it is none."""
+        named = self._named.get(str(value).strip(" \t\r\n\"'`.,;!"))
+        return named.kind if named else None
+
+    def clean(self, text: str, counts: Counter[str]) -> str:
+        """Return a text without the secrets.
+
+        Args:
+            text: Any text.
+            counts: The number of replacements per kind; updated.
+        """
+        content = text.encode("utf-8", "surrogatepass")
+        matches = self._places.find_matches_as_indexes(content)
+        if not matches:
+            return text
+        characters = content.decode("latin-1")  # one for each byte
+        pieces, position = [], 0
+        for number, start, _ in matches:
+            form = self._forms[number]
+            extent = _extent(form, content, characters, start, position)
+            if extent is not None:
+                first, end = extent
+                counts[form.kind] += 1
+                quote = b'"' if _is_json_number(content, first, end) else b""
+                pieces += [content[position:first], quote, placeholder(form.kind).encode(), quote]
+                position = end
+        return b"".join([*pieces, content[position:]]).decode("utf-8", "surrogatepass")
+
+
+def _extent(
+    form: _Form, content: bytes, characters: str, start: int, position: int
+) -> tuple[int, int] | None:
+    """Return start and end of the secret whose form is at `start`, if it is one there.
+
+    Args:
+        form: The form.
+        content: The text in UTF-8.
+        characters: A character for each byte of it.
+        start: The place.
+        position: The end of the last secret before it.
+    """
+    before = content[max(0, start - _MAX_BACKSLASHES) : start]
+    if start < position or (len(before) - len(before.rstrip(b"\\"))) % 2:
+        return None  # within another one, or the "n" of a line break
+    if form.is_encoded:
+        left = _OF_BASE64_REVERSED.match(content[max(position, start - _MAX_CHARS) : start][::-1])
+        right = _OF_BASE64.match(content, start)
+        return start - (left.end() if left else 0), right.end() if right else start
+    if not form.is_cut:
+        end = start + len(form.content)
+        return (start, end) if _is_there(form.reach, content, characters, start, end) else None
+    size = len(commonprefix([form.content, content[start : start + len(form.content)]]))
+    while size < len(form.content) and form.content[size] & 0xC0 == 0x80:
+        size -= 1  # within a character
+    follows = content[start + size : start + size + 6]
+    is_cut = follows.startswith(_CUT_OFF) or (
+        form.reach is Reach.ANYWHERE and not follows[:1].isalnum()
+    )
+    is_replaced = follows == _PLACEHOLDER_START  # the rest was
+    if is_cut and size >= _CUT and not is_replaced and starts_word(characters, start):
+        return start, start + size
+    return None
+
+
+def _is_there(reach: Reach, content: bytes, characters: str, start: int, end: int) -> bool:
+    """Return whether the secret of a form is at a place, and not part of something else."""
+    if reach is Reach.ANYWHERE:
+        return True
+    after = content[end : end + 2]
+    if not starts_word(characters, start) or after[:1].isalnum():
+        return False
+    if after[:1] in _JOINTS_OF_COMPOUNDS and after[1:].isalnum():
+        return False
+    before = content[max(0, start - 2) : start]
+    if before[-1:] in (b"-", b"_", b".") and before[:1].isalnum() and len(before) == 2:
+        return False
+    return reach is Reach.WORD or _is_marked(content, start, end)
+
+
+# ------------------------------------------------------------------ what stands beside a word
+
+_BEFORE = 64  # bytes
+_AFTER = 48
+_TYPED_KEYS = KEYS.value_keys | KEYS.text_keys | TABLE["typed_keys"]
+_KEY_BEFORE = lazy_pattern(
+    r"([\w\-]{1,40})\\{0,3}[\"']?\s{0,2}[:=]\s{0,2}(?:\\{0,3}[\"'] {0,4})?\Z"
+)
+_VALUE_END = lazy_pattern(r"[ .,;!]{0,4}\\{0,3}[\"']|\s{0,40}[,\]}]")
+_CLAUSE_END = lazy_pattern(r"[.,;!?]\s|\n")
+_WORD = lazy_pattern(r"[^\W_]+(?:[_\-'][^\W_]+)*")
+_JSON_NUMBER = lazy_pattern(r"[:,\[]\s{0,40}\Z")
+_JSON_NUMBER_END = lazy_pattern(r"\s{0,40}[,\]}]")
+_MOST_WORDS = 3  # of a name, and between a verb and what was typed
+
+
+@lru_cache(maxsize=1024)
+def is_typed(key: str) -> bool:
+    """Return whether the key of a mapping says that its value is typed or answered."""
+    return plain_key(key) in _TYPED_KEYS
+
+
+def _is_json_number(content: bytes, start: int, end: int) -> bool:
+    """Return whether `content[start:end]` is a number that is a value or an item of JSON."""
+    before = content[max(0, start - _BEFORE) : start].decode("utf-8", "ignore")
+    is_number = content[start:end].isdigit() and _JSON_NUMBER.search(before)
+    after = content[end : end + _AFTER].decode("utf-8", "ignore")
+    return bool(is_number and _JSON_NUMBER_END.match(after))
+
+
+def _is_marked(content: bytes, start: int, end: int) -> bool:
+    """Return whether something beside the word `content[start:end]` says that it is a secret.
+
+    That is the name of a secret, a verb of typing, or the key of a text that is typed.
+    """
+    before = content[max(0, start - _BEFORE) : start].decode("utf-8", "ignore")
+    after = content[end : end + _AFTER].decode("utf-8", "ignore")
+    key = _KEY_BEFORE.search(before)
+    if key and _VALUE_END.match(after):
+        return is_typed(key[1])
+    words = _WORD.findall(_CLAUSE_END.split(before)[-1].lower())
+    following = _WORD.findall(_CLAUSE_END.split(after)[0].lower())[: 2 * _MOST_WORDS]
+    is_object = not following or following[0] in TABLE["after_typed"]
+    if is_object and not TABLE["typing"].isdisjoint(words[-_MOST_WORDS:]):
+        return True
+    while words and words[-1] in TABLE["lead_ins"]:
+        words.pop()
+    if following and following[0] in TABLE["naming"]:
+        sizes = range(2, len(following) + 1)
+        return any(_ends_with_name(following[:size]) for size in sizes) or _ends_with_name(words)
+    return _ends_with_name(words)
+
+
+def _ends_with_name(words: list[str]) -> bool:
+    """Return whether the last of some words are the name of a secret, such as "PIN" or "code"."""
+    if words and words[-1] in TABLE["codes"]:
+        return TABLE["no_codes"].isdisjoint(words)
+    fields = (classify_secret(" ".join(words[-size:])) for size in range(1, _MOST_WORDS + 1))
+    return any(field is not None and field.is_strong for field in fields)

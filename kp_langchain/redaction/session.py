@@ -6,10 +6,9 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from kp_langchain.redaction.beside import typed_secrets
 from kp_langchain.redaction.custom_rules import Rules
 from kp_langchain.redaction.questions import secrets_given
-from kp_langchain.redaction.repeated import Secrets
+from kp_langchain.redaction.repeated import Secrets, SecretSearch
 from kp_langchain.redaction.spans import placeholder
 from kp_langchain.redaction.walk import CleanTexts, Walker
 
@@ -49,9 +48,6 @@ class Session:
         walker = self._walker(level)
         for part in parts:
             walker.walk(part)
-        for kind, word in typed_secrets(parts):
-            if not self._rules.allows(word):
-                self.secrets.note(kind, word, is_answer=True)
         return not walker.counts
 
     def learn_answer(self, question: str, answer: str, *, is_step: bool) -> None:
@@ -75,28 +71,38 @@ class Session:
             level: The privacy level.
             is_name: Whether it is the name of a tool or the like, which may be any word.
         """
-        walker = self._walker(level)
-        clean = walker.walk(value)
-        named = walker.counts.total()
-        try:
-            clean = self.secrets.replace(clean, walker.counts, is_name=is_name)
-        except Exception:  # noqa: BLE001 - a value that cannot be examined is not kept
-            walker.counts["failed"] += 1
-            clean = placeholder("failed")
-        # What stood beside a number may be found once that is gone; and the user's function gets
-        # texts from which all is gone that goes.
-        is_over = walker.counts.total() == named or not self.secrets.has_numbers
-        if self._redactor is None and is_over:
+        while True:
+            search = self.secrets.search
+            walker = self._walker(level, search=search)
+            clean = walker.walk(value)
+            if self.secrets.search is search:
+                break
+        if (
+            search is not None
+            and isinstance(clean, str)
+            and not (is_name or any(map(str.isdigit, clean)))
+        ):
+            kind = search.kind_of_value(clean)
+            if kind is not None:
+                walker.counts[kind] += 1
+                clean = placeholder(kind)
+        if self._redactor is None:
             return clean, walker.counts
-        last = self._walker(level, self._redactor)
-        clean = last.walk(clean)
-        return clean, walker.counts + last.counts
+        last = self._walker(level, redactor=self._redactor)
+        return last.walk(clean), walker.counts + last.counts
 
-    def _walker(self, level: str, redactor: Callable[[str], str] | None = None) -> Walker:
+    def _walker(
+        self,
+        level: str,
+        *,
+        search: SecretSearch | None = None,
+        redactor: Callable[[str], str] | None = None,
+    ) -> Walker:
         identifiers = level != "private"
         return Walker(
             identifiers=identifiers,
             rules=self._rules,
+            search=search,
             redactor=redactor,
             secrets=self.secrets,
             clean_texts=self._clean_texts[identifiers],

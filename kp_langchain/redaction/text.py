@@ -25,7 +25,6 @@ from kp_langchain.redaction.identifiers import FINDERS as IDENTIFIERS
 from kp_langchain.redaction.identifiers import KINDS, narrow
 from kp_langchain.redaction.pseudonyms import pseudonym
 from kp_langchain.redaction.repeated import Secrets
-from kp_langchain.redaction.scalars import is_number_in_code
 from kp_langchain.redaction.spans import PLACEHOLDER, Span, placeholder
 from kp_langchain.redaction.stems import words_in
 from kp_langchain.redaction.unicode_escapes import decode_escapes
@@ -116,8 +115,7 @@ def redact_text(
         position = 0
         for start, end, kind in spans:
             written = replacement(kind, text[start:end], rules)
-            quote = '"' if is_number_in_code(text, start, end) else ""
-            pieces += [text[position:start], quote, written, quote]
+            pieces += [text[position:start], written]
             position = end
             kinds.append(kind)
             if secrets is not None:

@@ -19,8 +19,7 @@ from kp_langchain.redaction.documents import Document, Literal, mask_documents, 
 from kp_langchain.redaction.field_names import SensitiveField
 from kp_langchain.redaction.objects import has_type, parts_of
 from kp_langchain.redaction.questions import Secret
-from kp_langchain.redaction.repeated import Secrets
-from kp_langchain.redaction.scalars import quote_scalars
+from kp_langchain.redaction.repeated import Secrets, SecretSearch, is_typed
 from kp_langchain.redaction.spans import PLACEHOLDER, distinct_key, placeholder
 from kp_langchain.redaction.structures import (
     KEYS,
@@ -54,6 +53,7 @@ class Walker:
         rules: The user's rules.
         secrets: The secrets that may occur elsewhere; added to.
         clean_texts: What texts have become; added to.
+        search: Finds the secrets that other texts have named, if any.
         redactor: The user's function for each remaining text, if any.
 
     Attributes:
@@ -67,6 +67,7 @@ class Walker:
         rules: Rules,
         secrets: Secrets,
         clean_texts: CleanTexts,
+        search: SecretSearch | None = None,
         redactor: Callable[[str], str] | None = None,
     ) -> None:
         self.counts: Counter[str] = Counter()
@@ -74,11 +75,13 @@ class Walker:
         self._clean_texts = clean_texts
         self._identifiers = identifiers
         self._rules = rules
+        self._search = search
         self._redactor = redactor
         self._classify_name = rules.classifier(identifiers=identifiers)
         self._harmless = harmless_texts(rules, identifiers=identifiers)
-        # Of a short text that is known to stay as it is, only the user's redactor may change a part.
-        self._unchanged = self._harmless.short if redactor is None else frozenset[str]()
+        # Short texts that are known to stay as they are.
+        is_final = search is not None or redactor is not None
+        self._unchanged = frozenset[str]() if is_final else self._harmless.short
         self._open_containers: set[int] = set()
         self._results: dict[tuple[int, int, SensitiveField | None], tuple[Any, Any]] = {}
 
@@ -117,8 +120,10 @@ class Walker:
         return clean
 
     def _text(self, text: str) -> str:
-        """Redact a text, then apply the user's redactor."""
+        """Redact a text, also of secrets that others name, then apply the user's redactor."""
         clean = self._text_with_documents(text)
+        if self._search is not None:
+            clean = self._search.clean(clean, self.counts)
         if self._redactor is None or not clean or PLACEHOLDER.fullmatch(clean):
             return clean
         custom_text = self._redactor(clean)
@@ -142,9 +147,8 @@ class Walker:
         for _ in range(MAX_PASSES):
             documents = read_documents(text)
             clean = self._clean(text, documents, kinds)
-            written = quote_scalars(source, clean) if kinds else clean
-            is_settled = written == clean and (clean == text or not documents)
-            text = written
+            is_settled = clean == text or not documents
+            text = clean
             if is_settled:
                 break
         else:
@@ -301,12 +305,23 @@ class Walker:
             else:
                 item_field, item_name = self._entry_field(key, item, context, name)
                 clean = self.walk(item, depth, item_field, item_name)
+                if self._search is not None:
+                    clean = self._typed(key, clean, value)
             if type(key) in _TEXT_TYPES and key in self._unchanged and key not in result:
                 result[key] = clean
             else:
                 clean_key = distinct_key(self._key(key), result)
                 result[self._replaced(key, clean_key)] = clean
         return result
+
+    def _typed(self, key: Any, clean: Any, mapping: dict[Any, Any]) -> Any:
+        """Return the value of a key; a secret that is typed is one, also if it is an ordinary word."""
+        if type(key) is not str or type(clean) not in (str, int) or not is_typed(key):
+            return clean
+        name = mapping.get("name") if key == "value" else None
+        is_other = isinstance(name, str) and self._classify_name(name) is None
+        kind = None if is_other or self._search is None else self._search.kind_of_value(clean)
+        return clean if kind is None else self._replace(kind)
 
     def _without_answer(
         self, message: dict[Any, Any], key: str, secrets: list[Secret]
