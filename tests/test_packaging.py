@@ -96,7 +96,8 @@ LOADED_BY = {  # in one interpreter each, one after the other; what must not be 
     "recorder": {
         "import kp_langchain": f"{HEAVY} numpy langchain_core pydantic rich typer",
         "from kp_langchain import KPCallbackHandler": (
-            f"{HEAVY} numpy langgraph langchain kp_langchain.redaction.walk kp_langchain.registry"
+            f"{HEAVY} numpy langgraph langchain kp_langchain.redaction.session"
+            " kp_langchain.registry"
         ),
     },
     "scorer": {

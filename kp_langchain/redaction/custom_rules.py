@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import base64
+import hmac
+import ipaddress
 import re
 import time
 from collections.abc import Callable, Iterator
@@ -13,12 +16,50 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PrivateAttr, 
 from kp_langchain._logging import warn_once
 from kp_langchain.errors import ConfigError, SlowPatternError
 from kp_langchain.redaction.extents import value_at
-from kp_langchain.redaction.spans import Span
+from kp_langchain.redaction.spans import Span, lazy_pattern
 
 if TYPE_CHECKING:
     import regex
 
-    from kp_langchain.redaction.field_names import SensitiveField
+    from kp_langchain.redaction.fields import SensitiveField
+
+# ------------------------------------------------------------------ keyed hashes that replace identifiers
+
+_CHARS = 10  # of 5 bits each
+_NOT_DIGIT = lazy_pattern(r"\D", re.ASCII)
+_BY_DIGITS = frozenset({"phone", "card", "ssn", "account"})
+
+
+def pseudonym(kind: str, identifier: str, key: str) -> str:
+    """Return ten letters and digits that replace an identifier.
+
+    They are the first 50 bits of HMAC-SHA256 (RFC 2104) of kind and identifier, in base 32. Among a
+    million people, the probability that any two share a pseudonym is 0.0004.
+
+    Args:
+        kind: Its kind; the same digits have different pseudonyms as a card and as an account.
+        identifier: The identifier as written.
+        key: The secret key. Whoever has it can test guesses.
+    """
+    message = f"{kind}\0{_normalise(kind, identifier)}".encode("utf-8", "surrogatepass")
+    digest = hmac.digest(key.encode("utf-8", "surrogatepass"), message, "sha256")
+    return base64.b32encode(digest)[:_CHARS].decode().lower()
+
+
+def _normalise(kind: str, identifier: str) -> str:
+    """Return the same text for all spellings of the same identifier."""
+    if kind in _BY_DIGITS:
+        return _NOT_DIGIT.sub("", identifier)
+    if kind == "ip":
+        try:
+            return str(ipaddress.ip_address(identifier.strip("[]")))
+        except ValueError:
+            pass
+    text = "".join(identifier.split()).casefold()
+    return re.sub(r"[:.\-]", "", text) if kind in ("mac", "iban") else text
+
+
+# ------------------------------------------------------------------ rules
 
 # The modules with tables, `field_names` and `values`, are imported where they are needed: they take
 # 30 ms to load, and settings are read where an agent is set up.
@@ -118,7 +159,7 @@ def _require(is_valid: Callable[[str], object], message: str) -> AfterValidator:
 
 
 def _split_name(name: str) -> list[str]:
-    from kp_langchain.redaction.field_names import split_name
+    from kp_langchain.redaction.fields import split_name
 
     return split_name(name)
 
@@ -223,7 +264,7 @@ class Rules(BaseModel):
         Returns:
             None if the name is not sensitive.
         """
-        from kp_langchain.redaction.field_names import SensitiveField, classify_name, split_name
+        from kp_langchain.redaction.fields import SensitiveField, classify_name, split_name
 
         if self.names and len(name) <= _NAME_CHARS_MAX:
             words = split_name(name)
@@ -239,7 +280,7 @@ class Rules(BaseModel):
         Args:
             identifiers: Whether names of identifiers count as sensitive.
         """
-        from kp_langchain.redaction.field_names import classify_name, classify_secret
+        from kp_langchain.redaction.fields import classify_name, classify_secret
 
         if not self.names:
             return classify_name if identifiers else classify_secret
@@ -259,7 +300,7 @@ class Rules(BaseModel):
         Raises:
             SlowPatternError: A pattern takes too long on the text.
         """
-        from kp_langchain.redaction.values import is_placeholder
+        from kp_langchain.redaction.fields import is_placeholder
 
         for kind, pattern in self._patterns:
             yield from pattern.spans(text, kind)

@@ -11,7 +11,7 @@ import json
 import re
 from typing import Any, NamedTuple
 
-from kp_langchain.redaction.lazy_pattern import lazy_pattern
+from kp_langchain.redaction.spans import lazy_pattern
 
 MAX_DEPTH = 150  # of containers; what is nested deeper is read as plain text
 _COST_OF_START = 48  # what a start in vain counts, in characters

@@ -1,18 +1,223 @@
-"""Identifiers of people and places: e-mail, network address, user name, and numbers of all kinds."""
+"""Identifiers of people and places: e-mail, network address, user name, and numbers of all kinds.
+
+The forms are in `tables/identifiers.toml`. No plan of telephone numbers is consulted: almost every
+group of seven digits is a number in some country, so a plan is useless if the country is unknown.
+"""
 
 from __future__ import annotations
 
 import ipaddress
 import re
+import string
+from collections import defaultdict
 from collections.abc import Iterator
 from typing import Any
 
 from kp_langchain.redaction import national_ids
-from kp_langchain.redaction.field_names import word_set
+from kp_langchain.redaction.fields import word_set
 from kp_langchain.redaction.finders import ANY_DIGIT, Finder
-from kp_langchain.redaction.lazy_pattern import lazy_pattern
-from kp_langchain.redaction.numbers import find_numbers
-from kp_langchain.redaction.spans import Span, occurrences
+from kp_langchain.redaction.national_ids import ROWS, TABLE, find_by_label
+from kp_langchain.redaction.spans import (
+    DIGITS,
+    Span,
+    character_classes,
+    class_table,
+    lazy_pattern,
+    occurrences,
+)
+from kp_langchain.redaction.tables import load_table
+
+# ------------------------------------------------------------------ numbers
+
+# Four digits in groups of digits and capitals. Up to four small letters may be within a group of
+# digits, so that an IBAN or a hexadecimal number is one run; two spaces separate columns.
+_CLASSES = class_table(DIGITS, string.ascii_uppercase, string.ascii_lowercase, ".-/()", " ")
+_RUN = lazy_pattern(rb"\x01(?:\x01|(?:[\x02\x04]|\x05(?!\x05)){1,8}\x01|\x03{1,4}\x01){3,}")
+# Runs that are no number: a date, a hexadecimal number, a decimal fraction, a year.
+_NO_NUMBER = lazy_pattern(
+    r"(?:19|20)\d\d-[01]\d-[0-3]\d(?: \d\d)?|0x[\da-f]+|\d{1,9}\.\d{1,20}|(?<![A-Za-z])\d{4}(?![A-Za-z])",
+    re.ASCII,
+)
+# What is directly before the first digit of a number, backwards: "AB12", or perhaps "AB 12",
+# or the start of an IBAN in small letters.
+_HEAD_REVERSED = lazy_pattern(
+    r"(?:(?P<prefix>[ \-][A-Za-z]{1,4}(?:[ \-]\d\d[A-Za-z]{2})?)|[A-Za-z]{0,8})(?:(?=[nrtf]\\|m\d{0,2}\[)|(?![\w.\-\\])(?!,\d))",
+    re.ASCII,
+)
+_LONGEST_HEAD = 11
+_SHORTEST_CARD = 12
+_FEWEST_DIGITS = 7
+
+# Before a number: no word character, unless it ends an escape or a colour code.
+_FREE = r"(?:(?<![\w.])|(?<=\\[nrtf])|(?<=\[\dm)|(?<=\[\d\dm))"
+# Lengths in use. Numbers of 12 and 13 digits are articles, and those of 17 to 19 without groups are
+# records: one in ten of them has a valid check digit.
+_CARD_NETWORKS = lazy_pattern(
+    r"(?=\d{16}$)(?:4|5[0-9]|2[2-7]|6[0-9]|35)\d+|3[47]\d{13}|3[0689]\d{12}", re.ASCII
+)
+_LONG_CARD = lazy_pattern(r"(?:4\d{18}|(?:50|5[6-9]|6\d)\d{15,17})")
+_IP_BEFORE = lazy_pattern(
+    r"(?:\bip|address|addr|host|server|dns|gateway|client|peer|from|://)\W{0,4}$", re.IGNORECASE
+)
+_ZEROS = "0 .-/()+"
+_MASK = lazy_pattern(r"/\d{1,2}(?!\d)")
+_UPGRADE = lazy_pattern(r" (?:to|->|=>|\u2192) ?v?\d")
+
+
+# Of every machine, and those that RFC 5737 keeps for documentation.
+_NOBODYS_NETWORKS = ("169.254.", "127.", "0.", "255.255.", "192.0.2.", "198.51.100.", "203.0.113.")
+
+
+def _shapes() -> dict[str, re.Pattern[str]]:
+    """Return one expression for the shapes of each kind."""
+    forms: dict[str, list[str]] = defaultdict(list)
+    for row in TABLE["shape"]:
+        forms[row["kind"]].append(row["form"])
+    return {
+        kind: lazy_pattern(f"{_FREE}(?:{'|'.join(rows)})(?!\\w)", re.ASCII | re.VERBOSE)
+        for kind, rows in forms.items()
+    }
+
+
+def _iban_form() -> str:
+    """Return the form of the IBANs of all countries: groups of four, and a rest."""
+    forms = []
+    for length, countries in load_table("iban")["lengths"].items():
+        groups, rest = divmod(int(length) - 4, 4)
+        last = rf"[ \-]?[A-Z\d]{{{rest}}}" if rest else ""
+        forms.append(
+            rf"(?:{'|'.join(countries.split())})\d\d(?:[ \-]?[A-Z\d]{{4}}){{{groups}}}{last}"
+        )
+    return f"(?i:(?:{'|'.join(forms)})(?![A-Z]))"
+
+
+_SHAPES = _shapes()
+_NOT_AFTER = {
+    kind: lazy_pattern(expression, re.IGNORECASE | re.VERBOSE)
+    for kind, expression in TABLE["not_after"].items()
+}
+_CHECKED = {row["name"]: row for row in ROWS if "bare" in row}
+_BARE = lazy_pattern(
+    "|".join(f"(?P<{name}>{row['bare']})" for name, row in _CHECKED.items())
+    + f"|(?P<iban>{_iban_form()})",
+    re.ASCII,
+)
+
+
+def find_numbers(text: str, _low: str) -> Iterator[Span]:
+    """Yield the numbers of all kinds; takes time linear in the length of the text."""
+    classes = character_classes(text, _CLASSES)
+    for run in _RUN.finditer(classes):
+        start, end = run.span()
+        other = _NO_NUMBER.match(text, start)
+        if other is not None and other.end() >= end:
+            continue
+        starts = _starts(text, start)
+        if not starts and text[start - 1 : end].isalnum():
+            continue  # part of a word
+        spans = (_proven(text, at) or find_by_label(text, at) for at in starts)
+        span = next(filter(None, spans), None)
+        if span is not None:
+            yield span
+        digits = classes.count(b"\x01", start, end)
+        is_plain = digits == end - start < _SHORTEST_CARD and text[start - 1 : start] != "+"
+        kinds = []
+        if text.count(".", start, end) >= 3:
+            kinds.append("ip")
+        if digits >= _FEWEST_DIGITS and not is_plain:
+            kinds += ["ssn", "phone"]
+        if digits >= _SHORTEST_CARD:
+            kinds.append("card")
+        yield from _with_shape(text, kinds, max(0, start - 2), min(len(text), end + 12))
+
+
+def _starts(text: str, first_digit: int) -> list[int]:
+    """Return where the number with this first digit may start; nowhere if it ends a longer word."""
+    before = text[max(0, first_digit - _LONGEST_HEAD) : first_digit]
+    head = _HEAD_REVERSED.match(before[::-1])
+    if head is None:
+        return []
+    # "AB 1234": a number of two groups, or one after the label "AB".
+    return [first_digit - head.end(), *([first_digit] if head["prefix"] else [])]
+
+
+def _proven(text: str, start: int) -> Span | None:
+    """Return the number at `start` if its form and check digits leave no doubt."""
+    match = _BARE.match(text, start)
+    if match is None or match.lastgroup is None:
+        return None
+    following = text[match.end() : match.end() + 1]
+    if following.isalnum() or following in ("-", "/", "_"):
+        return None
+    if match.lastgroup == "iban":
+        return Span(*match.span(), "iban") if _is_iban(match.group()) else None
+    row = _CHECKED[match.lastgroup]
+    is_valid = all(_checks_out(match.group(), check) for check in row.get("checks", []))
+    return Span(*match.span(), row["kind"]) if is_valid else None
+
+
+def _checks_out(number: str, check: dict[str, Any]) -> bool:
+    """Return whether a weighted sum over letters and digits is as the table says."""
+    values, weights = check.get("values", {}), check["weights"]
+    characters = [character for character in number if character.isalnum()]
+    total = sum(
+        weight * values.get(character, int(character, 36))
+        for weight, character in zip(weights, characters, strict=False)
+    )
+    if "letters" in check:
+        letters = check["letters"]
+        return bool(characters[len(weights)] == letters[total % len(letters)])
+    return bool(total % check["modulus"] == 0)
+
+
+def _is_iban(number: str) -> bool:
+    compact = number.replace(" ", "").replace("-", "")
+    return int("".join(str(int(sign, 36)) for sign in compact[4:] + compact[:4])) % 97 == 1
+
+
+def _is_card(number: str) -> bool:
+    """Return whether a number is in a card network's range and its check digit is valid (Luhn)."""
+    digits = number.replace(" ", "").replace("-", "")
+    networks = _CARD_NETWORKS if digits == number or len(digits) <= 16 else _LONG_CARD
+    if networks.fullmatch(digits) is None or len(set(digits)) < 2:
+        return False
+    doubled = "".join(str(2 * int(digit)) for digit in digits[-2::-2])
+    return sum(map(int, digits[-1::-2] + doubled)) % 10 == 0
+
+
+def _with_shape(text: str, kinds: list[str], first: int, last: int) -> Iterator[Span]:
+    for kind in kinds:
+        for match in _SHAPES[kind].finditer(text, first, last):
+            if not match.group().strip(_ZEROS) or not _is_valid(kind, text, match):
+                continue
+            other = _NOT_AFTER.get(kind)
+            before = max(0, match.start() - 52), match.start()
+            if other is None or other.search(text, *before) is None:
+                yield Span(*match.span(), kind)
+
+
+def _is_valid(kind: str, text: str, match: re.Match[str]) -> bool:
+    if kind == "card":
+        return _is_card(match.group())
+    return kind != "ip" or _is_address(text, match)
+
+
+def _is_address(text: str, match: re.Match[str]) -> bool:
+    """Return whether an IPv4 address is one of a machine; small numbers may as well be a version."""
+    first, *others = map(int, match.group().split("."))
+    is_network = match.group().endswith(".0") and _MASK.match(text, match.end()) is not None
+    if is_network or match.group().startswith(_NOBODYS_NETWORKS):
+        return False
+    if first >= 10 or sum(part < 32 for part in others) < 2:
+        return True
+    after = text[match.end() : match.end() + 8]
+    if after[:1] in (":", "/") and after[1:2].isdigit():
+        return True
+    before = text[max(0, match.start() - 18) : match.start()]
+    return _IP_BEFORE.search(before) is not None and _UPGRADE.match(after) is None
+
+
+# ------------------------------------------------------------------ addresses and user names
 
 KINDS = national_ids.KINDS | {"email", "phone", "ip", "mac", "card", "ssn", "iban", "home_path"}
 _TABLE = national_ids.TABLE

@@ -15,40 +15,44 @@ from kp_langchain.redaction.extents import (
     Extent,
     bare_word,
     quoted_value,
+    starts_line,
+    unquoted_value,
     value_at,
 )
-from kp_langchain.redaction.field_names import (
+from kp_langchain.redaction.fields import (
+    HASH_LIKE,
     MODEL_TOKEN_WORDS,
     NAMES,
     TAILS,
     SensitiveField,
     classify_name,
+    is_evident,
+    is_random,
+    is_sensitive,
+    looks_like_password,
     may_end_name,
+    secret_cookies,
     split_name,
     without_accents,
     word_set,
 )
-from kp_langchain.redaction.finders import Finder
-from kp_langchain.redaction.lazy_pattern import lazy_pattern
-from kp_langchain.redaction.links import (
+from kp_langchain.redaction.finders import JOINT, Finder, expression_of_names, stems_in
+from kp_langchain.redaction.sentences import (
     BELOW,
     CODES,
     NOTATIONS,
     TABLE_EXPRESSIONS,
     code_in_groups,
     linked_value,
+    value_in_prose,
 )
-from kp_langchain.redaction.relations import value_in_prose
-from kp_langchain.redaction.spans import DIGITS, LETTERS, PLACEHOLDER, Span, escape_length_before
-from kp_langchain.redaction.stems import JOINT, expression_of_names, stems_in
-from kp_langchain.redaction.unquoted_values import starts_line, unquoted_value
-from kp_langchain.redaction.values import (
-    HASH_LIKE,
-    is_evident,
-    is_random,
-    is_sensitive,
-    looks_like_password,
-    secret_cookies,
+from kp_langchain.redaction.spans import (
+    DIGITS,
+    LETTERS,
+    PLACEHOLDER,
+    Span,
+    escape_length_before,
+    lazy_pattern,
 )
 
 # The meaning of the words "key" and "code" alone.

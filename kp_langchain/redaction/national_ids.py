@@ -11,8 +11,7 @@ from collections import defaultdict
 from functools import lru_cache
 from typing import Any
 
-from kp_langchain.redaction.lazy_pattern import lazy_pattern
-from kp_langchain.redaction.spans import Span, trie
+from kp_langchain.redaction.spans import Span, lazy_pattern, trie
 from kp_langchain.redaction.tables import load_table
 
 TABLE = load_table("identifiers")

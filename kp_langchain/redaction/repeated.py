@@ -15,28 +15,28 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from enum import IntEnum
 from functools import lru_cache
 from json.encoder import encode_basestring, encode_basestring_ascii
-from os.path import commonprefix
 from typing import NamedTuple
 from urllib.parse import quote, quote_plus, unquote
 
 from ahocorasick_rs import BytesAhoCorasick, MatchKind
 
-from kp_langchain.redaction.blobs import BLOB
-from kp_langchain.redaction.field_names import SensitiveField, classify_secret, split_name
-from kp_langchain.redaction.identifiers import KINDS
-from kp_langchain.redaction.lazy_pattern import lazy_pattern
-from kp_langchain.redaction.questions import TABLE
-from kp_langchain.redaction.spans import placeholder, starts_word
-from kp_langchain.redaction.structures import KEYS, plain_key
-from kp_langchain.redaction.values import (
+from kp_langchain.redaction.fields import (
     CODE_KINDS,
     HASH_LIKE,
+    SensitiveField,
+    classify_secret,
     is_random,
     is_unmistakable,
     looks_generated,
     looks_like_bare_password,
     looks_like_password,
+    split_name,
 )
+from kp_langchain.redaction.formats import BLOB
+from kp_langchain.redaction.identifiers import KINDS
+from kp_langchain.redaction.questions import TABLE
+from kp_langchain.redaction.spans import lazy_pattern, placeholder, starts_word
+from kp_langchain.redaction.structures import KEYS, plain_key
 
 _CVV = 3
 _LONG_NUMBER = 6  # such a number hardly occurs twice by chance, unless it is 100000 or the like
@@ -404,7 +404,10 @@ def _extent(
     if not form.is_cut:
         end = start + len(form.content)
         return (start, end) if _is_there(form.reach, content, characters, start, end) else None
-    size = len(commonprefix([form.content, content[start : start + len(form.content)]]))
+    size = _CUT
+    end = min(len(form.content), len(content) - start)
+    while size < end and content[start + size] == form.content[size]:
+        size += 1
     while size < len(form.content) and form.content[size] & 0xC0 == 0x80:
         size -= 1  # within a character
     follows = content[start + size : start + size + 6]

@@ -1,11 +1,40 @@
-"""Spans of sensitive text, placeholders, and the word boundaries that all finders share."""
+"""Spans of sensitive text, placeholders, and what all finders share to search a text."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar, cast
+
+# ------------------------------------------------------------------ patterns
+
+Text = TypeVar("Text", str, bytes)
+
+
+class _LazyPattern:
+    """Has the attributes of the compiled pattern, each from its first use on."""
+
+    def __init__(self, expression: Any, flags: int) -> None:
+        self._arguments = (expression, flags)
+
+    def __getattr__(self, name: str) -> Any:
+        value = getattr(re.compile(*self._arguments), name)
+        setattr(self, name, value)
+        return value
+
+
+def lazy_pattern(expression: Text, flags: int = 0) -> re.Pattern[Text]:
+    """Return a regular expression of this package, not compiled yet.
+
+    Args:
+        expression: The expression; it must be valid, for an error comes only with its first use.
+        flags: As `re.compile` has them.
+    """
+    return cast("re.Pattern[Text]", _LazyPattern(expression, flags))
+
+
+# ------------------------------------------------------------------ spans and characters
 
 
 class Span(NamedTuple):

@@ -2,17 +2,70 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from enum import Enum
 from functools import lru_cache
 from types import MappingProxyType, SimpleNamespace
 from typing import Any, NamedTuple
 
-from kp_langchain.redaction.field_names import SensitiveField, word_set
-from kp_langchain.redaction.lazy_pattern import lazy_pattern
-from kp_langchain.redaction.objects import has_type
+from pydantic import BaseModel, SecretBytes, SecretStr
+
+from kp_langchain.redaction.fields import SensitiveField, looks_like_password, word_set
+from kp_langchain.redaction.spans import lazy_pattern
 from kp_langchain.redaction.tables import load_table
-from kp_langchain.redaction.values import looks_like_password
+
+# ------------------------------------------------------------------ objects that hold data
+
+_PLAIN = (str, bytes, int, float)
+
+
+def has_type(value: Any, *kinds: type) -> bool:
+    """Return whether the type of `value` is one of `kinds`; `isinstance` may run the object's code."""
+    return issubclass(type(value), kinds)
+
+
+def parts_of(value: Any) -> dict[Any, Any] | list[Any] | None:
+    """Return the content of an object, or None if the object holds no data.
+
+    Args:
+        value: Anything but a dict, list, tuple or set.
+
+    Returns:
+        A new dict for a mapping, dataclass, pydantic model, attrs class or enum member, and a new
+        list for a deque. For an exception, a dict of its type, arguments and notes.
+    """
+    if value is None or isinstance(value, _PLAIN):
+        return None
+    if isinstance(value, SecretStr | SecretBytes):
+        return {"secret": value.get_secret_value()}
+    if isinstance(value, Mapping):
+        return dict(value.items())
+    if isinstance(value, deque):
+        return list(value)
+    if isinstance(value, BaseException):
+        notes = list(getattr(value, "__notes__", ()))
+        return {"type": type(value).__name__, "args": list(value.args)} | (
+            {"notes": notes} if notes else {}
+        )
+    if isinstance(value, Enum):
+        return {"name": value.name, "value": value.value}
+    if isinstance(value, BaseModel):
+        return {**vars(value), **(value.model_extra or {})}
+    if isinstance(value, type):
+        return None
+    if dataclasses.is_dataclass(value):
+        return {field.name: getattr(value, field.name, None) for field in dataclasses.fields(value)}
+    if hasattr(type(value), "__attrs_attrs__"):
+        return {
+            field.name: getattr(value, field.name, None) for field in type(value).__attrs_attrs__
+        }
+    return None
+
+
+# ------------------------------------------------------------------ mappings and rows
 
 Classify = Callable[[str], SensitiveField | None]
 NamedField = tuple[SensitiveField | None, str]
@@ -33,7 +86,7 @@ _JWK_SECRETS = frozenset(("d", "p", "q", "dp", "dq", "qi", "k"))
 PRIVATE_KEY = SensitiveField("private_key")
 _SECRET = SensitiveField("secret")
 _MODEL_TOKEN = SensitiveField("token", is_strong=False)
-_PLAIN: NamedField = (None, "")
+_PLAIN_OF_STRUCTURES: NamedField = (None, "")
 _CELL_NAME = lazy_pattern(r"[^\W\d][\w.\-/]{0,39}(?: [\w.\-/()#]{1,24}){0,3}")
 _BEGIN_OF_KEY = lazy_pattern(r"-----BEGIN [A-Z ]{0,40}PRIVATE KEY")
 _SELECTOR_PARTS = lazy_pattern(r"[A-Za-z][\w\-]*")
@@ -99,7 +152,9 @@ def read_mapping(
     by_plain = keys.by_plain
     if _is_schema(mapping, keys):
         weak = field._replace(is_strong=False) if field else None
-        plain_entries = {by_plain[key]: _PLAIN for key in KEYS.schema_keys & by_plain.keys()}
+        plain_entries = {
+            by_plain[key]: _PLAIN_OF_STRUCTURES for key in KEYS.schema_keys & by_plain.keys()
+        }
         return MappingFields(weak, plain_entries)
     entries = _secret_entries(mapping, by_plain)
     inherited = field

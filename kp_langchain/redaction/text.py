@@ -2,54 +2,115 @@
 
 from __future__ import annotations
 
+import hashlib
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import lru_cache
 
 from kp_langchain.errors import UnstableTextError
-from kp_langchain.redaction import (
-    blobs,
-    chats,
-    columns,
-    contexts,
-    form_inputs,
-    issuers,
-    key_blocks,
-    named_values,
-)
-from kp_langchain.redaction.blobs import BLOB, summary
-from kp_langchain.redaction.custom_rules import Rules
-from kp_langchain.redaction.finders import Finders, symbols_in
-from kp_langchain.redaction.harmless import HarmlessTexts
+from kp_langchain.redaction import contexts, formats, named_values, questions
+from kp_langchain.redaction.custom_rules import Rules, pseudonym
+from kp_langchain.redaction.finders import Finders, symbols_in, words_in
+from kp_langchain.redaction.formats import BLOB, summary
 from kp_langchain.redaction.identifiers import FINDERS as IDENTIFIERS
 from kp_langchain.redaction.identifiers import KINDS, narrow
-from kp_langchain.redaction.pseudonyms import pseudonym
 from kp_langchain.redaction.repeated import Secrets
-from kp_langchain.redaction.spans import PLACEHOLDER, Span, placeholder
-from kp_langchain.redaction.stems import words_in
-from kp_langchain.redaction.unicode_escapes import decode_escapes
+from kp_langchain.redaction.spans import PLACEHOLDER, Span, lazy_pattern, placeholder
+
+# ------------------------------------------------------------------ texts that are known
+
+_SHORT_CHARS = 64
+_MAX_TEXTS = 8192
+
+
+class HarmlessTexts:
+    """A bounded set of texts; longer ones are remembered only by their hash.
+
+    Attributes:
+        short: The texts of up to 64 characters.
+    """
+
+    def __init__(self) -> None:
+        self.short: set[str] = set()
+        self._hashes: set[bytes] = set()
+
+    def __contains__(self, text: str) -> bool:
+        return text in self.short if len(text) <= _SHORT_CHARS else _hash(text) in self._hashes
+
+    def add(self, text: str) -> None:
+        """Remember a text; if there are too many, forget the others."""
+        if len(text) <= _SHORT_CHARS:
+            if len(self.short) >= _MAX_TEXTS:
+                self.short.clear()
+            self.short.add(text)
+        else:
+            if len(self._hashes) >= _MAX_TEXTS:
+                self._hashes.clear()
+            self._hashes.add(_hash(text))
+
+    def clear(self) -> None:
+        """Forget all texts."""
+        self.short.clear()
+        self._hashes.clear()
+
+
+def _hash(text: str) -> bytes:
+    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
+
+
+# ------------------------------------------------------------------ letters that JSON writes as escapes
+
+_ESCAPED = lazy_pattern(r"\\{1,16}u([0-9a-fA-F]{4})")
+# Characters of other alphabets, and those that serialisers of JSON for web pages escape.
+_READ = lazy_pattern("[=&<>\x1b\u00a0-\u1fff\u2007-\u2015\u202f\u2192\u2e80-\ud7ff\uff00-\uff5e]")
+
+
+def decode_escapes(text: str) -> tuple[str, Callable[[Span], Span]] | None:
+    """Decode the escapes in `text` that stand for letters outside ASCII, or for `=&<>` and ESC.
+
+    Args:
+        text: Any text; takes time linear in its length.
+
+    Returns:
+        The decoded text, and a function that maps its spans to spans of `text`; None if there are
+        no such escapes.
+    """
+    if "\\u" not in text:
+        return None
+    pieces: list[str] = []
+    origins: list[int] = []  # of each decoded character: its place in `text`
+    position = 0
+    for match in _ESCAPED.finditer(text):
+        letter = chr(int(match[1], 16))
+        if _READ.match(letter):
+            pieces += [text[position : match.start()], letter]
+            origins += range(position, match.start() + 1)
+            position = match.end()
+    if not pieces:
+        return None
+    origins += range(position, len(text) + 1)
+    decoded = "".join([*pieces, text[position:]])
+    return decoded, lambda span: Span(origins[span.start], origins[span.end], span.kind)
+
+
+# ------------------------------------------------------------------ one text
 
 PERSONAL = KINDS
 """Kinds that identify a person; all others are secrets."""
 
 FINDERS = {
     identifiers: Finders(
-        *issuers.FINDERS,
-        *key_blocks.FINDERS,
-        *contexts.FINDERS,
-        *form_inputs.FINDERS,
-        *contexts.COMMANDS,
-        *columns.finders(identifiers=identifiers),
-        *chats.FINDERS,
+        *formats.FINDERS,
+        *contexts.finders(identifiers=identifiers),
+        *questions.FINDERS,
         *named_values.finders(identifiers=identifiers),
-        *blobs.FINDERS,
         *(IDENTIFIERS if identifiers else ()),
     )
     for identifiers in (False, True)
 }
 """All finders, by whether identifiers are redacted as well as secrets."""
 
-CERTAIN = Finders(*issuers.CERTAIN, *key_blocks.FINDERS, *contexts.CERTAIN)
+CERTAIN = Finders(*formats.CERTAIN, *contexts.CERTAIN)
 """Finders of the secrets that no `allow` rule can keep."""
 
 _NO_SECRETS = PERSONAL | {BLOB}

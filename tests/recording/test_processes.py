@@ -746,12 +746,12 @@ from kp_langchain import KPCallbackHandler, Scorer
 
 def look(_):
     until = time.monotonic() + 60
-    while "kp_langchain.redaction.walk" not in sys.modules and time.monotonic() < until:
+    while "kp_langchain.redaction.session" not in sys.modules and time.monotonic() < until:
         threading.Event().wait(0.01)
-    print("kp_langchain.redaction.walk" in sys.modules)
+    print("kp_langchain.redaction.session" in sys.modules)
 
 watching = KPCallbackHandler(store=None, scorer=Scorer(embedder=None))
-print("kp_langchain.redaction.walk" in sys.modules)
+print("kp_langchain.redaction.session" in sys.modules)
 RunnableLambda(look).invoke("q", {"callbacks": [watching]})
 """
     assert run_python(program, is_cold=True).stdout.split() == ["False", "True"]

@@ -8,6 +8,7 @@ prefix first occurs.
 from __future__ import annotations
 
 import base64
+import binascii
 import hashlib
 import re
 from collections.abc import Iterator
@@ -15,17 +16,22 @@ from functools import cache, partial
 from itertools import pairwise
 from typing import NamedTuple
 
-from kp_langchain.redaction.finders import Finder
-from kp_langchain.redaction.lazy_pattern import lazy_pattern
+from kp_langchain.redaction.finders import ANY_DIGIT, Finder
 from kp_langchain.redaction.spans import (
+    DIGITS,
+    LETTERS,
     TOKEN_CLASS,
     Span,
     character_classes,
+    class_table,
+    lazy_pattern,
     long_runs,
     starts_word,
     trie,
 )
 from kp_langchain.redaction.tables import load_table
+
+# ------------------------------------------------------------------ published formats and markers
 
 
 class Format(NamedTuple):
@@ -243,6 +249,113 @@ def _is_secret_body(body: str, longest: str, *, is_sure: bool) -> bool:
     return is_sure and len(body) >= 24 and _is_random(body)
 
 
-FINDERS = (Finder(partial(_find, with_markers=True)),)
-CERTAIN = (Finder(partial(_find, with_markers=False)),)
-"""The same without credentials that only have a marker such as `sk_`."""
+# ------------------------------------------------------------------ key material: PEM, OpenPGP, OpenVPN
+
+_BEGIN = lazy_pattern(
+    r"-{4,5} ?BEGIN (?:[A-Z0-9]{1,20} ){0,4}"
+    r"(?:PRIVATE KEY(?: BLOCK)?|OpenVPN Static key V1|OpenVPN tls-crypt-v2 client key) ?-{4,5}"
+)
+_END = lazy_pattern(r"-{4,5} ?END [A-Za-z0-9 \-]{0,80}?-{4,5}")
+_BODY = lazy_pattern(
+    r"(?:(?:Proc-Type|DEK-Info|Version|Comment|Subject):[^\n\\]*|[A-Za-z0-9+/=\s]|\\+[nrt]|%0[AaDd]"
+    r"|[\"'],?\s{0,64}\+?\s{0,64}[\"']|[>|*#])*"
+)
+_MAX_BLOCK = 65_536
+_KEY_MATERIAL = lazy_pattern(r"[A-Za-z0-9+/]{10}")
+_PRIVATE_KEY_END = lazy_pattern(
+    r"-{4,5} ?END (?:[A-Z0-9]{1,20} ){0,4}PRIVATE KEY(?: BLOCK)? ?-{4,5}"
+)
+_LINE_BREAK = r"(?:\s|[nrt]\\{1,16}){1,8}"
+# Read backwards from an END: the last line, full lines, and the rest of the first line.
+_BODY_REVERSED = lazy_pattern(
+    rf"(?:{_LINE_BREAK}[A-Za-z0-9+/=]*(?!\\))?(?:{_LINE_BREAK}[A-Za-z0-9+/]{{16,}}(?!\\))*"
+    rf"(?:{_LINE_BREAK}[A-Za-z0-9+/]{{1,15}}(?=\s*[^A-Za-z0-9+/\s\\]|\Z))?"
+)
+
+
+def _find_armoured(text: str, _low: str) -> Iterator[Span]:
+    begins = [match.span() for match in _BEGIN.finditer(text)]
+    for place, (start, inside) in enumerate(begins):
+        following = begins[place + 1][0] if place + 1 < len(begins) else len(text)
+        last = min(following, inside + _MAX_BLOCK)
+        end = _END.search(text, inside, last)
+        body = _BODY.match(text, inside, last)
+        last = end.end() if end else body.end() if body else inside
+        if _KEY_MATERIAL.search(text, inside, last):
+            yield Span(start, last, "private_key")
+    last = 0
+    for end in _PRIVATE_KEY_END.finditer(text, 0, begins[0][0] if begins else len(text)):
+        # The start of the block is cut off.
+        before = text[max(last, end.start() - _MAX_BLOCK) : end.start()]
+        body = _BODY_REVERSED.match(before[::-1])
+        yield Span(end.start() - (body.end() if body else 0), end.end(), "private_key")
+        last = end.end()
+
+
+# ------------------------------------------------------------------ long base64: images, sound, documents
+
+BLOB = "blob"
+
+_MIN_CHARS_OF_BLOBS = 1024  # a small icon is kept
+_RUN = lazy_pattern(
+    r"(?:data:[\w.+\-]{1,40}/[\w.+\-]{1,80}(?:;[\w=.\-]{1,80}){0,4};base64,)?"
+    r"(?<![A-Za-z0-9+/_\-=])[A-Za-z0-9+/_\-]{1024,}={0,2}(?![A-Za-z0-9+/_\-=])"
+    # Wrapped into lines, as mail and many programs do.
+    r"|(?<![A-Za-z0-9+/_\-=])(?:[A-Za-z0-9+/]{60,76}(?:\r?\n|\\n)){13,}[A-Za-z0-9+/]{0,76}={0,2}"
+)
+_LINE_END = lazy_pattern(r"\r?\n|\\n")
+_BASE64_CLASS = class_table(LETTERS + DIGITS + "+/_-")
+_LONG_RUN = b"\1" * 60
+_TYPE_BEFORE = lazy_pattern(r"data:([\w.+\-]{1,40}/[\w.+\-]{1,80})")
+
+
+def _find_blobs(text: str, _low: str) -> Iterator[Span]:
+    if _LONG_RUN not in character_classes(text, _BASE64_CLASS):
+        return
+    for match in _RUN.finditer(text):
+        if _is_base64(match.group().rpartition(",")[2]):
+            yield Span(*match.span(), BLOB)
+
+
+def summary(blob: str) -> str:
+    """Return what replaces a blob: its media type if stated, its length and its hash."""
+    media_type = _TYPE_BEFORE.match(blob)
+    _, _, content = blob.rpartition(",")
+    data = _decode(content)
+    if data is None:
+        data = content.encode("ascii", "replace")
+    return summary_of_bytes(data, f"{media_type[1]} " if media_type else "")
+
+
+def summary_of_bytes(data: bytes, kind: str = "") -> str:
+    """Return what replaces binary data: its length and hash, after `kind`."""
+    return f"[BLOB:{kind}{len(data)} bytes sha256:{hashlib.sha256(data).hexdigest()[:16]}]"
+
+
+def _is_base64(run: str) -> bool:
+    """Return whether a run is base64, rather than hexadecimal, a long name or a row of dashes.
+
+    Base64 mixes upper case, lower case and digits.
+    """
+    head = run[: _MIN_CHARS_OF_BLOBS // 4]
+    upper, lower = sum(map(str.isupper, head)), sum(map(str.islower, head))
+    digits = sum(map(str.isdigit, head))
+    return min(upper, lower, 4 * digits) >= len(head) // 8 and _decode(run) is not None
+
+
+def _decode(run: str) -> bytes | None:
+    body = _LINE_END.sub("", run).rstrip("=").translate(str.maketrans("-_", "+/"))
+    try:
+        return base64.b64decode(body + "=" * (-len(body) % 4), validate=True)
+    except (binascii.Error, ValueError):
+        return None
+
+
+_KEY_BLOCKS = Finder(_find_armoured, ("-",), ("private key", "openvpn"))
+CERTAIN = (Finder(partial(_find, with_markers=False)), _KEY_BLOCKS)
+"""Without credentials that only have a marker such as `sk_`."""
+FINDERS = (
+    Finder(partial(_find, with_markers=True)),
+    _KEY_BLOCKS,
+    Finder(_find_blobs, (ANY_DIGIT,), shortest=_MIN_CHARS_OF_BLOBS),
+)

@@ -1,41 +1,28 @@
-"""How a name and its value stand to each other in a sentence.
+"""Links between a sensitive name and its value without `=` or `:`, from `links.toml`.
 
-A value after a sign (`password: ...`) is what the name says, whatever it looks like; that is for
-`named_values`. Everywhere else the value itself must be evident, and the relations are tried in this
-order: the more certain the relation, the earlier.
-
-- verb: "the password is ...", "das Passwort lautet ...", "密码是...", "is now ...";
-- nearby: a random value a few words after the name of a key, "the key for acme expires ...";
-- the relations of `links.toml`: "changed the password to ...", "the password (...)", on the next line;
-- space: "with password ...", "PASSWORD ...";
-- before: "... is the password", "use ... as the API key", "... (token)";
-- beside: an unmistakable value among the words after the name, or before it.
+Notations: flags, pairs, markup, forms, calls. Relations: "changed the password to ...".
 """
 
 from __future__ import annotations
 
 import itertools
 import re
+from collections.abc import Callable
+from typing import NamedTuple
 
 from kp_langchain.redaction.extents import (
+    ENCODED_QUOTE,
     TYPOGRAPHIC_QUOTES,
     Extent,
     quoted_value,
     value_at,
 )
-from kp_langchain.redaction.field_names import NAMES, SensitiveField, word_set
-from kp_langchain.redaction.lazy_pattern import lazy_pattern
-from kp_langchain.redaction.links import (
-    BELOW,
-    RELATIONS,
-    TABLE_EXPRESSIONS,
-    code_or_value,
-    linked_value,
-)
-from kp_langchain.redaction.values import (
+from kp_langchain.redaction.fields import (
     CODE_KINDS,
     HASH_LIKE,
+    NAMES,
     SENTENCE_WORDS,
+    SensitiveField,
     is_evident,
     is_mixed,
     is_random,
@@ -44,7 +31,112 @@ from kp_langchain.redaction.values import (
     looks_generated,
     looks_like_bare_password,
     looks_like_password,
+    word_set,
 )
+from kp_langchain.redaction.spans import lazy_pattern
+from kp_langchain.redaction.tables import load_table
+
+# ------------------------------------------------------------------ notations and relations of the table
+
+_SHORTEST_CODE = {"cvv": 3, "pin": 4, "otp": 4, "password": 6}
+_TESTS: dict[str, Callable[[str, SensitiveField], bool]] = {
+    "any": lambda value, _field: value.lower() not in SENTENCE_WORDS,
+    "password": lambda value, field: (
+        looks_like_password(value)
+        or (value.isdigit() and (field.kind in CODE_KINDS or len(value) >= _LONG_NUMBER))
+    ),
+    "evident": is_evident,
+    "code": lambda value, field: len(value) >= _SHORTEST_CODE.get(field.kind, 9),
+}
+_LONG_NUMBER = 6
+_CODE_IN_GROUPS = lazy_pattern(r"\d{3}[ \-]\d{3}(?!\w)")
+_REACH = 90
+
+_TABLE = load_table("links")
+_PARTS = {
+    **_TABLE["parts"],
+    **{name: "|".join(map(re.escape, verbs.split())) for name, verbs in NAMES["verbs"].items()},
+    "encoded_quote": ENCODED_QUOTE,
+    "typographic_quotes": TYPOGRAPHIC_QUOTES,
+}
+_PART = lazy_pattern(r"\{([a-z_]{2,})\}")
+
+
+def _compile(expression: str) -> re.Pattern[str]:
+    """Compile a verbose expression of the table; {NAME} stands for a part or for verbs."""
+    while _PART.search(expression):
+        expression = _PART.sub(lambda part: _PARTS[part[1]], expression)
+    return lazy_pattern(expression, re.VERBOSE)
+
+
+class Link(NamedTuple):
+    """A row of the table."""
+
+    link: re.Pattern[str]
+    is_value: Callable[[str, SensitiveField], bool]
+    before: re.Pattern[str]
+    after: re.Pattern[str]
+
+    @classmethod
+    def from_row(cls, row: dict[str, str]) -> Link:
+        """Compile a row of the table."""
+        return cls(
+            _compile(row["link"]),
+            _TESTS[row.get("value", "evident")],
+            lazy_pattern(row.get("before", "")),
+            lazy_pattern(row.get("after", "")),
+        )
+
+
+TABLE_EXPRESSIONS = {name: _compile(text) for name, text in _TABLE["expressions"].items()}
+"""Expressions that the code uses by name."""
+
+NOTATIONS = tuple(map(Link.from_row, _TABLE["notation"]))
+CODES = tuple(map(Link.from_row, _TABLE["code"]))
+BELOW = tuple(map(Link.from_row, _TABLE["below"]))
+RELATIONS = (*map(Link.from_row, _TABLE["relation"]), *BELOW)
+
+
+def linked_value(
+    links: tuple[Link, ...], text: str, start: int, end: int, field: SensitiveField
+) -> Extent | None:
+    """Return start and end of the value that one of `links` links with the name, or None.
+
+    Args:
+        links: `NOTATIONS`, `RELATIONS`, `BELOW` or `CODES`.
+        text: The whole text.
+        start: Where the name starts.
+        end: Where it ends.
+        field: What it says about its value.
+    """
+    before = text[max(0, start - _REACH) : start + 1]
+    for link, is_value, start_of_link, end_of_link in links:
+        match = link.match(text, end)
+        if match is None or not start_of_link.search(before):
+            continue
+        has_value = "value" in link.groupindex
+        extent = match.span("value") if has_value else code_or_value(text, match.end(), field)
+        if (
+            extent is not None
+            and end_of_link.match(text, extent[1])
+            and is_value(text[slice(*extent)], field)
+        ):
+            return extent
+    return None
+
+
+def code_or_value(text: str, at: int, field: SensitiveField) -> Extent | None:
+    """Return start and end of the value at `at`; a one-time code may be in two groups of digits."""
+    return code_in_groups(text, at, field) or value_at(text, at)
+
+
+def code_in_groups(text: str, at: int, field: SensitiveField) -> Extent | None:
+    """Return start and end of the one-time code at `at`, if it is in two groups of digits."""
+    code = _CODE_IN_GROUPS.match(text, at) if field.kind in CODE_KINDS else None
+    return code.span() if code else None
+
+
+# ------------------------------------------------------------------ sentences
 
 _RANDOM_KINDS = frozenset(("api_key", "token", "secret", "private_key", "authorization", "session"))
 
@@ -65,7 +157,7 @@ _ENDS_CLAUSE = lazy_pattern(
 _ADJECTIVE_ENDINGS = ("ed", "ing", "ly", "able", "ible", "ful", "ive", "ory")
 _DIGIT = lazy_pattern("[0-9]")
 _DIGIT_OR_DASH = lazy_pattern("[0-9_-]")
-_REACH = 256
+_REACH_OF_RELATIONS = 256
 _KINDS_BESIDE = _RANDOM_KINDS | {"password", "credential"}
 _REACH_BEFORE = 80
 _REACH_AFTER = 160
@@ -102,7 +194,7 @@ def value_in_prose(
         name: The name, with the words before it that belong to it.
         field: What it says about its value.
     """
-    if _DIGIT.search(text, end, end + _REACH) is None:
+    if _DIGIT.search(text, end, end + _REACH_OF_RELATIONS) is None:
         # What shows that a value is one is almost always a digit.
         extent = (
             _verb(text, end, field)
@@ -181,7 +273,7 @@ def _space(text: str, end: int, name: str, field: SensitiveField) -> Extent | No
 def _before(text: str, start: int, end: int, field: SensitiveField) -> Extent | None:
     """Return start and end of the value in "... is the password"."""
     first = max(0, start - 72)
-    if _DIGIT_OR_DASH.search(text, max(0, start - _REACH), start) is None:
+    if _DIGIT_OR_DASH.search(text, max(0, start - _REACH_OF_RELATIONS), start) is None:
         return None
     link = _BEFORE.search(text, first, start)
     if link is None:
