@@ -13,9 +13,8 @@ from kp_langchain.redaction.fields import (
     is_placeholder,
     looks_like_password,
     split_name,
-    word_set,
 )
-from kp_langchain.redaction.spans import lazy_pattern
+from kp_langchain.redaction.spans import lazy_pattern, word_set
 
 # ------------------------------------------------------------------ quoted values and words
 

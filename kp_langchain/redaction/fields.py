@@ -15,7 +15,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from kp_langchain.redaction.national_ids import FORMAL_KINDS, has_form, label_kind
-from kp_langchain.redaction.spans import PLACEHOLDER, lazy_pattern
+from kp_langchain.redaction.spans import PLACEHOLDER, lazy_pattern, word_set
 from kp_langchain.redaction.tables import load_table
 
 # ------------------------------------------------------------------ names
@@ -51,11 +51,6 @@ _LONGEST_PHRASE = 4
 # What follows the noun of a label: "Password (again)", "Token for the gateway".
 _AFTER_NOUN = lazy_pattern(r"(?<=[^\W_]) ?(?: (?:for|of|to|from)\b|[(\[]).*")
 _WEAK_KEY = SensitiveField("api_key", is_strong=False)
-
-
-def word_set(text: str | Iterable[str]) -> frozenset[str]:
-    """Return the words of `text`, which are separated by white space."""
-    return frozenset((text if isinstance(text, str) else " ".join(text)).split())
 
 
 def _unaccented(letter: str) -> str:

@@ -14,7 +14,6 @@ from collections.abc import Iterator
 from typing import Any
 
 from kp_langchain.redaction import national_ids
-from kp_langchain.redaction.fields import word_set
 from kp_langchain.redaction.finders import ANY_DIGIT, Finder
 from kp_langchain.redaction.national_ids import ROWS, TABLE, find_by_label
 from kp_langchain.redaction.spans import (
@@ -24,6 +23,7 @@ from kp_langchain.redaction.spans import (
     class_table,
     lazy_pattern,
     occurrences,
+    word_set,
 )
 from kp_langchain.redaction.tables import load_table
 

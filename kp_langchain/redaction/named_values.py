@@ -34,7 +34,6 @@ from kp_langchain.redaction.fields import (
     secret_cookies,
     split_name,
     without_accents,
-    word_set,
 )
 from kp_langchain.redaction.finders import JOINT, Finder, expression_of_names, stems_in
 from kp_langchain.redaction.sentences import (
@@ -53,6 +52,7 @@ from kp_langchain.redaction.spans import (
     Span,
     escape_length_before,
     lazy_pattern,
+    word_set,
 )
 
 # The meaning of the words "key" and "code" alone.

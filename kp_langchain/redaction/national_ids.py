@@ -33,11 +33,6 @@ _LONGEST_APART = 4  # letters
 _MAX_FILLERS = 6
 _REACH = 72
 
-_NUMBER = lazy_pattern(
-    r"(?:[A-Za-z]{1,4}[ \-](?=\d))?[A-Za-z]{0,8}\d[A-Za-z\d*]{0,40}"
-    r"(?:[ .\-/()]{1,2}[A-Za-z\d*]*\d[A-Za-z\d*]*){0,8}",
-    re.ASCII,
-)
 _NO_IDENTIFIER = lazy_pattern(
     # A date, a time, a decimal number, a network address.
     r"(?:19|20)\d\d[\-/.](?:0?[1-9]|1[0-2])[\-/.]\d{1,2}(?!\d)|\d{1,2}[\-/.]\d{1,2}[\-/.](?:19|20)\d\d(?!\d)"
@@ -58,11 +53,6 @@ _FOR_SOMEONE = lazy_pattern(
     r"(?: (?:is|was|ist|es|est)|:)$",
     re.IGNORECASE,
 )
-_AFTER = lazy_pattern(
-    r"\s?\((?P<inside>[^()\n\d]{2,40})\)"
-    r"|,? (?:is|was|as|for|ist|est|es)[ ](?P<noun>(?:[A-Za-z'\u2019]{1,24}[ \-]?){1,6})"
-)
-
 
 _WORD_OF_NUMBER = lazy_pattern(r"[A-Za-z\d./\-]{5,40}", re.ASCII)
 # After a number that is longer than the form, or that counts something.
@@ -73,29 +63,9 @@ _NOT_AFTER = lazy_pattern(
 
 
 def find_by_label(text: str, start: int) -> Span | None:
-    """Return the number at `start` if a label before or after it says what it is."""
+    """Return the number at `start` if a label before it says what it is, and it has its form."""
     if _NO_IDENTIFIER.match(text, start):
         return None
-    return _with_label(text, start) or _before_label(text, start)
-
-
-def label_kind(name: str) -> str | None:
-    """Return the kind of the number that a name labels: "national_id" for "taxFileNumber"."""
-    return next((ROWS[row]["kind"] for row in _rows_of_name(name)), None)
-
-
-def has_form(name: str, value: str) -> bool:
-    """Return whether a value has the form of the numbers that its name labels."""
-    number = value.strip().upper()
-    return any(_FORMS[row].fullmatch(number) for row in _rows_of_name(name))
-
-
-def _rows_of_name(name: str) -> list[int]:
-    return [row for row in _rows_of(name) if not ROWS[row].get("only_in_text")]
-
-
-def _with_label(text: str, start: int) -> Span | None:
-    """Return the number at `start` if a label is before it and it has the label's form."""
     before = text[max(0, start - _REACH) : start]
     label = before.rstrip(_GAP)
     gap = before[len(label) :]
@@ -115,6 +85,21 @@ def _with_label(text: str, start: int) -> Span | None:
     return None
 
 
+def label_kind(name: str) -> str | None:
+    """Return the kind of the number that a name labels: "national_id" for "taxFileNumber"."""
+    return next((ROWS[row]["kind"] for row in _rows_of_name(name)), None)
+
+
+def has_form(name: str, value: str) -> bool:
+    """Return whether a value has the form of the numbers that its name labels."""
+    number = value.strip().upper()
+    return any(_FORMS[row].fullmatch(number) for row in _rows_of_name(name))
+
+
+def _rows_of_name(name: str) -> list[int]:
+    return [row for row in _rows_of(name) if not ROWS[row].get("only_in_text")]
+
+
 def _end_of_form(row: int, text: str, start: int) -> int | None:
     """Return where the number at `start` ends if it has the form of a row; one word may be lower case."""
     match = _FORMS[row].match(text, start)
@@ -123,19 +108,6 @@ def _end_of_form(row: int, text: str, start: int) -> int | None:
         match = _FORMS[row].match(word.group().upper()) if word is not None else None
         return start + match.end() if match is not None else None
     return match.end()
-
-
-def _before_label(text: str, start: int) -> Span | None:
-    """Return a number that its label follows: "V is my passport number", "V (NINO)"."""
-    number = _NUMBER.match(text, start)
-    match = _AFTER.match(text, number.end()) if number is not None else None
-    if number is None or match is None:
-        return None
-    words = _words(match["inside"] or match["noun"])
-    for row in _longest_label(words[:8], 8, is_announced=True):
-        if _end_of_form(row, text, start) == number.end():
-            return Span(*number.span(), ROWS[row]["kind"])
-    return None
 
 
 def _rows_of(text: str) -> tuple[int, ...]:

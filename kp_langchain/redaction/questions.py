@@ -22,11 +22,10 @@ from kp_langchain.redaction.fields import (
     looks_like_bare_password,
     looks_like_password,
     without_accents,
-    word_set,
 )
 from kp_langchain.redaction.finders import NON_ASCII, Finder
 from kp_langchain.redaction.named_values import names_in
-from kp_langchain.redaction.spans import Span, lazy_pattern
+from kp_langchain.redaction.spans import Span, lazy_pattern, word_set
 from kp_langchain.redaction.structures import has_type
 from kp_langchain.redaction.tables import load_table
 

@@ -31,9 +31,8 @@ from kp_langchain.redaction.fields import (
     looks_generated,
     looks_like_bare_password,
     looks_like_password,
-    word_set,
 )
-from kp_langchain.redaction.spans import lazy_pattern
+from kp_langchain.redaction.spans import lazy_pattern, word_set
 from kp_langchain.redaction.tables import load_table
 
 # ------------------------------------------------------------------ notations and relations of the table

@@ -174,3 +174,8 @@ def escape_length_before(text: str, end: int) -> int:
     r"""Return the length of the escape that ends at `end` (`\n`, `%3D`, a colour code), or 0."""
     match = _ESCAPE_REVERSED.match(text[max(0, end - 16) : end][::-1])
     return match.end() if match else 0
+
+
+def word_set(text: str | Iterable[str]) -> frozenset[str]:
+    """Return the words of `text`, which are separated by white space."""
+    return frozenset((text if isinstance(text, str) else " ".join(text)).split())

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 
 from pydantic import BaseModel, SecretBytes, SecretStr
 
-from kp_langchain.redaction.fields import SensitiveField, looks_like_password, word_set
-from kp_langchain.redaction.spans import lazy_pattern
+from kp_langchain.redaction.fields import SensitiveField, looks_like_password
+from kp_langchain.redaction.spans import lazy_pattern, word_set
 from kp_langchain.redaction.tables import load_table
 
 # ------------------------------------------------------------------ objects that hold data
@@ -37,7 +37,7 @@ def parts_of(value: Any) -> dict[Any, Any] | list[Any] | None:
         A new dict for a mapping, dataclass, pydantic model, attrs class or enum member, and a new
         list for a deque. For an exception, a dict of its type, arguments and notes.
     """
-    if value is None or isinstance(value, _PLAIN):
+    if value is None or isinstance(value, (*_PLAIN, type)):
         return None
     if isinstance(value, SecretStr | SecretBytes):
         return {"secret": value.get_secret_value()}
@@ -47,22 +47,17 @@ def parts_of(value: Any) -> dict[Any, Any] | list[Any] | None:
         return list(value)
     if isinstance(value, BaseException):
         notes = list(getattr(value, "__notes__", ()))
-        return {"type": type(value).__name__, "args": list(value.args)} | (
-            {"notes": notes} if notes else {}
-        )
+        content = {"type": type(value).__name__, "args": list(value.args)}
+        return content | ({"notes": notes} if notes else {})
     if isinstance(value, Enum):
         return {"name": value.name, "value": value.value}
     if isinstance(value, BaseModel):
         return {**vars(value), **(value.model_extra or {})}
-    if isinstance(value, type):
-        return None
     if dataclasses.is_dataclass(value):
-        return {field.name: getattr(value, field.name, None) for field in dataclasses.fields(value)}
-    if hasattr(type(value), "__attrs_attrs__"):
-        return {
-            field.name: getattr(value, field.name, None) for field in type(value).__attrs_attrs__
-        }
-    return None
+        fields: Any = dataclasses.fields(value)
+    else:
+        fields = getattr(type(value), "__attrs_attrs__", None)
+    return None if fields is None else {one.name: getattr(value, one.name, None) for one in fields}
 
 
 # ------------------------------------------------------------------ mappings and rows
@@ -75,10 +70,9 @@ KEYS = SimpleNamespace(
     **{name: word_set(words) for name, words in load_table("structures").items()}
 )
 _TYPES_AS_NAMES = frozenset(("password", "phone", "ssn", "iban", "pin", "otp"))
-_MODEL_TOKENS = frozenset(("token", "tokenstr"))
+_MODEL_TOKENS = ("token", "tokenstr")
 _VALUES = KEYS.value_keys | KEYS.text_keys
 _SECRET_VALUES = KEYS.value_keys | {"text", "content", "data"}
-_KEYS_OF_RECORDS = frozenset(("kind", "kty", "secondarykey", "granttype"))
 _MAX_KEYS = 64  # a record has fewer; a larger mapping is a collection
 
 # The members of a JSON Web Key (RFC 7518) that are secret.
@@ -86,33 +80,12 @@ _JWK_SECRETS = frozenset(("d", "p", "q", "dp", "dq", "qi", "k"))
 PRIVATE_KEY = SensitiveField("private_key")
 _SECRET = SensitiveField("secret")
 _MODEL_TOKEN = SensitiveField("token", is_strong=False)
-_PLAIN_OF_STRUCTURES: NamedField = (None, "")
+_NO_FIELD: NamedField = (None, "")
 _CELL_NAME = lazy_pattern(r"[^\W\d][\w.\-/]{0,39}(?: [\w.\-/()#]{1,24}){0,3}")
 _BEGIN_OF_KEY = lazy_pattern(r"-----BEGIN [A-Z ]{0,40}PRIVATE KEY")
 _SELECTOR_PARTS = lazy_pattern(r"[A-Za-z][\w\-]*")
 _COMBINATORS = lazy_pattern(r"[ >+~]+(?![^\[\]]{0,80}\])")
 _SELECTOR_SIGN = lazy_pattern(r"[#.\[/=@(]")
-
-
-class _Keys(NamedTuple):
-    """The keys of a mapping, and those with a meaning, in their plain form.
-
-    Attributes:
-        by_plain: All keys, by their plain form.
-        names: Keys of a name; `elements`, `marks`, `columns` and `rows` likewise, see the table.
-        values: Keys of values that other entries name or mark, if there are such entries.
-        is_schema: Whether only a schema has such keys.
-    """
-
-    by_plain: dict[str, str]
-    names: list[str]
-    elements: list[str]
-    marks: list[str]
-    values: list[str]
-    tokens: list[str]
-    columns: list[str]
-    rows: list[str]
-    is_schema: bool
 
 
 class MappingFields(NamedTuple):
@@ -144,30 +117,59 @@ def read_mapping(
     """
     if len(mapping) > _MAX_KEYS:
         return MappingFields(field)
-    keys = _read_keys(
-        tuple(key for key in dict.keys(mapping) if has_type(key, str)), field is not None
-    )
-    if keys is None:
+    # The keys of this mapping, and not equal ones: those of a text know their places.
+    texts = (key for key in mapping if has_type(key, str))
+    by_plain: dict[str, Any] = dict(zip(_plain_keys(tuple(mapping)), texts, strict=True))
+    if not _may_tell(frozenset(by_plain)):
         return MappingFields(field)
-    by_plain = keys.by_plain
-    if _is_schema(mapping, keys):
+    if _is_schema(mapping, by_plain):
         weak = field._replace(is_strong=False) if field else None
-        plain_entries = {
-            by_plain[key]: _PLAIN_OF_STRUCTURES for key in KEYS.schema_keys & by_plain.keys()
-        }
-        return MappingFields(weak, plain_entries)
+        return MappingFields(
+            weak, {by_plain[key]: _NO_FIELD for key in KEYS.schema_keys & by_plain.keys()}
+        )
     entries = _secret_entries(mapping, by_plain)
     inherited = field
     values = KEYS.value_keys & by_plain.keys()
-    if field is not None and ("name" in by_plain or (values and keys.names)):
+    if (
+        field is not None
+        and not KEYS.name_keys.isdisjoint(by_plain)
+        and ("name" in by_plain or values)
+    ):
         # Of a record within a sensitive list, only the value is sensitive, not its other fields.
         inherited = field._replace(is_strong=False)
         entries |= {by_plain[key]: (field, name) for key in values}
     # Within a strong field, every value is sensitive already, also a label that names another one.
-    if keys.values and (field is None or not field.is_strong):
-        entries |= _entries_beside(mapping, keys, classify)
-    entries |= {by_plain[key]: (_MODEL_TOKEN, key) for key in keys.tokens}
-    return MappingFields(inherited, entries, *_columns_beside_rows(mapping, keys, classify))
+    if field is None or not field.is_strong:
+        entries |= _entries_beside(mapping, by_plain, classify)
+    if not KEYS.model_token_clues.isdisjoint(by_plain):
+        entries |= {by_plain[key]: (_MODEL_TOKEN, key) for key in _MODEL_TOKENS if key in by_plain}
+    return MappingFields(inherited, entries, *_columns_beside_rows(mapping, by_plain, classify))
+
+
+@lru_cache(maxsize=1024)
+def _plain_keys(keys: tuple[Any, ...]) -> list[str]:
+    """Return the keys that are texts in their plain form; those of one stem as "key" and "value"."""
+    plain = [plain_key(key) for key in keys if has_type(key, str)]
+    for stem in [key[:-5] for key in plain if key.endswith("value") and len(key) > 5]:
+        # {"ParameterKey": ..., "ParameterValue": ...}
+        noun = next((noun for noun in ("key", "name") if stem + noun in plain), None)
+        if noun and noun not in plain and "value" not in plain:
+            plain[plain.index(stem + noun)] = noun
+            plain[plain.index(stem + "value")] = "value"
+    return plain
+
+
+@lru_cache(maxsize=1024)
+def _may_tell(keys: frozenset[str]) -> bool:
+    """Return whether one of some keys may say something about the values of the others."""
+    return not keys.isdisjoint(_TELLING)
+
+
+_TELLING = frozenset(
+    ("type", "kind", "kty", "secondarykey", "granttype", *KEYS.name_keys, *KEYS.element_keys)
+).union(
+    KEYS.secret_marks, KEYS.references, KEYS.schema_marks, KEYS.column_keys, KEYS.model_token_clues
+)
 
 
 def header_fields(rows: Sequence[Any], classify: Classify) -> list[NamedField]:
@@ -228,68 +230,27 @@ def element_field(element: str, classify: Classify) -> NamedField | None:
     return None
 
 
-@lru_cache(maxsize=1024)
-def _read_keys(keys: tuple[str, ...], has_field: bool) -> _Keys | None:
-    """Return the keys by their meaning; None if none can tell something about the others.
-
-    Args:
-        keys: All keys that are texts.
-        has_field: Whether a sensitive field contains the mapping.
-    """
-    by_plain = {plain_key(key): key for key in keys}
-    for stem in [key[:-5] for key in by_plain if key.endswith("value") and len(key) > 5]:
-        # {"ParameterKey": ..., "ParameterValue": ...}
-        for noun in ("key", "name"):
-            if stem + noun in by_plain and not by_plain.keys() & {noun, "value"}:
-                by_plain[noun] = by_plain.pop(stem + noun)
-                by_plain["value"] = by_plain.pop(stem + "value")
-
-    def those_in(group: frozenset[str]) -> list[str]:
-        return [key for key in by_plain if key in group]
-
-    names, elements, marks = map(those_in, (KEYS.name_keys, KEYS.element_keys, KEYS.secret_marks))
-    is_schema = not KEYS.references.isdisjoint(by_plain) or (
-        not KEYS.schema_marks.isdisjoint(by_plain)
-        and by_plain.keys() <= KEYS.schema_keys | KEYS.sample_keys
-    )
-    columns, rows = those_in(KEYS.column_keys), those_in(KEYS.row_keys)
-    has_model_tokens = not KEYS.model_token_clues.isdisjoint(by_plain)
-    may_tell = names or elements or marks or "type" in by_plain
-    values = those_in(_VALUES) if may_tell else []
-    tokens = those_in(_MODEL_TOKENS) if has_model_tokens else []
-    is_record = not _KEYS_OF_RECORDS.isdisjoint(by_plain)
-    is_item = has_field and bool(names)
-    if not (
-        values
-        or tokens
-        or (columns and rows)
-        or "type" in by_plain
-        or is_schema
-        or is_record
-        or is_item
-    ):
-        return None
-    return _Keys(by_plain, names, elements, marks, values, tokens, columns, rows, is_schema)
-
-
 def plain_key(key: str) -> str:
     """Return a key as the tables write it: in lower case and without separators."""
     return key.lower().replace("_", "").replace("-", "") if len(key) < 40 else key
 
 
-def _is_schema(mapping: dict[Any, Any], keys: _Keys) -> bool:
+def _is_schema(mapping: dict[Any, Any], by_plain: dict[str, Any]) -> bool:
     """Return whether a mapping describes a value, as JSON Schema and OpenAPI do."""
-    if "type" in keys.by_plain:
-        kind: Any = mapping[keys.by_plain["type"]]
+    if "type" in by_plain:
+        kind: Any = mapping[by_plain["type"]]
         kinds = kind if has_type(kind, list) else [kind]
         if all(
             has_type(kind, str) and kind.lower().split("(")[0] in KEYS.data_types for kind in kinds
         ):
-            return "value" not in keys.by_plain
-    return keys.is_schema
+            return "value" not in by_plain
+    return not KEYS.references.isdisjoint(by_plain) or (
+        not KEYS.schema_marks.isdisjoint(by_plain)
+        and by_plain.keys() <= KEYS.schema_keys | KEYS.sample_keys
+    )
 
 
-def _secret_entries(mapping: dict[Any, Any], keys: dict[str, str]) -> dict[Any, NamedField]:
+def _secret_entries(mapping: dict[Any, Any], keys: dict[str, Any]) -> dict[Any, NamedField]:
     """Return the entries that are secret whatever their names, as in Kubernetes' Secrets."""
     if mapping.get("kind") == "Secret":
         return {key: (_SECRET, key) for key in ("data", "stringData") if key in mapping}
@@ -304,12 +265,14 @@ def _secret_entries(mapping: dict[Any, Any], keys: dict[str, str]) -> dict[Any, 
 
 
 def _entries_beside(
-    mapping: dict[Any, Any], keys: _Keys, classify: Classify
+    mapping: dict[Any, Any], by_plain: dict[str, Any], classify: Classify
 ) -> dict[Any, NamedField]:
     """Return the fields that a type, a mark, a name or a form's element gives the values beside it."""
-    by_plain = keys.by_plain
+    values = [plain for plain in by_plain if plain in _VALUES]
+    if not values:
+        return {}
     kind: Any = mapping.get(by_plain.get("type"))
-    is_marked = any(mapping[by_plain[mark]] is True for mark in keys.marks)
+    is_marked = any(mapping[by_plain[mark]] is True for mark in KEYS.secret_marks & by_plain.keys())
     named: NamedField | None = None
     element: NamedField | None = None
     if has_type(kind, str):
@@ -317,13 +280,11 @@ def _entries_beside(
         field = None if is_marked else classify(kind)
         if field is not None and field.kind in _TYPES_AS_NAMES:
             element = field, kind
-    for text in _texts(mapping, keys.by_plain, keys.names):
+    for text in _texts(mapping, by_plain, KEYS.name_keys):
         field = classify(text) if named is None else None
         named = (field, text) if field is not None else named
-    for text in _texts(mapping, keys.by_plain, keys.elements):
+    for text in _texts(mapping, by_plain, KEYS.element_keys):
         element = element or element_field(text, classify)
-    if not (is_marked or named or element):
-        return {}
 
     def field_of(plain: str, value: Any) -> NamedField | None:
         if is_marked and plain in _SECRET_VALUES:
@@ -332,49 +293,44 @@ def _entries_beside(
             return named
         if not has_type(value, str, int, float) or (has_type(value, str) and classify(value)):
             return None  # the label itself
-        if element is not None and (plain in KEYS.value_keys or _is_word(value)):
+        if element is not None and (plain in KEYS.value_keys or len(str(value).split()) == 1):
             return element
         if named is not None and has_type(value, str) and looks_like_password(value):
             return named
         return None
 
-    fields = ((by_plain[key], field_of(key, mapping[by_plain[key]])) for key in keys.values)
-    return {key: field for key, field in fields if field is not None}
+    fields = {by_plain[plain]: field_of(plain, mapping[by_plain[plain]]) for plain in values}
+    return {key: field for key, field in fields.items() if field is not None}
 
 
-def _texts(mapping: dict[Any, Any], by_plain: dict[str, str], keys: list[str]) -> Iterator[str]:
-    for key in keys:
-        value = mapping[by_plain[key]]
+def _texts(
+    mapping: dict[Any, Any], by_plain: dict[str, Any], group: frozenset[str]
+) -> Iterator[str]:
+    for plain, key in by_plain.items():
+        value = mapping[key] if plain in group else None
         if has_type(value, dict):  # {"target": {"label": "Password"}, "value": ...}
-            value = next(
-                (value[part] for part in ("label", "selector", "name") if part in value), ""
-            )
+            value = next((value[one] for one in ("label", "selector", "name") if one in value), "")
         if has_type(value, str):
             yield value
 
 
-def _is_word(value: Any) -> bool:
-    return not has_type(value, str) or len(value.split()) == 1
-
-
 def _columns_beside_rows(
-    mapping: dict[Any, Any], keys: _Keys, classify: Classify
+    mapping: dict[Any, Any], by_plain: dict[str, Any], classify: Classify
 ) -> tuple[Any, list[NamedField]]:
     """Return the key of a table's rows and the fields of its columns: {"columns": ..., "rows": ...}."""
-    for columns_key in keys.columns if keys.rows else ():
-        header = mapping[keys.by_plain[columns_key]]
-        if not has_type(header, list, tuple):
+    for columns_key in [key for plain, key in by_plain.items() if plain in KEYS.column_keys]:
+        header = mapping[columns_key]
+        if not has_type(header, list, tuple) or not header:
             continue
-        names = [
-            cell.get("name", cell.get("label", "")) if has_type(cell, dict) else cell
-            for cell in header
-        ]
-        columns = column_fields(names, classify) if names else []
-        for rows_key in map(keys.by_plain.__getitem__, keys.rows):
-            if (
-                columns
-                and mapping[rows_key] is not header
-                and has_type(mapping[rows_key], list, tuple)
-            ):
+        columns = column_fields(
+            [
+                cell.get("name", cell.get("label", "")) if has_type(cell, dict) else cell
+                for cell in header
+            ],
+            classify,
+        )
+        for rows_key in [key for plain, key in by_plain.items() if plain in KEYS.row_keys]:
+            rows = mapping[rows_key]
+            if columns and rows is not header and has_type(rows, list, tuple):
                 return rows_key, columns
     return None, []

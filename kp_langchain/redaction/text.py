@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from bisect import bisect_right
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import lru_cache
 
 from kp_langchain.errors import UnstableTextError
@@ -15,7 +15,7 @@ from kp_langchain.redaction.formats import BLOB, summary
 from kp_langchain.redaction.identifiers import FINDERS as IDENTIFIERS
 from kp_langchain.redaction.identifiers import KINDS, narrow
 from kp_langchain.redaction.repeated import Secrets
-from kp_langchain.redaction.spans import PLACEHOLDER, Span, lazy_pattern, placeholder
+from kp_langchain.redaction.spans import PLACEHOLDER, Span, placeholder
 
 # ------------------------------------------------------------------ texts that are known
 
@@ -56,41 +56,6 @@ class HarmlessTexts:
 
 def _hash(text: str) -> bytes:
     return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
-
-
-# ------------------------------------------------------------------ letters that JSON writes as escapes
-
-_ESCAPED = lazy_pattern(r"\\{1,16}u([0-9a-fA-F]{4})")
-# Characters of other alphabets, and those that serialisers of JSON for web pages escape.
-_READ = lazy_pattern("[=&<>\x1b\u00a0-\u1fff\u2007-\u2015\u202f\u2192\u2e80-\ud7ff\uff00-\uff5e]")
-
-
-def decode_escapes(text: str) -> tuple[str, Callable[[Span], Span]] | None:
-    """Decode the escapes in `text` that stand for letters outside ASCII, or for `=&<>` and ESC.
-
-    Args:
-        text: Any text; takes time linear in its length.
-
-    Returns:
-        The decoded text, and a function that maps its spans to spans of `text`; None if there are
-        no such escapes.
-    """
-    if "\\u" not in text:
-        return None
-    pieces: list[str] = []
-    origins: list[int] = []  # of each decoded character: its place in `text`
-    position = 0
-    for match in _ESCAPED.finditer(text):
-        letter = chr(int(match[1], 16))
-        if _READ.match(letter):
-            pieces += [text[position : match.start()], letter]
-            origins += range(position, match.start() + 1)
-            position = match.end()
-    if not pieces:
-        return None
-    origins += range(position, len(text) + 1)
-    decoded = "".join([*pieces, text[position:]])
-    return decoded, lambda span: Span(origins[span.start], origins[span.end], span.kind)
 
 
 # ------------------------------------------------------------------ one text
@@ -226,11 +191,7 @@ def _lower_same_length(text: str) -> str:
 
 
 def _find_with(finders: Finders, text: str) -> list[Span]:
-    """Return the matches of the finders in a text, its escapes decoded."""
-    escapes = decode_escapes(text)
-    if escapes is not None:
-        decoded_text, to_source = escapes
-        return list(map(to_source, _find_with(finders, decoded_text)))
+    """Return the matches of the finders in a text."""
     text = narrow(text)
     return finders.find(text, _lower_same_length(text), symbols_in(text))
 
