@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from functools import partial
-from itertools import cycle, pairwise
+from itertools import cycle
 from typing import Any, NamedTuple
 
 from kp_langchain.redaction.extents import quoted_value
@@ -19,7 +19,7 @@ from kp_langchain.redaction.fields import (
     split_name,
 )
 from kp_langchain.redaction.finders import Finder, stems_in
-from kp_langchain.redaction.spans import Span, cached_pattern, lazy_pattern, occurrences
+from kp_langchain.redaction.spans import Span, lazy_pattern, occurrences
 from kp_langchain.redaction.structures import (
     KEYS,
     NamedField,
@@ -77,12 +77,12 @@ def _finder_of_row(row: dict[str, Any]) -> Finder:
     """Return the finder of a row of `contexts.toml` or `commands.toml`."""
     expression = row.get("expression") or _expand(row["pattern"])
     kind = SensitiveField(row.get("kind", "password"), is_strong=not row.get("weak"))
+    pattern = lazy_pattern(expression, re.VERBOSE)
     before = lazy_pattern(row.get("before", ""))
     starts = row.get("starts", ())
 
     def find(text: str, low: str) -> Iterator[Span]:
         source = low if row.get("any_case") else text
-        pattern = cached_pattern(expression, re.VERBOSE)
         places = sorted(occurrences(low, starts))
         for match in _matches_at(places, pattern, source) if starts else pattern.finditer(source):
             field, name = _field_of(match, kind)
@@ -290,9 +290,6 @@ _CELL = {
     sign: lazy_pattern(rf"(?<![^{sign}])(?: ?\"(?:[^\"]|\"\")*\" ?|[^{sign}]*)(?![^{sign}])")
     for sign in "|\t,;"
 } | {"  ": _SEPARATED}
-_HTML_CELL = lazy_pattern(r"<t[hd](?:\s[^<>]{0,200})?>([^<>]{0,400})</t[hd]>")
-_HTML_ROW = lazy_pattern(r"<tr(?:\s[^<>]{0,200})?>")
-_MAX_HTML_GAP = 4000
 _WRAPPINGS = "\"'`*"
 _PASSWORD = SensitiveField("password")
 _SIGNS_OF_DATA = ",;\t"
@@ -472,21 +469,6 @@ def _is_value(value: str, name: str, field: SensitiveField, sign: str = "") -> b
     return (may_be_word or is_random) and is_sensitive(value, name, field)
 
 
-def _find_in_html(text: str, low: str, *, identifiers: bool) -> Iterator[Span]:
-    fields: list[NamedField] = []
-    rows = [match.start() for match in _HTML_ROW.finditer(text)]
-    for start, end in pairwise([*rows, len(text)]):
-        cells = list(_HTML_CELL.finditer(text, start, min(end, start + _MAX_HTML_GAP)))
-        header = column_fields([cell[1].strip() for cell in cells], classify_name)
-        if len(header) > 1 and "<th" in low[start:end]:
-            fields = header
-        elif len(fields) == len(cells):
-            for (field, name), cell in zip(fields, cells, strict=True):
-                is_wanted = field is not None and (identifiers or not field.is_identifier)
-                if field and is_wanted and _is_value(cell[1], name, field):
-                    yield Span(*cell.span(1), field.kind)
-
-
 _CONTEXTS = load_table("contexts")["context"]
 CERTAIN = (
     *(_finder_of_row(row) for row in _CONTEXTS if row.get("certain")),
@@ -520,5 +502,4 @@ def finders(*, identifiers: bool) -> tuple[Finder, ...]:
         *_OTHERS,
         Finder(partial(find, places=stems_in), is_named=True),
         Finder(partial(find, places=_places_of_more_stems), words=_MORE_STEMS),
-        Finder(partial(_find_in_html, identifiers=identifiers), ("<>",), ("<th",)),
     )

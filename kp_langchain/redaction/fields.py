@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -291,9 +291,6 @@ _TWO_WORDS_AND_NUMBER = lazy_pattern(r"(?:[A-Z][a-z]{3,}[.\-_+*!@#]?){2}[0-9]{2,
 _LINES = lazy_pattern(r"#L\d+(?:C\d+)?(?:-L?\d+(?:C\d+)?)?\Z|#lines-\d")  # of a file, in a link
 _ID = lazy_pattern(rf"(?:{'|'.join(NAMES['sentences']['id_prefixes'].split())})[_\-]")
 _GENERATED = lazy_pattern(r"[A-Za-z0-9_\-+/=.~:$%]{14,4096}", re.ASCII)
-_COOKIE_ATTRIBUTES = word_set("path domain expires max-age samesite priority version comment")
-# The value of a cookie that is no secret: "dark", "de-DE", "Europe/Zurich", "2"
-_CHOICE = lazy_pattern(r"\d{0,4}|[A-Za-z]{1,12}(?:(?:[\-_/.]|%2[Ff])[A-Za-z]{1,12}){0,3}")
 HASH_LIKE = lazy_pattern(
     r"[0-9a-f]+|[0-9A-F]+|[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}"
 )
@@ -481,38 +478,6 @@ def _is_something_else(value: str, kind: str) -> bool:
     return bool(is_file) and not looks_generated(value)
 
 
-def _is_cookie_sensitive(value: str) -> bool:
-    """Return whether a header's cookies are more than choices, as in "theme=dark; Path=/"."""
-    if "=" not in value:
-        return " " not in value and (len(value) > 4 or not value.isdigit())
-    return any(True for _ in secret_cookies(value))
-
-
-def secret_cookies(header: str) -> Iterator[tuple[int, int]]:
-    """Yield start and end of the values of cookies, without choices and attributes."""
-    if "=" not in header:
-        yield 0, len(header)
-        return
-    end = -1
-    for cookie in header.split(";"):
-        end += len(cookie) + 1
-        name, sign, value = cookie.partition("=")
-        if not sign or "&" in name:  # the value of a parameter: cookie=...&page=2
-            name, value = "", cookie.lstrip()
-        name = name.strip()
-        if not (
-            is_cookie_choice(name, value)
-            or name.lower() in _COOKIE_ATTRIBUTES
-            or is_placeholder(value)
-        ):
-            yield end - len(value), end
-
-
-def is_cookie_choice(name: str, value: str) -> bool:
-    """Return whether a cookie is a choice of the user, which is no secret: `theme=dark`."""
-    return _CHOICE.fullmatch(value) is not None and classify_name(name) is None
-
-
 def _fits_weak_name(value: str, field: SensitiveField) -> bool:
     if field.kind == "password":
         return looks_like_password(value) and _TEST_NAME.fullmatch(value) is None
@@ -545,7 +510,7 @@ def is_sensitive(value: str, name: str, field: SensitiveField) -> bool:
         is_code = 4 <= len(value.strip()) <= 12 and any(map(str.isdigit, value))
         return is_code and not is_sentence and not value.endswith("=")  # the name of a value
     if kind == "cookie":
-        return _is_cookie_sensitive(value)
+        return "=" in value or (" " not in value and (len(value) > 4 or not value.isdigit()))
     if kind == "cvv":
         return any(map(str.isdigit, value))
     if kind in FORMAL_KINDS or kind == label_kind(name) == "account":

@@ -31,7 +31,6 @@ from kp_langchain.redaction.fields import (
     is_sensitive,
     looks_like_password,
     may_end_name,
-    secret_cookies,
     split_name,
     without_accents,
 )
@@ -151,11 +150,7 @@ def _find(text: str, low: str, *, identifiers: bool) -> Iterator[Span]:
         if value is not None and (identifiers or not value[1].is_identifier):
             (start, end), field = value
             parts = _NEXT_ITEM if plain.endswith("s", 0, position) else _NEXT_PART
-            if field.kind == "cookie":
-                for first, last in secret_cookies(text[start:end]):
-                    yield Span(start + first, start + last, field.kind)
-            else:
-                yield Span(start, end, field.kind)
+            yield Span(start, end, field.kind)
             position = max(position, end)
             for extent in _parts_after(text, position, field, parts):
                 yield Span(*extent, field.kind)

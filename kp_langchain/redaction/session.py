@@ -16,9 +16,7 @@ from kp_langchain.redaction.custom_rules import Rules
 from kp_langchain.redaction.documents import Document, Literal, mask_documents, read_documents
 from kp_langchain.redaction.fields import (
     SensitiveField,
-    is_cookie_choice,
     is_sensitive,
-    secret_cookies,
 )
 from kp_langchain.redaction.formats import BLOB, summary_of_bytes
 from kp_langchain.redaction.questions import Secret, answers_in, secrets_given
@@ -87,7 +85,7 @@ class Walker:
         self._harmless = harmless_texts(rules, identifiers=identifiers)
         # Short texts that are known to stay as they are.
         is_final = search is not None or redactor is not None
-        self._unchanged = frozenset[str]() if is_final else self._harmless.short
+        self._unchanged = frozenset[str | bytes]() if is_final else self._harmless.known
         self._open_containers: set[int] = set()
         self._results: dict[tuple[int, int, SensitiveField | None], tuple[Any, Any]] = {}
 
@@ -206,11 +204,7 @@ class Walker:
         if isinstance(value, str):
             text = str.__str__(value)
             if field is not None and self._must_redact(text, name, field):
-                return (
-                    self._cookies(text)
-                    if field.kind == "cookie"
-                    else self._replace(field.kind, text)
-                )
+                return self._replace(field.kind, text)
             clean = self._text(text)
             return value if clean == text else clean
         if isinstance(value, (bytes, bytearray)):
@@ -228,12 +222,6 @@ class Walker:
         if field is not None:
             return self._replace(field.kind)
         return value if isinstance(value, _TEXTLESS_TYPES) else self._object(value)
-
-    def _cookies(self, text: str) -> str:
-        """Redact the cookies of a header, without choices and attributes."""
-        for start, end in reversed(list(secret_cookies(text))):
-            text = text[:start] + self._replace("cookie", text[start:end]) + text[end:]
-        return text
 
     def _object(self, value: Any) -> str:
         """Return the text of a path, and the type name of any other object.
@@ -347,14 +335,7 @@ class Walker:
         key_name = key if isinstance(key, str) else key.decode("utf-8", "replace")
         key_field = self._classify_name(key_name)
         if key_field is None:
-            is_plain = context.inherited is not None and (
-                plain_key(key_name) in KEYS.plain_keys
-                or (
-                    context.inherited.kind == "cookie"
-                    and has_type(item, str)
-                    and is_cookie_choice(key_name, item)
-                )
-            )
+            is_plain = plain_key(key_name) in KEYS.plain_keys
             return (None if is_plain else context.inherited), name
         return _field_of_content(key_field, item), key_name
 

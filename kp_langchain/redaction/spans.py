@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from functools import cache
 from typing import Any, NamedTuple, TypeVar, cast
 
 # ------------------------------------------------------------------ patterns
@@ -100,12 +99,6 @@ def long_runs(classes: bytes, length: int) -> Iterator[tuple[int, int]]:
         if end < 0:
             end = len(classes)
         yield start, end
-
-
-@cache
-def cached_pattern(expression: str, flags: int) -> re.Pattern[str]:
-    """Return the compiled expression; compiled on first use, because the tables are large."""
-    return re.compile(expression, flags)
 
 
 def occurrences(text: str, words: Iterable[str]) -> Iterator[int]:

@@ -20,41 +20,32 @@ from kp_langchain.redaction.spans import PLACEHOLDER, Span, placeholder
 # ------------------------------------------------------------------ texts that are known
 
 _SHORT_CHARS = 64
-_MAX_TEXTS = 8192
+_MAX_TEXTS = 16_384
 
 
 class HarmlessTexts:
     """A bounded set of texts; longer ones are remembered only by their hash.
 
     Attributes:
-        short: The texts of up to 64 characters.
+        known: The texts, or their hashes.
     """
 
     def __init__(self) -> None:
-        self.short: set[str] = set()
-        self._hashes: set[bytes] = set()
+        self.known: set[str | bytes] = set()
 
     def __contains__(self, text: str) -> bool:
-        return text in self.short if len(text) <= _SHORT_CHARS else _hash(text) in self._hashes
+        return _remembered(text) in self.known
 
     def add(self, text: str) -> None:
         """Remember a text; if there are too many, forget the others."""
-        if len(text) <= _SHORT_CHARS:
-            if len(self.short) >= _MAX_TEXTS:
-                self.short.clear()
-            self.short.add(text)
-        else:
-            if len(self._hashes) >= _MAX_TEXTS:
-                self._hashes.clear()
-            self._hashes.add(_hash(text))
-
-    def clear(self) -> None:
-        """Forget all texts."""
-        self.short.clear()
-        self._hashes.clear()
+        if len(self.known) >= _MAX_TEXTS:
+            self.known.clear()
+        self.known.add(_remembered(text))
 
 
-def _hash(text: str) -> bytes:
+def _remembered(text: str) -> str | bytes:
+    if len(text) <= _SHORT_CHARS:
+        return text
     return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
 
 
