@@ -242,10 +242,6 @@ SENTENCE_WORDS = word_set(NAMES["sentences"]["words"])
 NEVER_WORDS = frozenset(("token", "session", "authorization", "credential"))
 """Kinds whose values are no words: "auth: session expired", "id-token: write"."""
 
-# "is too short", "can't be blank"
-_STARTS_OF_REMARKS = word_set(
-    "is are was must should can can't cannot has have does doesn't needs may will not too please your"
-)
 CODE_KINDS = frozenset(("otp", "pin", "cvv"))
 _TEMPLATE = lazy_pattern(
     r"""
@@ -432,21 +428,6 @@ def _names_value(content: str) -> bool:
     return classify_name(last) is not None
 
 
-def _is_prose(value: str) -> bool:
-    """Return whether a value is a label such as "Access token", or a sentence about the value."""
-    if " " not in value or len(value) > 400:
-        return False
-    words = [word.strip("(),.!?").lower() for word in value.split()]
-    common_words = sum(word in SENTENCE_WORDS for word in words)
-    if common_words > 1 and words[0] in _STARTS_OF_REMARKS:
-        return True
-    if any(map(str.isdigit, value)):
-        return False
-    if classify_name(value):
-        return True
-    return value[0].isupper() and value[-1] in ".!?" and len(words) > 2 and common_words > 0
-
-
 def is_phrase(value: str) -> bool:
     """Return whether a value of several words may be a password, rather than prose about one."""
     words = value.split()
@@ -496,7 +477,7 @@ def is_sensitive(value: str, name: str, field: SensitiveField) -> bool:
     """
     if not field.is_strong and not _fits_weak_name(value, field):
         return False
-    if is_placeholder(value) or _is_prose(value) or (value.isdigit() and len(value) < 3):
+    if is_placeholder(value) or (value.isdigit() and len(value) < 3):
         return False
     kind = field.kind
     if kind == "session" and HASH_LIKE.fullmatch(value) and value.count("-") == 4:

@@ -31,7 +31,6 @@ from kp_langchain.redaction.fields import (
     is_sensitive,
     looks_like_password,
     may_end_name,
-    split_name,
     without_accents,
 )
 from kp_langchain.redaction.finders import JOINT, Finder, expression_of_names, stems_in
@@ -105,8 +104,6 @@ _OF_BASE64 = lazy_pattern(r"[A-Za-z0-9+/]+={0,2}")
 _KEY_SIGN = lazy_pattern(r" ?[=:] ?")  # in a file of settings
 _PRINTED = lazy_pattern(r"\] => ")  # by print_r of PHP
 _BUILDER = lazy_pattern(r"(?:with|using|use)_?(?=[A-Za-z])", re.IGNORECASE)
-_OPENS_STRING = lazy_pattern(r"\([\"'`]")
-_ACTIONS = word_set(NAMES["actions"]["words"])
 _FINGERPRINT = lazy_pattern(r"(?:SHA(?:1|256|384|512)|MD5):")
 _UUID = lazy_pattern(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 _MAX_NAMES_IN_WORD = 8
@@ -255,24 +252,11 @@ def _after_name(
     assignment = None if is_element else _ASSIGN.match(text, end)
     if assignment is not None:
         yield _value_after_sign(text, start, assignment, name, field)
-    elif _is_builder(text, start, end, field) and (extent := value_at(text, end + 1)):
-        yield extent
     elif end < len(text) and (extent := linked_value(NOTATIONS, text, start, end, field)):
         yield extent
         return
     if in_prose and not name.lower().startswith("your_"):
         yield value_in_prose(text, start, end, name, field)
-
-
-def _is_builder(text: str, start: int, end: int, field: SensitiveField) -> bool:
-    """Return whether a name is a method that sets whose secret it says: `.dbPassword("...")`."""
-    if field.kind not in ("password", "secret") or not field.is_strong:
-        return False
-    if text[start - 1 : start] != "." or not _OPENS_STRING.match(text, end):
-        return False
-    name = _BUILDER.sub("", text[start:end], count=1)
-    words = split_name(name)
-    return len(words) > 1 and words[0] not in _ACTIONS and classify_name(name) is not None
 
 
 def _classify(text: str, plain: str, start: int, end: int) -> tuple[str, SensitiveField | None]:

@@ -62,6 +62,7 @@ class Walker:
 
     Attributes:
         counts: The number of replacements per kind so far.
+        changes: What to write for each literal of a text that changes, by its start.
     """
 
     def __init__(
@@ -75,6 +76,7 @@ class Walker:
         redactor: Callable[[str], str] | None = None,
     ) -> None:
         self.counts: Counter[str] = Counter()
+        self.changes: dict[int, str] = {}
         self._secrets = secrets
         self._clean_texts = clean_texts
         self._identifiers = identifiers
@@ -119,8 +121,10 @@ class Walker:
         self._secrets.note(kind, match)
         return replacement(kind, match, self._rules) if match else placeholder(kind)
 
-    def _replaced(self, _value: Any, clean: Any) -> Any:
-        """Take note that `value` becomes `clean`, and return `clean`."""
+    def _replaced(self, value: Any, clean: Any) -> Any:
+        """Take note that a literal of a text becomes `clean`, and return `clean`."""
+        if type(value) is Literal and clean != value:
+            self.changes[value.start] = clean
         return clean
 
     def _text(self, text: str) -> str:
@@ -177,15 +181,18 @@ class Walker:
         masked = mask_documents(text, documents, walker.changes)
         return masked.restore(self._plain_text(masked.text, kinds, masked.mask))
 
-    def _walk_documents(self, documents: list[Document]) -> _DocumentWalker:
-        walker = _DocumentWalker(
+    def _walk_documents(self, documents: list[Document]) -> Walker:
+        walker = Walker(
             identifiers=self._identifiers,
             rules=self._rules,
             secrets=self._secrets,
             clean_texts=self._clean_texts,
         )
         for document in documents:
-            walker.walk_document(document)
+            field = self._classify_name(document.name)
+            if field is not None:
+                field = _field_of_content(field, document.value)
+            walker.walk(document.value, 0, field, document.name)
         return walker
 
     def _plain_text(self, text: str, kinds: list[str], mask: str = "") -> str:
@@ -279,10 +286,7 @@ class Walker:
             return self._sequence(list.__iter__(value), depth, field, name)
         if isinstance(value, tuple):
             items = self._sequence(tuple.__iter__(value), depth, field, name, is_tuple=True)
-            make = getattr(type(value), "_make", None)
-            if make is not None:
-                return make(items)
-            return tuple(items)
+            return _build_tuple(value, items)
         members: dict[Any, None] = {}
         for item in frozenset(value):
             members[distinct_key(self.walk(item, depth, field, name), members)] = None
@@ -342,7 +346,7 @@ class Walker:
     def _rows(self, rows: Any, columns: Sequence[NamedField], depth: int) -> Any:
         """Redact the rows of a table, whose columns have names of their own."""
         result = [self._row(row, columns, depth + 1) for row in rows]
-        return result if isinstance(rows, list) else self._build_tuple(rows, result)
+        return result if isinstance(rows, list) else _build_tuple(rows, result)
 
     def _row(self, row: Any, columns: Sequence[NamedField], depth: int) -> Any:
         if not has_type(row, list, tuple) or len(row) != len(columns):
@@ -350,7 +354,7 @@ class Walker:
         cells = [
             self.walk(cell, depth + 1, *column) for cell, column in zip(row, columns, strict=True)
         ]
-        return cells if isinstance(row, list) else self._build_tuple(row, cells)
+        return cells if isinstance(row, list) else _build_tuple(row, cells)
 
     def _key(self, key: Any) -> Any:
         if isinstance(key, (str, bytes, int, tuple, frozenset)):
@@ -402,41 +406,13 @@ class Walker:
             return self.walk(pair, depth)
         first = self.walk(pair[0], depth + 1)
         second = self.walk(pair[1], depth + 1, field, name)
-        return (
-            [first, second] if isinstance(pair, list) else self._build_tuple(pair, [first, second])
-        )
-
-    def _build_tuple(self, pair: tuple[Any, ...], items: list[Any]) -> Any:
-        make = getattr(type(pair), "_make", None)
-        return tuple(items) if make is None else make(items)
+        return [first, second] if isinstance(pair, list) else _build_tuple(pair, [first, second])
 
 
-class _DocumentWalker(Walker):
-    """Walks the documents of a text.
-
-    Attributes:
-        changes: What to write for each literal that changes, by its start.
-    """
-
-    def __init__(
-        self, *, identifiers: bool, rules: Rules, secrets: Secrets, clean_texts: CleanTexts
-    ) -> None:
-        super().__init__(
-            identifiers=identifiers, rules=rules, secrets=secrets, clean_texts=clean_texts
-        )
-        self.changes: dict[int, str] = {}
-
-    def walk_document(self, document: Document) -> None:
-        """Redact the content of a document."""
-        field = self._classify_name(document.name)
-        if field is not None:
-            field = _field_of_content(field, document.value)
-        self.walk(document.value, 0, field, document.name)
-
-    def _replaced(self, value: Any, clean: Any) -> Any:
-        if type(value) is Literal and clean != value:
-            self.changes[value.start] = clean
-        return clean
+def _build_tuple(value: tuple[Any, ...], items: list[Any]) -> Any:
+    """Return items as a tuple of the type of `value`."""
+    make = getattr(type(value), "_make", None)
+    return tuple(items) if make is None else make(items)
 
 
 def _field_of_content(field: SensitiveField, content: Any) -> SensitiveField:
