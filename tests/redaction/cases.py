@@ -242,7 +242,6 @@ SHAPES: Final[tuple[tuple[str, Callable[[str, str], Any]], ...]] = (
     ("mysql", lambda n, v: f"+--+--+\n| id | {n} |\n+--+--+\n| 1 | {v} |\n+--+--+\n"),
     ("box", lambda n, v: f"┌──┬──┐\n│ id │ {n} │\n├──┼──┤\n│ 1 │ {v} │\n└──┴──┘"),
     ("fixed width", lambda n, v: f"{'ID':8}{n.upper() if n.islower() else n:24}AGE\n{'api':8}{v:24}3d\n"),
-    ("html", lambda n, v: f"<tr><th>id</th><th>{n}</th></tr><tr><td>1</td><td>{escape(v)}</td></tr>"),
     ("names and values", lambda n, v: f"| Name | Value |\n|---|---|\n| {n} | {v} |\n"),
     ("literal newline", lambda n, v: f"a=1\\n{n}={v}\\nb=2"),
 )  # fmt: skip
