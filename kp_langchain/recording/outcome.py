@@ -255,9 +255,8 @@ def _read(value: object, source: str) -> Verdict | None:
     success, confidence, note = map(value.get, _KEYS)
     if success is None and confidence is None:
         return None
-    return Verdict(
-        plain_number(success), plain_number(confidence), note and clean_text(note), source
-    )  # type: ignore[arg-type]
+    words: Any = note and clean_text(note)  # type: ignore[arg-type]
+    return Verdict(plain_number(success), plain_number(confidence), words, source)  # type: ignore[arg-type]
 
 
 def read_success(value: object) -> bool:

@@ -92,10 +92,12 @@ class Secrets:
 
     Attributes:
         is_full: Whether there was no room for one.
+        has_numbers: Whether one of them is a number.
     """
 
     def __init__(self) -> None:
         self.is_full = False
+        self.has_numbers = False
         self._chars = 0
         self._named: dict[str, Named] = {}
         self._answers: dict[tuple[str, bool], str] = {}
@@ -177,6 +179,7 @@ class Secrets:
             self._chars += len(secret)
         self._named[secret] = named
         self._search = None
+        self.has_numbers = self.has_numbers or _NUMBER.fullmatch(secret) is not None
 
     @property
     def search(self) -> SecretSearch | None:
@@ -302,7 +305,7 @@ _OF_BASE64 = lazy_pattern(rb"[A-Za-z0-9+/_\-]{0,4096}={0,2}")
 _OF_BASE64_REVERSED = lazy_pattern(rb"[A-Za-z0-9+/_\-]{0,4096}")
 _PLACEHOLDER_START = b"[REDAC"
 _CUT_OFF = (b"...", "…".encode(), b"\\u2026", b"*", b"[")
-_SYNTAX = lazy_pattern(rb"[\s\"'\\{}\[\](),:]")
+_SYNTAX = frozenset(b" \t\r\n\"'\\{}[](),:")
 _MOST_SYNTAX = 2  # within `_CUT`; many texts in JSON or Python begin alike
 _JOINTS_OF_COMPOUNDS = b":./-_"
 
@@ -347,7 +350,7 @@ class SecretSearch:
         for form in list(forms.values()):
             start = form.content[:_CUT]
             has_beginning = len(form.content) > _CUT and form.reach is not Reach.BESIDE
-            if has_beginning and len(_SYNTAX.findall(start)) <= _MOST_SYNTAX:
+            if has_beginning and sum(map(_SYNTAX.__contains__, start)) <= _MOST_SYNTAX:
                 forms.setdefault(start, form._replace(is_cut=True))
         self._forms = list(forms.values())
         self._places = BytesAhoCorasick(list(forms), matchkind=MatchKind.LeftmostLongest)

@@ -62,6 +62,7 @@ class Walker:
 
     Attributes:
         counts: The number of replacements per kind so far.
+        has_match: Whether the search found a secret.
         changes: What to write for each literal of a text that changes, by its start.
     """
 
@@ -76,6 +77,7 @@ class Walker:
         redactor: Callable[[str], str] | None = None,
     ) -> None:
         self.counts: Counter[str] = Counter()
+        self.has_match = False
         self.changes: dict[int, str] = {}
         self._secrets = secrets
         self._clean_texts = clean_texts
@@ -131,7 +133,9 @@ class Walker:
         """Redact a text, also of secrets that others name, then apply the user's redactor."""
         clean = self._text_with_documents(text)
         if self._search is not None:
-            clean = self._search.clean(clean, self.counts)
+            source = clean
+            clean = self._search.clean(source, self.counts)
+            self.has_match = self.has_match or clean != source
         if self._redactor is None or not clean or PLACEHOLDER.fullmatch(clean):
             return clean
         custom_text = self._redactor(clean)
@@ -509,7 +513,9 @@ class Session:
             if kind is not None:
                 walker.counts[kind] += 1
                 clean = placeholder(kind)
-        if self._redactor is None:
+        # What stood beside a number may be found once that is gone.
+        is_over = not (walker.has_match and self.secrets.has_numbers)
+        if self._redactor is None and is_over:
             return clean, walker.counts
         last = self._walker(level, redactor=self._redactor)
         return last.walk(clean), walker.counts + last.counts

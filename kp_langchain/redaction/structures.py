@@ -307,7 +307,7 @@ def _texts(
     mapping: dict[Any, Any], by_plain: dict[str, Any], group: frozenset[str]
 ) -> Iterator[str]:
     for plain, key in by_plain.items():
-        value = mapping[key] if plain in group else None
+        value: Any = mapping[key] if plain in group else None
         if has_type(value, dict):  # {"target": {"label": "Password"}, "value": ...}
             value = next((value[one] for one in ("label", "selector", "name") if one in value), "")
         if has_type(value, str):
