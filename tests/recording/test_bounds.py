@@ -329,8 +329,8 @@ def test_lone_surrogates_and_nul_are_replaced() -> None:
     with TraceStore("t.db") as store:
         inputs = {"messages": [("user", "why \udfff\x00?")]}
         scored = last(handler(store=store), agent(say("bad \ud800 text\x00")), inputs)
-        assert scored.trace.steps[0].content == "bad ? text\ufffd"
-        assert stored(store, scored).objective == "why ?\ufffd?"
+        assert scored.trace.steps[0].content == "bad \ufffd text\ufffd"
+        assert stored(store, scored).objective == "why \ufffd\ufffd?"
 
 
 def test_arguments_that_make_no_sense_are_counted() -> None:
