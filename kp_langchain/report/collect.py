@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from kp_langchain.errors import StoreError
-from kp_langchain.report.records import Body, body_of, domain_name, figure, line_of, record_of
+from kp_langchain.printable import one_line
+from kp_langchain.report.records import Body, body_of, domain_name, figure, record_of
 from kp_langchain.review.recall_facts import credit_text
 from kp_langchain.review.stats import DomainStats, domain_stats
 
@@ -205,7 +206,7 @@ def _domain(stats: DomainStats) -> dict[str, Any]:
         "median": figure(stats.median),
         "threshold": figure(stats.threshold),
         # Every second part is code.
-        "sentence": line_of(stats.explanation(), _SENTENCE_CHARS).split("`"),
+        "sentence": one_line(stats.explanation(), _SENTENCE_CHARS).split("`"),
         "parts": [
             [part.label, figure(part.median), figure(part.weight), figure(part.lost)]
             for part in stats.parts

@@ -9,9 +9,9 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import regex
 from pydantic import ValidationError
 
+from kp_langchain.printable import one_line, printable
 from kp_langchain.review.recall_facts import planted_text
 from kp_langchain.review.run_facts import Claims, claims_of, most_lost, outcome_text
 from kp_langchain.schema import ReasoningTrace
@@ -25,12 +25,8 @@ if TYPE_CHECKING:
 STEP_CHARS = 2000
 """How many characters of each text of a step the page has at most."""
 
-_PICTURES = 0x2400  # U+2400 is a picture of NUL, U+241B of the escape character
-_C0_END = 0x20
-_DELETE, _PICTURE_OF_DELETE = 0x7F, "\u2421"
-_BREAKS = regex.compile("\r\n|[\r\v\f\x85\u2028\u2029]")
 # Joiners stay: words of several scripts, and many pictographs, need them.
-_INVISIBLE = regex.compile(r"[[\p{Cc}\p{Cf}\p{Cs}]--[\n\t\u200c\u200d]]", regex.V1)
+_KEPT_AS_THEY_ARE = "\t\u200c\u200d"
 _HEAD_SHARE = 0.75
 _BLANK_LINES = re.compile(r"\n\s*\n")
 _OBJECTIVE_CHARS = 600
@@ -46,22 +42,9 @@ _DIGITS = 6  # so that a rounded value stays on its side of a threshold
 # ------------------------------------------------------------------ texts
 
 
-def show_invisible(text: str) -> str:
-    """Return `text` with each control and format character replaced by a visible sign for it.
-
-    These are NUL, escape and other control characters, those that reorder or hide text, and lone
-    surrogates. Line feeds and tabs stay; other line breaks become line feeds.
-    """
-    if text.isprintable():
-        return text
-    return str(_INVISIBLE.sub(_sign, _BREAKS.sub("\n", text)))
-
-
-def _sign(match: regex.Match[str]) -> str:
-    code = ord(match.group())
-    if code < _C0_END:
-        return chr(_PICTURES + code)
-    return _PICTURE_OF_DELETE if code == _DELETE else f"[U+{code:04X}]"
+def _visible(text: str) -> str:
+    """Return a text with U+FFFD for what cannot be seen, and line feeds for all line breaks."""
+    return "\n".join(printable(line, keep=_KEPT_AS_THEY_ARE) for line in text.splitlines())
 
 
 class Excerpt(NamedTuple):
@@ -81,10 +64,10 @@ class Excerpt(NamedTuple):
     def of(cls, text: str, limit_chars: int) -> Excerpt:
         """Return a text, without its middle if it has more than `limit_chars` characters."""
         if len(text) <= limit_chars:
-            return cls(show_invisible(text))
+            return cls(_visible(text))
         head, tail = _split(limit_chars)
         end = text[len(text) - tail :]
-        return cls(show_invisible(text[:head]), len(text) - limit_chars, show_invisible(end))
+        return cls(_visible(text[:head]), len(text) - limit_chars, _visible(end))
 
     def shortened(self, limit_chars: int) -> Excerpt:
         """Return it cut to fewer characters."""
@@ -100,26 +83,17 @@ class Excerpt(NamedTuple):
         return [self.head, self.left_out, self.tail] if self.left_out else self.head
 
 
-def excerpt_of(value: object, limit_chars: int) -> Excerpt:
+def _excerpt(value: object) -> Excerpt:
     """Return any JSON-like value as an excerpt; what is not text as indented JSON."""
-    if isinstance(value, str):
-        return Excerpt.of(value, limit_chars)
-    try:
-        return Excerpt.of(json.dumps(value, ensure_ascii=False, indent=1), limit_chars)
-    except (TypeError, ValueError, RecursionError):
-        return Excerpt("[cannot be shown]")
-
-
-def line_of(value: object, limit_chars: int) -> str:
-    """Return a value as one line of at most `limit_chars` characters, for names and lists."""
-    text = value if isinstance(value, str) else "" if value is None else str(value)
-    cut = text if len(text) <= limit_chars else text[: limit_chars - 1] + "…"
-    return show_invisible(" ".join(cut.split()))
+    if value is None:
+        return Excerpt("")
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, indent=1)
+    return Excerpt.of(text, STEP_CHARS)
 
 
 def domain_name(domain: str) -> str:
     """Return what a domain is called on the page; domains that differ only beyond that are one."""
-    return line_of(domain, _NAME_CHARS) or "(blank)"
+    return one_line(domain, _NAME_CHARS).strip() or "(blank)"
 
 
 def _split(limit_chars: int) -> tuple[int, int]:
@@ -148,7 +122,7 @@ class Step(NamedTuple):
     text: Excerpt
     input: Excerpt | None
     latency_ms: float | None
-    tries: int
+    tries: float
 
     def to_json(self, limit_chars: int) -> list[Any]:
         """Return it as a list in which no text is longer than `limit_chars`."""
@@ -186,19 +160,16 @@ def body_of(text: str) -> Body:
     """Return the trace that the text of a stored body holds.
 
     Raises:
-        ValueError: The text is not JSON, or not that of a trace.
+        ValueError, TypeError, AttributeError, LookupError, RecursionError: It holds no trace.
     """
-    try:
-        trace = json.loads(text)
-    except RecursionError as error:
-        raise ValueError("nested too deeply") from error
-    if not isinstance(trace, dict) or not isinstance(trace.get("steps"), list):
-        raise ValueError("not a trace")  # noqa: TRY004 - as for all other damage
-    steps = [_step(step) for step in trace["steps"][:_STEPS_SHOWN]]
-    outcome = trace.get("outcome")
-    result = outcome.get("result_summary") if isinstance(outcome, dict) else None
-    left_out = max(0, len(trace["steps"]) - _STEPS_SHOWN)
-    return Body(steps, left_out, _excerpt(result), _claims(trace))
+    trace = json.loads(text)
+    steps = trace["steps"]
+    return Body(
+        steps=[_step(step) for step in steps[:_STEPS_SHOWN]],
+        left_out=max(0, len(steps) - _STEPS_SHOWN),
+        result=_excerpt(trace["outcome"]["result_summary"]),
+        claims=_claims(trace),
+    )
 
 
 def _claims(trace: dict[str, Any]) -> Claims | None:
@@ -212,29 +183,21 @@ def _claims_json(claims: Claims) -> dict[str, list[str]]:
     """Return what is claimed by where it stands, each list cut to what the page shows."""
     by_place = {"tone": claims.tone, "seen": claims.seen, "unseen": claims.unseen}
     return {
-        place: [line_of(item, _NAME_CHARS) for item in items[:_CLAIMS_SHOWN]]
+        place: [one_line(item, _NAME_CHARS) for item in items[:_CLAIMS_SHOWN]]
         for place, items in by_place.items()
     }
 
 
-def _step(step: object) -> Step:
-    if not isinstance(step, dict):
-        raise ValueError("a step is not an object")  # noqa: TRY004
-    tool, tries = step.get("tool"), step.get("attempts")
-    name = tool.get("name") if isinstance(tool, dict) else None
-    given = step.get("input")
+def _step(step: dict[str, Any]) -> Step:
+    tool, arguments = step.get("tool") or {}, step.get("input")
     return Step(
-        type=line_of(step.get("type"), _NAME_CHARS),
-        tool=line_of(name, _NAME_CHARS),
+        type=one_line(step["type"], _NAME_CHARS),
+        tool=one_line(tool.get("name") or "", _NAME_CHARS),
         text=_excerpt(step.get("content")),
-        input=None if given is None else excerpt_of(given, STEP_CHARS),
+        input=None if arguments is None else _excerpt(arguments),
         latency_ms=figure(step.get("latency_ms")),
-        tries=tries if type(tries) is int and tries > 0 else 1,
+        tries=figure(step.get("attempts")) or 1,
     )
-
-
-def _excerpt(value: object) -> Excerpt:
-    return Excerpt("") if value is None else excerpt_of(value, STEP_CHARS)
 
 
 def figure(value: object) -> float | None:
@@ -275,7 +238,7 @@ def record_of(
         "at": milliseconds(run.created_at),
         "domain": domain_name(run.domain),
         "objective": Excerpt.of(objective, _OBJECTIVE_CHARS).to_json(),
-        "decision": line_of(run.decision, _NAME_CHARS),
+        "decision": one_line(run.decision, _NAME_CHARS),
         "gate": "worth" if run.gate == "worth" and run.worth is not None else "score",
         "score": figure(run.score),
         "worth": figure(run.worth),
@@ -283,51 +246,45 @@ def record_of(
         if breakdown.worth is None
         else figure(breakdown.worth.confidence),
         "threshold": figure(run.threshold),
-        "outcome": line_of(outcome_text(run), 3 * _NAME_CHARS),
+        "outcome": one_line(outcome_text(run), 3 * _NAME_CHARS),
         "dimensions": [
             [
                 figure(dimension.value),
                 figure(dimension.weight),
                 figure(dimension.contribution),
-                line_of(dimension.why, 3 * _NAME_CHARS),
+                one_line(dimension.why, 3 * _NAME_CHARS),
             ]
             for dimension in breakdown.dimensions.values()
         ],
-        "lost": None if lost is None else [line_of(lost[0], _NAME_CHARS), figure(lost[1])],
+        "lost": None if lost is None else [one_line(lost[0], _NAME_CHARS), figure(lost[1])],
         "rules": [
             [
-                line_of(rule.name, _NAME_CHARS),
+                one_line(rule.name, _NAME_CHARS),
                 figure(rule.before),
                 figure(rule.after),
                 REASONS.get(rule.name, ""),
             ]
             for rule in breakdown.rules
         ],
-        "profile": line_of(breakdown.profile, _NAME_CHARS),
-        "novelty_source": line_of(breakdown.novelty_source, _NAME_CHARS),
+        "profile": one_line(breakdown.profile, _NAME_CHARS),
+        "novelty_source": one_line(breakdown.novelty_source, _NAME_CHARS),
         "nearest": None if nearest is None else [nearest.trace_id, figure(nearest.similarity)],
-        "twin": None if run.twin_of is None else [_id(run.twin_of), figure(run.similarity_to_twin)],
-        "replaced_by": None if run.replaced_by is None else _id(run.replaced_by),
+        "twin": None if run.twin_of is None else [str(run.twin_of), figure(run.similarity_to_twin)],
+        "replaced_by": None if run.replaced_by is None else str(run.replaced_by),
         "redactions": _counts(run.redactions),
         "dropped": _counts(run.dropped),
-        "tools": [line_of(name, _NAME_CHARS) for name in (run.tools or ())[:_TOOLS_SHOWN]],
+        "tools": [one_line(name, _NAME_CHARS) for name in (run.tools or ())[:_TOOLS_SHOWN]],
         "recoveries": run.recovered_errors or 0,
         "n_steps": int(run.n_steps),
-        "withheld": None if run.withheld is None else line_of(run.withheld, 3 * _NAME_CHARS),
+        "withheld": None if run.withheld is None else one_line(run.withheld, 3 * _NAME_CHARS),
         "kept_until": None if run.kept_until is None else milliseconds(run.kept_until),
         "keys": _keys(run),
         "privacy": f"redacted at the level {run.privacy_level}; visibility {run.visibility}",
         "verdicts": [_verdict(verdict) for verdict in verdicts],
         "shown": _shown(shown),
         "credit": credit,
-        "planted": None if planted is None else line_of(planted_text(planted), 3 * _NAME_CHARS),
+        "planted": None if planted is None else one_line(planted_text(planted), 3 * _NAME_CHARS),
     }
-
-
-def _id(trace_id: object) -> str:
-    if not isinstance(trace_id, str):
-        raise TypeError(f"an id is a {type(trace_id).__name__}")
-    return trace_id
 
 
 def milliseconds(moment: datetime) -> int:
@@ -336,9 +293,9 @@ def milliseconds(moment: datetime) -> int:
 
 
 def _verdict(verdict: Verdict) -> list[Any]:
-    note = None if verdict.note is None else line_of(verdict.note, _NOTE_CHARS)
+    note = None if verdict.note is None else one_line(verdict.note, _NOTE_CHARS)
     at = None if verdict.at is None else milliseconds(verdict.at)
-    source = line_of(verdict.source_text, _NAME_CHARS)
+    source = one_line(verdict.source_text, _NAME_CHARS)
     return [at, verdict.success, figure(verdict.confidence), note, source]
 
 
@@ -348,7 +305,7 @@ def _shown(shown: Sequence[ShownTrace]) -> list[list[Any]] | None:
     for one in shown[:_EXAMPLES_SHOWN]:
         held_out = "held out, " if one.held_out else ""
         # An id from elsewhere may hold anything; one with invisible characters leads nowhere.
-        name = line_of(_id(one.trace_id), 2 * _NAME_CHARS)
+        name = one_line(one.trace_id, 2 * _NAME_CHARS)
         rows.append([name, f"{held_out}similarity {one.similarity:.2f}"])
     more = len(shown) - len(rows)
     if more:
@@ -357,7 +314,7 @@ def _shown(shown: Sequence[ShownTrace]) -> list[list[Any]] | None:
 
 
 def _counts(counts: Mapping[str, int] | None) -> dict[str, int]:
-    return {line_of(kind, _NAME_CHARS): int(number) for kind, number in (counts or {}).items()}
+    return {one_line(kind, _NAME_CHARS): int(number) for kind, number in (counts or {}).items()}
 
 
 def _keys(run: StoredRun) -> dict[str, str]:
@@ -371,4 +328,4 @@ def _keys(run: StoredRun) -> dict[str, str]:
         "name": run.run_name,
         "tags": ", ".join(run.tags),
     }
-    return {name: line_of(value, _NAME_CHARS) for name, value in keys.items() if value}
+    return {name: one_line(value, _NAME_CHARS) for name, value in keys.items() if value}

@@ -78,6 +78,8 @@ class Store:
         result: str = "done",
         verdict: Verdict | None = None,
         created_at: datetime | None = None,
+        success: bool = True,
+        confidence: float = 0.8,
         **fields: Any,
     ) -> str:
         """Add a run, by default the newest so far; return its id."""
@@ -85,10 +87,10 @@ class Store:
         numbered = [one | {"step_id": at} for at, one in enumerate(steps or searches("it"))]
         trace = ReasoningTrace.model_validate(
             {
-                "metadata": {"task_domain": domain, "success": True, **began},
+                "metadata": {"task_domain": domain, "success": success, **began},
                 "task": {"objective": objective},
                 "steps": numbered,
-                "outcome": {"result_summary": result, "confidence": 0.8},
+                "outcome": {"result_summary": result, "confidence": confidence},
             }
         )
         breakdown = self._scorer.evaluate(trace)

@@ -23,9 +23,9 @@ from tests.report.conftest import chromium
 from tests.report.pages import Store, step
 
 IMAGES = Path(__file__).parents[2] / "examples/guides/images"
-END = datetime(2026, 3, 20, 17, tzinfo=UTC)
+END = datetime(2026, 11, 27, 17, tzinfo=UTC)
 DAYS = 40
-_SIZE = {"width": 1280, "height": 860}
+_SIZE = {"width": 1280, "height": 1080}
 
 
 @dataclass(frozen=True)
@@ -51,12 +51,12 @@ DESKS = {
     "support": Desk(
         ["Refund the order of {}", "Why was {} charged twice?", "Move the delivery of {}"],
         ["Ana Prieto", "the bakery in Lyon", "customer 5512", "Harbour Books", "Mr. Okafor"],
-        ["orders", "payments", "mail"], 0.55, 0.8,
+        ["orders", "payments", "mail"], 0.47, 0.8,
     ),
     "finance": Desk(
         ["Reconcile the invoices of {}", "Forecast the cash of {}", "Explain the costs of {}"],
         ["Q3", "the Porto branch", "the retail unit", "the lease portfolio"],
-        ["ledger", "calculator", "search"], 0.6, 0.7,
+        ["ledger", "calculator", "search"], 0.52, 0.7,
     ),
     "travel": Desk(
         ["Book a flight to {}", "Find a quiet hotel in {}", "Plan two days in {} with a child"],
@@ -64,12 +64,12 @@ DESKS = {
     ),
     "code": Desk(
         ["Fix the failing test of {}", "Why does {} leak memory?", "Add a timeout to {}"],
-        ["the importer", "the session cache", "the rate limiter"], ["grep", "run_tests"], 0.5, 0.75,
+        ["the importer", "the session cache", "the rate limiter"], ["grep", "run_tests"], 0.4, 0.75,
     ),
     "research": Desk(
         ["Summarise what is known about {}", "Find three sources on {}"],
         ["heat pumps in old houses", "sleep and memory", "soil carbon", "tidal power"],
-        ["search", "fetch", "notes"], 0.55, 0.65,
+        ["search", "fetch", "notes"], 0.45, 0.65,
     ),
     "contracts": Desk(
         ["Check the notice period of {}", "List the liabilities in {}"],
@@ -110,11 +110,14 @@ def add_runs(store: Store, number: int, *, domains: Sequence[str] = tuple(DESKS)
             result=f"{'Done' if sure else 'I am not certain, but it seems done'}: {stated} EUR.",
             verdict=verdict,
             created_at=created_at,
+            success=draw.random() < 0.9,
+            confidence=draw.uniform(0.75, 0.98) if sure else draw.uniform(0.3, 0.7),
         )
 
 
 def _steps(draw: random.Random, desk: Desk, about: str, amount: str) -> Iterator[dict[str, Any]]:
-    yield step("thought", f"What do we have on {about}? I begin with {desk.tools[0]}.")
+    new = [f"item{draw.randint(1, 10_000)}" for _ in range(draw.choice((0, 4, 12, 30, 60)))]
+    yield step("thought", f"What do we have on {about}? {' '.join(new)}")
     for tool in draw.choices(desk.tools, k=draw.choice((1, 1, 2, 3, 4, 5))):
         yield step("tool_call", "", tool, input={"query": about, "page": draw.randint(1, 9)})
         if draw.random() < 0.12:
@@ -122,7 +125,7 @@ def _steps(draw: random.Random, desk: Desk, about: str, amount: str) -> Iterator
             continue
         latency_ms = round(draw.uniform(20, 900), 1)
         yield step("observation", f"{about}: {amount} EUR, open", tool, latency_ms=latency_ms)
-    yield step("thought", f"{about} is settled at {amount} EUR, word {draw.randint(1, 400)}.")
+    yield step("thought", f"{about} is settled at {amount} EUR.")
 
 
 def sample_page(folder: Path, number: int, *, domains: Sequence[str] = tuple(DESKS)) -> Path:
@@ -139,11 +142,13 @@ def main(folder: Path) -> None:
     """Write the pictures into a folder."""
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as work, chromium() as browser:
-        address = sample_page(Path(work), 400).as_uri()
+        address = sample_page(Path(work), 480, domains=tuple(DESKS)[:5]).as_uri()
         for scheme in ("light", "dark"):
             page = browser.new_page(viewport=_SIZE, color_scheme=scheme)
             page.goto(address)
             page.wait_for_selector("html[data-ready]")
+            page.get_by_role("button", name="finance", exact=True).click()
+            page.mouse.move(0, 0)
             page.screenshot(path=folder / f"report-{scheme}.png")
 
 

@@ -31,6 +31,7 @@ function place(node, styles) {
 const cell = (attributes, ...content) => el("td", { role: "cell", ...attributes }, content);
 const tableRow = (attributes, ...cells) => el("tr", { role: "row", ...attributes }, cells);
 const hidden = text => el("span", { class: "hidden" }, text);
+const unit = text => el("span", { class: "unit" }, text); // which a heading says on a wide screen
 
 function table(name, className, head, rows) {
   return el("table", { class: className, role: "table" }, el("caption", { class: "hidden" }, name),

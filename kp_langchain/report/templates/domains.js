@@ -2,14 +2,14 @@
 
 const FIRST_DOMAINS = 12;
 const BINS = 40;
-const RUNS_PER_BAR = 10, MOST_BARS = 16; // of a trend
+const RUNS_PER_BAR = 8, FEWEST_BARS = 3, MOST_BARS = 12; // of a trend
 const TOPS = [0.05, 0.1, 0.2, 0.3, 0.5, 1]; // where the axis of a trend may end
 
 // What each column is called, what it is sorted by, and what it shows.
 const DOMAIN_COLUMNS = [
   { name: "Domain", key: domain => domain.name, show: domain => domainButton(domain), kind: "name" },
-  { name: "Runs", key: domain => domain.own.length, show: domain => amount(domain.own.length), kind: "number total" },
-  { name: "Kept", key: domain => keptShare(domain.own), show: domain => percent(keptShare(domain.own)), kind: "number kept" },
+  { name: "Runs", key: domain => domain.own.length, show: domain => [amount(domain.own.length), unit(domain.own.length === 1 ? " run" : " runs")], kind: "number total" },
+  { name: "Kept", key: domain => keptShare(domain.own), show: domain => [percent(keptShare(domain.own)), unit(" kept")], kind: "number kept" },
   { name: "Right", key: domain => rightShare(domain), show: domain => rightText(domain), kind: "number right", title: "Kept runs that succeeded, of those with a verdict" },
   { name: "Median", key: domain => domain.median - domain.threshold, show: domain => medianBar(domain), kind: "median", title: "The median of its scores or worths, and the threshold, which is the mark. Sorted by the distance of the two" },
   { name: "Trend", key: domain => domain.trend ? domain.trend.at(-1) - domain.trend[0] : -2, show: domain => trendBars(domain), kind: "trend", title: "The share of runs that it kept, over time. Sorted by how much that rose" },
@@ -23,7 +23,7 @@ const rightShare = domain => { const labels = labelsOf(domain.own.filter(isKept)
 
 function rightText(domain) {
   const labels = labelsOf(domain.own.filter(isKept));
-  return labels.length ? `${amount(labels.filter(Boolean).length)} of ${amount(labels.length)}` : el("span", { class: "muted" }, "no verdict");
+  return labels.length ? [`${amount(labels.filter(Boolean).length)} of ${amount(labels.length)}`, unit(" right")] : el("span", { class: "muted" }, "no verdict");
 }
 
 function medianBar(domain) {
@@ -32,13 +32,13 @@ function medianBar(domain) {
 
 function costText(domain) {
   const [name, , , lost] = domain.parts[0] ?? [];
-  return lost > 0 ? [`${name} `, el("span", { class: "muted" }, fixed(lost))] : "–";
+  return lost > 0 ? [unit("costs most: "), `${name} `, el("span", { class: "muted" }, fixed(lost))] : "–";
 }
 
 // Returns the share that was kept of each of some equal groups of runs, the oldest first.
 function trendOf(own) {
   const groups = Math.min(MOST_BARS, Math.floor(own.length / RUNS_PER_BAR));
-  if (groups < 2) return null;
+  if (groups < FEWEST_BARS) return null;
   const edges = Array.from({ length: groups + 1 }, (_, at) => Math.round(at * own.length / groups));
   return edges.slice(1).map((end, at) => keptShare(own.slice(edges[at], end))).reverse();
 }
@@ -169,16 +169,16 @@ function partsTable({ parts, rules }) {
     cell({ class: "costs" }, el("span", { class: "score" }, el("span", { class: "track" }, place(el("i"), { left: "0", width: across(cost / most) })), fixed(cost))));
   return table("What costs how much", "parts", [heading("part"), heading("median", { class: "number" }), heading("weight", { class: "number" }), heading("costs")], [
     ...parts.map(([name, median, weight, lost]) => row(name, [median, weight].map(figure => cell({ class: "number" }, fixed(figure))), lost)),
-    ...rules.map(([name, of, passes, cost]) => row(`rule ${name}`, cell({ class: "muted", colspan: 2 }, `${count(of, "run")}${passes ? `, ${count(passes, "pass", "passes")} lost` : ""}`), cost)),
+    ...rules.map(([name, of, passes, cost]) => row(`rule ${name}`, cell({ class: "muted number", colspan: 2 }, `${count(of, "run")}${passes ? `, ${count(passes, "pass", "passes")} lost` : ""}`), cost)),
   ]);
 }
 
 function trendChart({ own, trend }) {
   if (!trend) return null;
-  const top = topOf(trend);
+  const top = topOf(trend), ends = [own.at(-1).at, own[0].at], form = date(ends[0]) === date(ends[1]) ? time : date;
   return [el("p", { class: "muted small" }, `Kept over time: ${trendText(trend)}`),
     el("div", { class: "axis" }, el("span", { class: "scale" }, el("span", {}, percent(top)), el("span", {}, "0")), bars(trend.map(share => share / top), "")),
-    el("div", { class: "scale dates" }, el("span", {}, date(own.at(-1).at)), el("span", {}, date(own[0].at)))];
+    el("div", { class: "scale dates" }, ends.map(end => el("span", {}, form(end))))];
 }
 
 function notes({ own, redactions, redacted_runs, recovered }) {

@@ -90,8 +90,9 @@ function setField(id, setting) {
 function writeLink() {
   const link = new URLSearchParams(IN_LINK.map(id => [id, fieldValue(id)]).filter(pair => pair[1] !== "" && pair[1] !== "newest"));
   if (drawer.run) link.set("run", drawer.run.id.replace("kp:trace:", ""));
+  const [address] = location.href.split("#"), hash = link.toString();
   try {
-    history.replaceState(null, "", `#${link}`);
+    history.replaceState(null, "", hash ? `${address}#${hash}` : address);
   } catch { /* Safari allows a hundred in ten seconds; the next one is written again */ }
 }
 
