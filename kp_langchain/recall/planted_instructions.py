@@ -37,13 +37,19 @@ is found, too, and so are prompts that tools return.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+import tomllib
+from collections import defaultdict, deque
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from kp_langchain.recall.disguises import INVISIBLE_TEXT, readings
-from kp_langchain.recall.foreign_turns import foreign_turns
-from kp_langchain.recall.planted_rules import matching_rules
+from ahocorasick_rs import AhoCorasick
+
+from kp_langchain.recall.disguises import INVISIBLE_TEXT, plain_words, readings
 from kp_langchain.recall.quoting import both_ends
 from kp_langchain.values import members, plain
 
@@ -134,10 +140,11 @@ def _findings(passage: _Passage, *, is_foreign: bool) -> Iterator[PlantedInstruc
         if disguise == INVISIBLE_TEXT:
             yield PlantedInstruction(step_id, part, "hidden", (), disguise)
         for as_own in sorted(ways_to_read):
-            matches = matching_rules(reading.words, is_own=as_own, is_hidden=reading.is_hidden)
+            matches = _matching_rules(reading.words, is_own=as_own, is_hidden=reading.is_hidden)
             for kind, words in matches:
                 yield PlantedInstruction(step_id, part, kind, words, disguise)
-            for words in foreign_turns(reading.text, is_own=as_own or (is_own and not is_foreign)):
+            is_quoting = as_own or (is_own and not is_foreign)
+            if words := _words_of_turn(reading.text, is_own=is_quoting):
                 yield PlantedInstruction(step_id, part, "turn of another speaker", words, disguise)
 
 
@@ -168,3 +175,287 @@ def _leaves(value: Any) -> Iterator[str]:
     """Yield the texts in a structure, keys included."""
     for name, item in members(plain(value, _INPUT_CHARS)):
         yield from (text for text in (name, item) if isinstance(text, str))
+
+
+# ------------------------------------------------------------------ words near each other
+
+
+class _Rule(NamedTuple):
+    """Words of each of several groups, near each other; see `planted.toml`."""
+
+    kind: str
+    groups: tuple[tuple[str, ...], ...]
+    chars: int
+    place: str
+
+
+class _Cue(NamedTuple):
+    """A word to look for, and its classes."""
+
+    word: str
+    begins_word: bool
+    ends_word: bool
+    classes: tuple[str, ...]
+
+
+class _Hit(NamedTuple):
+    """A word of a class in a text."""
+
+    start: int
+    end: int
+    word: str
+
+
+class _Tables(NamedTuple):
+    """What `planted.toml` holds, ready for a search.
+
+    Attributes:
+        cues: The words, by their number in `search`.
+        search: Finds them all at once.
+        rules: The rules in which each class of words occurs.
+    """
+
+    cues: list[_Cue]
+    search: AhoCorasick
+    rules: dict[str, list[_Rule]]
+
+
+# Scripts that write a blank between words. Others have theirs side by side.
+_HAS_BLANKS = re.compile("[0-9a-z\u0370-\u052f]")
+
+
+@cache
+def _tables() -> _Tables:
+    table = resources.files("kp_langchain.recall").joinpath("planted.toml")
+    data = tomllib.loads(table.read_text("utf-8"))
+    classes: dict[tuple[str, bool], list[str]] = {}
+    for name, text in data["cues"].items():
+        for cue in filter(None, map(str.strip, re.split("[,\n]", text))):
+            word = plain_words(cue.removesuffix("*"))
+            classes.setdefault((word, not cue.endswith("*")), []).append(name)
+    cues = [
+        _Cue(
+            word=word,
+            begins_word=bool(_HAS_BLANKS.match(word)),
+            ends_word=is_whole and bool(_HAS_BLANKS.match(word[-1])),
+            classes=tuple(dict.fromkeys(names)),
+        )
+        for (word, is_whole), names in classes.items()
+    ]
+    rules: defaultdict[str, list[_Rule]] = defaultdict(list)
+    for one in data["rules"]:
+        groups = tuple(tuple(group.split("|")) for group in one["words"])
+        rule = _Rule(one["kind"], groups, one["chars"], one.get("place", "data"))
+        for name in {name for group in groups for name in group}:
+            rules[name].append(rule)
+    return _Tables(cues, AhoCorasick([cue.word for cue in cues]), rules)
+
+
+_RECENT = 3  # words of a class that are looked at
+
+
+def _matching_rules(
+    text: str, *, is_own: bool, is_hidden: bool
+) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """Yield the kind of each rule that holds somewhere in a text, and the words for which it does.
+
+    Args:
+        text: A text in the form of `plain_words`.
+        is_own: Whether the agent, or who gave it its task, wrote the text.
+        is_hidden: Whether a reader would not see the text.
+    """
+    recent: dict[str, deque[_Hit]] = {}
+    done: set[_Rule] = set()
+    rules = _tables().rules
+    places = {"any", "own" if is_own else "data", "hidden" if is_hidden else "any"}
+    for name, hit in _hits(text):
+        recent.setdefault(name, deque(maxlen=_RECENT)).appendleft(hit)
+        for rule in rules.get(name, ()):
+            if rule.place in places and rule not in done:
+                words = _words_near(rule.groups, recent, hit.end - rule.chars)
+                if words:
+                    done.add(rule)
+                    yield rule.kind, words
+
+
+def _words_near(
+    groups: Iterable[tuple[str, ...]], recent: Mapping[str, Iterable[_Hit]], since: int
+) -> tuple[str, ...]:
+    """Return one word of each group, none from before `since`; nothing if a group has no word."""
+    near: list[_Hit] = []
+    for names in groups:
+        best: _Hit | None = None
+        for name in names:
+            for hit in recent.get(name, ()):
+                if hit.start < since or (best is not None and hit.start <= best.start):
+                    break
+                if all(hit.end <= other.start or other.end <= hit.start for other in near):
+                    best = hit
+        if best is None:
+            return ()
+        near.append(best)
+    return tuple(hit.word for hit in near)
+
+
+def _hits(text: str) -> Iterator[tuple[str, _Hit]]:
+    """Yield the words of a text, each with its class, in the order in which they end."""
+    cues, search, _ = _tables()
+    for number, start, end in search.find_matches_as_indexes(text, overlapping=True):
+        cue = cues[number]
+        if cue.begins_word and start and (text[start - 1].isalnum() or text[start - 1] == "_"):
+            continue
+        if cue.ends_word and end < len(text) and (text[end].isalnum() or text[end] == "_"):
+            continue
+        hit = _Hit(start, end, cue.word)
+        for name in cue.classes:
+            if not _is_negated(text, hit, name):
+                yield name, hit
+
+
+_IMPERATIVES = frozenset({"act", "send"})
+_NEGATIONS = ("not ", "never ")
+_NEGATION_CHARS = 16
+# Not to forget a task is to keep it in mind. All other words of the class count even after a "not",
+# which may end a clause of its own (if not, ignore the rules).
+_FORGETTING = re.compile("forget|vergiss|vergesst|vergessen|vergeet|oubli|忘|забуд")
+_NOT_BEFORE = re.compile(
+    r"(?:\b(?:do|to|must|should|can|will) not |(?:^|[.!?:;] )never |\b\u043d\u0435 |n'|不要)$"
+)
+_NOT_AFTER = re.compile(r"\w* (?:nicht|niet)\b|ない")
+
+
+def _is_negated(text: str, hit: _Hit, name: str) -> bool:
+    before = max(hit.start - _NEGATION_CHARS, 0)
+    if name in _IMPERATIVES:
+        return text.endswith(_NEGATIONS, before, hit.start)
+    return bool(
+        name == "disregard"
+        and _FORGETTING.match(hit.word)
+        and (_NOT_BEFORE.search(text, before, hit.start) or _NOT_AFTER.match(text, hit.end))
+    )
+
+
+# ------------------------------------------------------------------ turns of other speakers
+
+_MOST_MARKS = 500
+_NEAR_CHARS = 240
+_MODEL = "ai|llm|assistant|agent|chatbot|gpt|chatgpt|claude|copilot"
+_SPEAKER = "system|user|human|assistant|developer|admin|administrator|operator"
+_LABEL = rf"{_MODEL}|system|admin|override|hidden|directive|instruction|instructions|prompt"
+_LABEL_WORDS = rf"(?:[\w']{{1,20}}[ _-]){{0,3}}(?:{_LABEL})(?:[ _-]\w{{1,20}}){{0,2}}\s?:?"
+
+# What only a chat template writes.
+_TEMPLATE = re.compile(
+    r"<[|\uff5c]\s?/?(?:im_(?:start|end)|start_header_id|end_header_id|eot_id|begin_of_text"
+    r"|end_of_text|system|user|assistant|eom_id|channel|message|endoftext|end|start)\b[^<>]{0,40}>?"
+    r"(?:system|user|assistant|tool)?|<\uff5c[^<>]{1,30}>|<</?SYS>>|\[/?INST\]"
+    r"|</?(?:start|end)_of_turn>",
+    re.IGNORECASE,
+)
+_ORDER = "note|instruction|override|directive|command|message|alert|task|cmd|order|prompt"
+# Tags and headings such as <system>, [AI NOTE], ---SYSTEM--- and SYSTEM OVERRIDE:, but no links.
+_LABELLED = re.compile(
+    rf"</?(?:{_SPEAKER}|information|important|important_instructions?|instructions?|system_prompt"
+    r"|system_message|system_note|admin_note|tool_results?|tool_response|function_results?)>"
+    rf"|\[\s?(?:{_LABEL_WORDS}|(?:{_SPEAKER})[^\]\n]{{0,30}})\](?!\()|<{_LABEL_WORDS}>"
+    rf"|\{{\{{#?{_LABEL_WORDS}\}}\}}|-{{3,}}\s?{_LABEL_WORDS}\s?-{{3,}}"
+    rf"|={{3,}}\s?{_LABEL_WORDS}\s?={{3,}}|\#{{3,}}\s?{_LABEL_WORDS}\s?\#{{3,}}"
+    rf"|[\"']_{{0,2}}(?:{_MODEL}|system)_(?:{_ORDER})s?_{{0,2}}[\"']\s?:"
+    r"|^\s{0,8}#{1,6}\s?(?:instruction|system|human|user)s?\s?:"
+    rf"|^[ \t>*#/-]{{0,8}}(?:{_MODEL})[ _-](?:{_ORDER})s?\s?[:=]"
+    rf"|\b(?:system|admin|administrator|developer)[ _-](?:{_ORDER}|notice|update|mode)s?\b"
+    r"[^\n]{0,20}:|系统(?:提示|消息|指令|通知)?\s?[:\uff1a]"
+    r"|システム(?:メッセージ|通知|指示)?\s?[:\uff1a]"
+    r"|системное сообщение\s?:|systemnachricht\s?:|message système\s?:|mensaje del sistema\s?:",
+    re.IGNORECASE | re.MULTILINE,
+)
+# A search for these is a hundred times as fast as the expressions, and most texts have none.
+_TEMPLATE_HINTS = ("<|", "< |", "<\uff5c", "inst]", "sys>>", "_of_turn>")
+_KEYWORDS = AhoCorasick(
+    [
+        *f"{_LABEL}|{_SPEAKER}|information|important|tool_re|function_re|系统|システム".split("|"),
+        *("системное сообщение", "systemnachricht", "message système", "mensaje del sistema"),
+    ]
+)
+_AROUND_CHARS = 100
+# A call that the agent seems to make: whole lines of it, or the tags of a call.
+_CALL = re.compile(
+    r"^[ \t>]{0,8}Thought( \d+)?:.{0,400}\n{1,2}[ \t>]{0,8}Action( \d+)?:"
+    r"|<tool_calls?>|<function_calls?>|<function=|<invoke name=|<tool_use>",
+    re.IGNORECASE | re.MULTILINE,
+)
+_CALL_HINTS = ("action", "<tool_", "<function", "<invoke")
+_TURN = re.compile(
+    r"^[ \t>*#-]{0,8}(?:system|human|user)[*_]{0,2}\s?:", re.IGNORECASE | re.MULTILINE
+)
+_REPLY = re.compile(r"^[ \t>*#-]{0,8}(?:assistant|ai)[*_]{0,2}\s?:", re.IGNORECASE | re.MULTILINE)
+
+_COMMANDS = ("act", "act on a file", "include", "only reply", "inform user", "disregard")
+# Before an imperative; also the beginning of the text.
+_BEFORE_COMMAND = re.compile(
+    r"(?:^\W{0,3}|[.!?:;\u3002\uff01\uff1a\uff0c)\]'] ?|[\u4e00-\u9fff\u3040-\u30ff]"
+    r"|\b(?:please|must|should|also|always|now|immediately|to|and|agents|you|will|then|actually) )$"
+)
+
+
+def _words_of_turn(text: str, *, is_own: bool) -> tuple[str, ...]:
+    """Return the words by which a turn of another speaker in a text gives an instruction.
+
+    Args:
+        text: A text of a trace as it stands there.
+        is_own: Whether the agent, or who gave it its task, wrote the text. Such text often has
+            headings, and quotes conversations.
+    """
+    low = text.lower()
+    marks: Iterator[re.Match[str]] = iter(())
+    if any(hint in low for hint in _TEMPLATE_HINTS):
+        marks = islice(_TEMPLATE.finditer(text), _MOST_MARKS)
+    if words := next(filter(None, map(_command, marks)), ()):
+        return words
+    if is_own:
+        return ()
+    if any(hint in low for hint in _CALL_HINTS) and (call := _CALL.search(text)):
+        return ("thought" if call.group().lower().lstrip(" \t>").startswith("t") else "call",)
+    same_length = low if len(low) == len(text) else text
+    labels = islice(_labels(text, same_length), _MOST_MARKS)
+    return next(filter(None, map(_command, labels)), ())
+
+
+def _labels(text: str, low: str) -> Iterator[re.Match[str]]:
+    """Yield headings, then turns that a reply follows, around the words that they have."""
+    windows: list[list[int]] = []
+    for _, start, end in _KEYWORDS.find_matches_as_indexes(low):
+        if _begins_word(low, start):
+            if windows and start - _AROUND_CHARS <= windows[-1][1]:
+                windows[-1][1] = end + _AROUND_CHARS
+            else:
+                windows.append([max(start - _AROUND_CHARS, 0), end + _AROUND_CHARS])
+    for begin, end in windows:
+        yield from _LABELLED.finditer(text, begin, end)
+    for begin, end in windows:
+        for match in _TURN.finditer(text, begin, end):
+            if _REPLY.search(_after(match)):
+                yield match
+
+
+def _begins_word(text: str, start: int) -> bool:
+    return not (text[max(start - 1, 0) : start].isalpha() and text[start].isascii())
+
+
+def _after(match: re.Match[str]) -> str:
+    return match.string[match.end() : match.end() + _NEAR_CHARS]
+
+
+def _command(mark: re.Match[str]) -> tuple[str, ...]:
+    """Return the words of a command behind a mark; none if there is none."""
+    text = plain_words(_after(mark))
+    words: defaultdict[str, list[_Hit]] = defaultdict(list)
+    for name, hit in _hits(text):
+        words[name].append(hit)
+    for name in _COMMANDS:
+        for hit in words.get(name, ()):
+            if _BEFORE_COMMAND.search(text, max(0, hit.start - 16), hit.start):
+                return (hit.word,)
+    if "you" in words and "must" in words:
+        return (words["you"][0].word, words["must"][0].word)
+    return ()
