@@ -29,10 +29,9 @@ if TYPE_CHECKING:
         WeightsError,
     )
     from kp_langchain.gate import ScoredTrace
-    from kp_langchain.recall.example_selector import KPExampleSelector
+    from kp_langchain.recall.chains import KPExampleSelector, KPRetriever
     from kp_langchain.recall.few_shot import to_few_shot
     from kp_langchain.recall.middleware import KPMiddleware
-    from kp_langchain.recall.retriever import KPRetriever
     from kp_langchain.recording.from_messages import trace_from_messages
     from kp_langchain.recording.handler import KPCallbackHandler, capture
     from kp_langchain.recording.outcome import FinishedRun
@@ -66,10 +65,9 @@ _HOMES = {
         "WeightsError",
     ),
     "kp_langchain.gate": ("ScoredTrace",),
-    "kp_langchain.recall.example_selector": ("KPExampleSelector",),
+    "kp_langchain.recall.chains": ("KPExampleSelector", "KPRetriever"),
     "kp_langchain.recall.few_shot": ("to_few_shot",),
     "kp_langchain.recall.middleware": ("KPMiddleware",),
-    "kp_langchain.recall.retriever": ("KPRetriever",),
     "kp_langchain.registry": ("Registry",),
     "kp_langchain.schema": ("ReasoningTrace", "TraceStep"),
     "kp_langchain.scoring.breakdown": ("ScoreBreakdown",),

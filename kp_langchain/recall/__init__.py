@@ -4,8 +4,7 @@
 """
 
 from kp_langchain.recall.credit import Credit, credits_of
-from kp_langchain.recall.example import Example, Examples
-from kp_langchain.recall.example_search import ExampleSearch
+from kp_langchain.recall.example_search import Example, Examples, ExampleSearch
 from kp_langchain.recall.planted_instructions import PlantedInstruction, find_planted
 
 __all__ = [

@@ -1,5 +1,7 @@
 """`AgentRuns`: the agents that are running in this process, so that middleware can be a handler.
 
+And what is known of the run around this code: its handlers, its metadata and its namespace.
+
 LangChain hands callbacks down from the call of an agent, and middleware is first asked when that
 call is under way. So an observer notes, of each chain that is open, how it began. Middleware that
 has a handler to attach looks up the chains that it runs in; the handler is told how they began, and
@@ -14,10 +16,10 @@ an agent, which a handler records as one, is made of many of these.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from functools import cache
-from itertools import pairwise
+from itertools import islice, pairwise
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
@@ -25,10 +27,12 @@ from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.tracers.context import register_configure_hook
 
 from kp_langchain._forksafe import ForkSafeLock
-from kp_langchain.recording.langchain_context import ambient_run_id
-from kp_langchain.run_keys import have_same_keys
+from kp_langchain.config import Settings
+from kp_langchain.recording.langchain_context import ambient_run_id, current_handlers
+from kp_langchain.run_keys import argument_text, have_same_keys, namespace_text
 
 if TYPE_CHECKING:
+    from kp_langchain.recall.example_search import Example
     from kp_langchain.recording.handler import KPCallbackHandler
 
 _NODE_TAG = "graph:step:"  # by which LangGraph marks the run of a node
@@ -93,19 +97,13 @@ class AgentRuns(BaseCallbackHandler):
     def __reduce__(self) -> tuple[Callable[[], AgentRuns], tuple[()]]:
         return agent_runs, ()  # in another process it is that process's own
 
-    def __copy__(self) -> AgentRuns:
-        return self
-
-    def __deepcopy__(self, _memo: dict[int, Any]) -> AgentRuns:
-        return self
-
     def current_graph(self) -> OpenChain | None:
         """Return the graph in a node of which this code runs; None if it is not known."""
         path = self._path()
         graphs = (graph for node, graph in pairwise(path) if node.is_node)
         return next(graphs, None)
 
-    def follow(self, handler: KPCallbackHandler, keys: Collection[str]) -> None:
+    def follow(self, handler: KPCallbackHandler) -> None:
         """Have a handler record the graph around this code from its start on.
 
         If that is a node of another graph, the outer one is recorded, unless its metadata differ.
@@ -113,10 +111,9 @@ class AgentRuns(BaseCallbackHandler):
 
         Args:
             handler: The handler.
-            keys: The names in the metadata that say whose a run is, and what it is about.
         """
         path = self._path()
-        for chain in reversed(path[: _outermost(path, keys) + 1]):
+        for chain in reversed(path[: _outermost(path) + 1]):
             self._report_to(chain, handler)
         # What began in another thread before its parent was followed has not been reported.
         for chain in list(self._chains.values()):
@@ -143,12 +140,8 @@ class AgentRuns(BaseCallbackHandler):
 
     def _path(self) -> list[OpenChain]:
         """Return the chains around this code, the innermost first."""
-        return self._around(ambient_run_id())
-
-    def _around(self, run_id: UUID | None) -> list[OpenChain]:
-        """Return a chain and those around it, the innermost first."""
         path: list[OpenChain] = []
-        chain = self._chain(run_id)
+        chain = self._chain(ambient_run_id())
         while chain is not None and len(path) < _DEEPEST:
             path.append(chain)
             chain = self._chain(chain.parent_id)
@@ -172,7 +165,7 @@ class AgentRuns(BaseCallbackHandler):
         chain = OpenChain(run_id, parent_run_id, inputs, arguments)
         self._chains[run_id] = chain
         if len(self._chains) > _MOST_OPEN:
-            self._drop_from(self._chains)
+            self._drop_oldest(self._chains)
         for handler in self._inherit(run_id, parent_run_id):
             chain.report_start(handler)
 
@@ -182,7 +175,7 @@ class AgentRuns(BaseCallbackHandler):
         if followers:
             self._followers[run_id] = followers
             if len(self._followers) > _MOST_OPEN:
-                self._drop_from(self._followers)
+                self._drop_oldest(self._followers)
         return followers
 
     def _end(self, run_id: UUID) -> tuple[KPCallbackHandler, ...]:
@@ -191,20 +184,17 @@ class AgentRuns(BaseCallbackHandler):
         self._followers.pop(run_id, None)
         return followers
 
-    def _drop_from(self, runs: Mapping[UUID, object]) -> None:
-        """Forget old runs, those last in which something began of late."""
-        run_ids = list(runs)
-        old, new = run_ids[: len(run_ids) // 2], run_ids[len(run_ids) // 2 :]
-        alive: set[UUID] = set()
-        for run_id in new:
-            alive.update(chain.run_id for chain in self._around(run_id))
-        old.sort(key=alive.__contains__)  # keeps the order otherwise
-        for run_id in old[: _MOST_OPEN // 10]:
+    def _drop_oldest(self, runs: Mapping[UUID, object]) -> None:
+        for run_id in list(islice(runs, _MOST_OPEN // 10)):
             self._end(run_id)
 
 
-def _outermost(path: Sequence[OpenChain], keys: Collection[str]) -> int:
+def _outermost(path: Sequence[OpenChain]) -> int:
     """Return the place of the outermost graph that an agent is a part of; -1 without a graph."""
+    sources = Settings.current().run_keys
+    # What in the metadata says whose a run is, and what it is about.
+    keys = {*sources.namespace, *sources.user, *sources.session, *sources.thread}
+    keys |= {"kp_domain", "kp_task"}
     graphs = (at + 1 for at, chain in enumerate(path[:-1]) if chain.is_node)
     at = next(graphs, -1)
     while 0 < at < len(path) - 2 and path[at + 1].is_node:
@@ -279,3 +269,66 @@ def followers_of(run_id: UUID | None) -> tuple[KPCallbackHandler, ...]:
 
 
 _observer = AgentRuns()
+
+
+# ------------------------------------------------------------------ the run around this code
+
+
+def ambient_handlers() -> list[KPCallbackHandler]:
+    """Return the handlers of the run around this code, each once."""
+    handlers = [
+        *current_handlers("kp_langchain.recording.handler", "KPCallbackHandler"),
+        *followers_of(ambient_run_id()),
+    ]
+    return list({id(handler): handler for handler in handlers}.values())
+
+
+def note_shown(
+    examples: Sequence[Example],
+    text: str,
+    *,
+    held_out: bool = False,
+    run_id: UUID | None = None,
+    handlers: Iterable[KPCallbackHandler] | None = None,
+) -> None:
+    """Have handlers note what a run is shown, or held out from.
+
+    Args:
+        examples: The examples.
+        text: The text by which the run is shown them; "" if it is held out.
+        held_out: Whether it is held out.
+        run_id: The id of the run, or of one inside it; by default the one around this code.
+        handlers: The handlers; by default those of the run around this code.
+    """
+    run_id = run_id or ambient_run_id()
+    if run_id is None or not examples:
+        return
+    shown = [example.as_shown(held_out=held_out) for example in examples]
+    for handler in ambient_handlers() if handlers is None else handlers:
+        handler.note_shown(run_id, shown, text)
+
+
+def ambient_metadata() -> Mapping[str, Any]:
+    """Return the metadata of the run around this code; empty outside of runs."""
+    # Imported here because it takes 0.3 s; once something runs, it is imported anyway.
+    from langchain_core.runnables.config import var_child_runnable_config
+
+    config = var_child_runnable_config.get()
+    return (config.get("metadata") if config else None) or {}
+
+
+def namespace_in(metadata: Mapping[str, Any], argument: str | None = None) -> str | None:
+    """Return the namespace whose traces a run may be shown, in plain text.
+
+    Args:
+        metadata: The metadata of the run.
+        argument: The namespace that the program names itself, in place of the one in the metadata.
+
+    Returns:
+        None if there is none, or the metadata name an unusable one: such a run is shown only traces
+        without a namespace.
+    """
+    sources = Settings.current().run_keys
+    if argument is not None:
+        return argument_text(sources, argument)
+    return namespace_text(sources, metadata) or None

@@ -3,44 +3,112 @@
 from __future__ import annotations
 
 import json
-import os
 import weakref
 from collections import OrderedDict
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
-from kp_langchain._forksafe import ForkSafeLock
+from kp_langchain._forksafe import ForkSafeLock, leave_in_child
 from kp_langchain.config import Settings
 from kp_langchain.embedding.embedder_protocol import resolve_embedder
-from kp_langchain.embedding.embedding_result import embed_texts, is_ready
+from kp_langchain.embedding.embedding_result import Embedding, embed_texts, is_ready
 from kp_langchain.embedding.packages import INSTALL_HINT
 from kp_langchain.errors import ConfigError, MissingExtraError
-from kp_langchain.recall.example import Example, Examples
+from kp_langchain.gate.run import ShownTrace
+from kp_langchain.recall.few_shot import FewShot, compose_few_shot
 from kp_langchain.recall.planted_instructions import find_planted
-from kp_langchain.recall.ranking import rank
+from kp_langchain.recall.ranking import Candidate, Trust, rank, same_task_cosine
 from kp_langchain.recall.task_index import TaskIndex
 from kp_langchain.run_keys import namespace_forms
 from kp_langchain.schema import ReasoningTrace
 from kp_langchain.store.rows import clean_name
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
-    from collections.abc import Set as AbstractSet
-    from typing import Any
-
-    from kp_langchain.embedding.embedding_result import Embedding
     from kp_langchain.embedding.identity import EmbedderIdentity
-    from kp_langchain.recall.ranking import Candidate
-    from kp_langchain.recall.task_snapshot import Found
-    from kp_langchain.redaction.custom_rules import Rules
+    from kp_langchain.recall.prompt_search import PromptSearch
     from kp_langchain.store import TraceStore
 
-# In memory, of all domains: 10,000 take 30 MB. Runs name their domains themselves, so an index
-# counts for some, however few it has.
-_MOST_TASKS = 100_000
-_LEAST_TASKS = 100
-_MOST_READS = 4
+# Runs name their domains themselves. 10,000 tasks of one take 30 MB.
+_MOST_DOMAINS = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """A kept trace that was found for a task.
+
+    Attributes:
+        trace: The trace.
+        trace_id: Its id, as `StoredRun` has it.
+        rank: Its place among those found, from 1.
+        similarity: The similarity of the two tasks, 0 to 1.
+        trust: Where its success comes from: a `verdict`, an `own` run, a `registry`.
+        credit: By how much more runs succeeded that were shown it, -1 to 1; 0 if none were.
+    """
+
+    trace: ReasoningTrace
+    trace_id: str
+    rank: int
+    similarity: float
+    trust: Trust
+    credit: float
+
+    def as_text(self, *, max_tokens: int, with_outputs: bool) -> str:
+        """Return it as an example for a prompt, with its rank for its number.
+
+        Args:
+            max_tokens: As for `to_few_shot`.
+            with_outputs: As for `to_few_shot`.
+        """
+        return compose_few_shot(
+            self.trace,
+            trust=self.trust,
+            max_tokens=max_tokens,
+            with_outputs=with_outputs,
+            first_number=self.rank,
+        ).text
+
+    def as_shown(self, *, held_out: bool = False) -> ShownTrace:
+        """Return what the recall log has of it.
+
+        Args:
+            held_out: Whether the run is not shown it.
+        """
+        return ShownTrace(self.trace_id, self.rank, self.similarity, held_out)
+
+
+@dataclass(frozen=True, slots=True)
+class Examples:
+    """What a search found for a task.
+
+    Attributes:
+        found: The examples, the best first; empty if none is good enough.
+        floor: The similarity that was asked for, 0 to 1.
+        reason: Why there are none, in words; empty if there are some.
+        is_complete: Whether all kept traces of the domain were searched.
+    """
+
+    found: tuple[Example, ...] = ()
+    floor: float = 0.0
+    reason: str = ""
+    is_complete: bool = True
+
+    def compose(self, *, max_tokens: int = 800, with_outputs: bool = False) -> FewShot:
+        """Return the examples as the text of a prompt, and which of them are shown.
+
+        Args:
+            max_tokens: As for `to_few_shot`.
+            with_outputs: As for `to_few_shot`.
+        """
+        return compose_few_shot(
+            [one.trace for one in self.found],
+            trust=[one.trust for one in self.found],
+            max_tokens=max_tokens,
+            with_outputs=with_outputs,
+        )
 
 
 class ExampleSearch:
@@ -75,8 +143,13 @@ class ExampleSearch:
         self._embedder = resolved
         self._embedder_argument = embedder
         self._lock = ForkSafeLock()
-        self._indexes: OrderedDict[tuple[str, EmbedderIdentity], TaskIndex] = OrderedDict()
-        self._answered_in = 0  # the process in which the embedder answered last, or failed
+        self._indexes: OrderedDict[tuple[str, EmbedderIdentity, int], TaskIndex] = OrderedDict()
+        self.leave_to_parent()
+        leave_in_child(self)
+
+    def leave_to_parent(self) -> None:
+        """Note, in a forked child, that its embedder has not answered yet."""
+        self._has_answered = False  # or failed
 
     @property
     def store(self) -> TraceStore:
@@ -86,7 +159,14 @@ class ExampleSearch:
     @property
     def is_ready(self) -> bool:
         """Whether the embedder has its model loaded, or cannot load it."""
-        return self._answered_in == os.getpid() or is_ready(self._embedder)
+        return self._has_answered or is_ready(self._embedder)
+
+    @cached_property
+    def prompt_search(self) -> PromptSearch:
+        """What searches for the runs of agents, so that those that wait are served together."""
+        from kp_langchain.recall.prompt_search import PromptSearch
+
+        return PromptSearch(self)
 
     def embed(self, tasks: Sequence[str]) -> list[Embedding]:
         """Return the embeddings of tasks, in order.
@@ -100,13 +180,10 @@ class ExampleSearch:
         try:
             return embed_texts(self._embedder, tasks)
         finally:
-            self._answered_in = os.getpid()
+            self._has_answered = True
 
     def __reduce__(self) -> tuple[Callable[..., ExampleSearch], tuple[TraceStore, object]]:
         return search_of, (self._store, self._embedder_argument)
-
-    def __copy__(self) -> ExampleSearch:
-        return self
 
     def __deepcopy__(self, _memo: dict[int, Any]) -> ExampleSearch:
         return self
@@ -124,8 +201,7 @@ class ExampleSearch:
         Raises:
             StoreError, EmbedderError, MissingExtraError: As for `find`.
         """
-        identity = self.embed(["ready?"])[0].identity
-        return self._index(clean_name(domain), identity).update(most_new=most_new)
+        return self._index(domain, self.embed(["ready?"])[0]).update(most_new=most_new)
 
     def find(
         self,
@@ -170,58 +246,59 @@ class ExampleSearch:
             embedding = self.embed([task])[0]
         if embedding.vector is None:
             return Examples(reason=f"the task cannot be embedded: {embedding.problem}")
-        index = self._index(clean_name(domain), embedding.identity)
+        index = self._index(domain, embedding)
         is_complete = index.update(most_new=most_new)
-        forms = [] if namespace is None else namespace_forms(namespace, _rules())
-        nearest = index.snapshot.nearest(
-            embedding.vector, forms, tools=frozenset(tools), tasks=limit
-        )
-        least = nearest.floor if floor is None else floor
-        found = self._read(rank(nearest.candidates, floor=least), limit)
-        reason = "" if found else _reason(nearest, least)
-        return Examples(found, least, reason, is_complete)
+        rules = Settings.current().redaction
+        forms = [] if namespace is None else namespace_forms(namespace, rules)
+        candidates, calibrated = index.nearest(embedding.vector, forms, frozenset(tools))
+        least = calibrated if floor is None else floor
+        ranked = rank(candidates, floor=least)
+        examples = self._read(ranked, limit, same_task_cosine(embedding.identity.baseline))
+        reason = "" if examples else _reason(candidates, least)
+        return Examples(examples, least, reason, is_complete)
 
-    def _index(self, domain: str, identity: EmbedderIdentity) -> TaskIndex:
+    def _index(self, domain: str, embedding: Embedding) -> TaskIndex:
+        dimensions = 0 if embedding.vector is None else len(embedding.vector)
+        key = (clean_name(domain), embedding.identity, dimensions)
         with self._lock:
-            key = (domain, identity)
-            index = self._indexes.get(key)
+            index = self._indexes.pop(key, None)
             if index is None:
-                index = TaskIndex(self._store, domain, self._embedder, identity)
-                self._indexes[key] = index
-            self._indexes.move_to_end(key)
-            sizes = [max(len(one), _LEAST_TASKS) for one in self._indexes.values()]
-            excess = sum(sizes) - _MOST_TASKS
-            for size in sizes[:-1]:  # the least recently used first
-                if excess <= 0:
-                    break
-                self._indexes.popitem(last=False)
-                excess -= size
+                index = TaskIndex(self._store, key[0], self._embedder, *key[1:])
+            self._indexes[key] = index
+            if len(self._indexes) > _MOST_DOMAINS:
+                self._indexes.popitem(last=False)  # the least recently used one
             return index
 
-    def _read(self, ranked: Sequence[Candidate], limit: int) -> tuple[Example, ...]:
+    def _read(
+        self, ranked: Sequence[Candidate], limit: int, same_task: float
+    ) -> tuple[Example, ...]:
         """Return the first traces of different tasks, read now.
 
-        One that was deleted or damaged meanwhile makes room for the next one, as far as a few reads
-        find one.
+        One that was deleted or damaged meanwhile makes room for the next one.
+
+        Args:
+            ranked: The traces, the most helpful first.
+            limit: Return at most so many.
+            same_task: The cosine similarity from which two tasks are the same.
         """
-        traces: dict[int, tuple[Candidate, ReasoningTrace]] = {}  # by the place among the ranked
-        remaining = list(enumerate(ranked))
-        for _ in range(_MOST_READS):
-            batch = _of_different_tasks(remaining, {one.task for one, _ in traces.values()})
-            batch = batch[: limit - len(traces)]
-            if not batch:
+        examples: list[Example] = []
+        vectors: list[Any] = []
+        for one in ranked:
+            if any(one.vector @ other >= same_task for other in vectors):
+                continue
+            body = self._store.recall_entries.bodies([one.trace_id]).get(one.trace_id)
+            trace = None if body is None else _trace(body)
+            # Searched once more, because a unit may have changed since the index was read.
+            if trace is None or find_planted(trace, is_foreign=one.trust == "registry"):
+                continue
+            place = len(examples) + 1
+            examples.append(
+                Example(trace, one.trace_id, place, one.similarity, one.trust, one.credit)
+            )
+            vectors.append(one.vector)
+            if len(examples) == limit:
                 break
-            bodies = self._store.recall_entries.bodies([one.trace_id for _, one in batch])
-            for place, one in batch:
-                trace = _trace(bodies.get(one.trace_id))
-                # Searched once more, because a unit may have changed since the index was read.
-                if trace and not find_planted(trace, is_foreign=one.trust == "registry"):
-                    traces[place] = one, trace
-            remaining = [pair for pair in remaining if pair not in batch]
-        return tuple(
-            Example(trace, one.trace_id, number, one.similarity, one.trust, one.credit)
-            for number, (_, (one, trace)) in enumerate(sorted(traces.items()), start=1)
-        )
+        return tuple(examples)
 
 
 def check_options(limit: int, floor: float | None, max_tokens: int = 1) -> None:
@@ -251,51 +328,29 @@ def search_of(store: TraceStore, embedder: object = "auto") -> ExampleSearch:
     if embedder != "auto":
         return ExampleSearch(store, embedder)
     with _lock:
-        reference = _searches.get(store)
-        search = None if reference is None else reference()
+        search = _searches.get(store)
         if search is None:
-            search = ExampleSearch(store)
-            _searches[store] = weakref.ref(search)
+            search = _searches[store] = ExampleSearch(store)
         return search
 
 
-def _rules() -> Rules:
-    return Settings.current().redaction
-
-
-def _trace(body: str | None) -> ReasoningTrace | None:
+def _trace(body: str) -> ReasoningTrace | None:
     try:
-        return None if body is None else ReasoningTrace.model_validate(json.loads(body))
+        return ReasoningTrace.model_validate(json.loads(body))
     except (ValidationError, ValueError, RecursionError):  # damaged
         return None
 
 
-def _of_different_tasks(
-    ranked: Sequence[tuple[int, Candidate]], others: AbstractSet[int | None]
-) -> list[tuple[int, Candidate]]:
-    """Return the first of each task, with its place, except for some tasks."""
-    tasks = set(others)
-    firsts: list[tuple[int, Candidate]] = []
-    for place, one in ranked:
-        if one.task not in tasks:
-            firsts.append((place, one))
-            tasks.add(one.task)
-    return firsts
-
-
-def _reason(nearest: Found, floor: float) -> str:
-    if not nearest.candidates:
+def _reason(candidates: Sequence[Candidate], floor: float) -> str:
+    if not candidates:
         return "the domain has no kept success that may be shown"
-    best = max(one.similarity for one in nearest.candidates)
+    best = max(one.similarity for one in candidates)
     if best < floor:
         return f"the nearest task has similarity {best:.2f}, and {floor:.2f} is asked for"
-    if max(one.counted_similarity for one in nearest.candidates) < floor:
+    if max(one.counted_similarity for one in candidates) < floor:
         return "what is similar enough calls tools that the agent lacks"
     return "what is similar enough cannot be read, or was deleted just now"
 
 
-# The search has the store, so a strong reference to it would keep the store for ever.
-_searches: weakref.WeakKeyDictionary[TraceStore, weakref.ref[ExampleSearch]] = (
-    weakref.WeakKeyDictionary()
-)
+_searches: weakref.WeakValueDictionary[TraceStore, ExampleSearch] = weakref.WeakValueDictionary()
 _lock = ForkSafeLock()

@@ -4,38 +4,33 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
 from contextlib import contextmanager
-from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import UUID, uuid4
 
+from langchain_core.messages import AnyMessage, HumanMessage, SystemMessage
+
+from kp_langchain._logging import log_event
 from kp_langchain.config import Settings
 from kp_langchain.errors import ConfigError, MissingExtraError
-from kp_langchain.recall.agent_runs import agent_runs
-from kp_langchain.recall.example_search import check_options, search_of
-from kp_langchain.recall.examples_prompt import ExamplesPrompt, task_position
-from kp_langchain.recall.prompt_search import (
-    FoundPrompt,
-    Request,
-    prompt_search_of,
-    warn_of_failure,
-)
-from kp_langchain.recall.recall_log import (
+from kp_langchain.recall.agent_runs import (
+    agent_runs,
     ambient_handlers,
     ambient_metadata,
-    log_recall,
     namespace_in,
     note_shown,
-    recorded_domain,
-    whose_keys,
 )
-from kp_langchain.recall.usable_calls import tool_names
+from kp_langchain.recall.example_search import check_options, search_of
+from kp_langchain.recall.prompt_search import PromptSearch, Request, Response, warn_of_failure
 from kp_langchain.recording.answers import objective_in
 from kp_langchain.recording.handler import KPCallbackHandler
 from kp_langchain.recording.langchain_context import ambient_run_id
+from kp_langchain.recording.values import role_and_content
+from kp_langchain.redaction import redact
 from kp_langchain.run_keys import id_text
 from kp_langchain.store import TraceStore
 from kp_langchain.store.trace_store import default_store
@@ -53,8 +48,6 @@ if TYPE_CHECKING:
     from langchain.agents.middleware import ModelRequest, ModelResponse
     from langchain.agents.middleware.types import ToolCallRequest
 
-    from kp_langchain.recall.agent_runs import OpenChain
-
     _Middleware = AgentMiddleware[Any, Any, Any]
 else:
     _Middleware = AgentMiddleware  # with two parameters in langchain 1.0
@@ -63,8 +56,7 @@ _LONGEST_TASK_CHARS = 100_000
 _LONGEST_DOMAIN_CHARS = 100
 
 
-@dataclass(frozen=True, slots=True)
-class _Run:
+class _Run(NamedTuple):
     """The run of the agent that calls a model or a tool now.
 
     Attributes:
@@ -80,14 +72,6 @@ class _Run:
     graph_id: UUID | None
     metadata: Mapping[str, Any]
     notes: dict[object, Any]
-
-    @classmethod
-    def of(cls, handlers: list[KPCallbackHandler], graph: OpenChain | None) -> Self:
-        """Return the run around this code."""
-        run_id, metadata = ambient_run_id(), ambient_metadata()
-        if graph is None:
-            return cls(handlers, run_id, None, metadata, {})
-        return cls(handlers, run_id, graph.run_id, metadata, graph.notes)
 
     def key(self, task_id: str | None) -> str:
         """Return the text whose hash decides whether the run is held out.
@@ -117,11 +101,23 @@ class _Search(NamedTuple):
         is_ready: Whether the embedding model was loaded when it began.
     """
 
-    future: Future[FoundPrompt]
+    future: Future[Response]
     run: _Run
     task_id: str | None
     domain: str
     is_ready: bool
+
+
+class _Prompt(NamedTuple):
+    """What the model calls of one agent's run are shown.
+
+    Attributes:
+        text: The examples; "" for none.
+        task_id: The id of the message that states the task; None if it has none.
+    """
+
+    text: str
+    task_id: str | None
 
 
 class KPMiddleware(_Middleware):
@@ -175,15 +171,15 @@ class KPMiddleware(_Middleware):
         embedder: object = "auto",
     ) -> None:
         super().__init__()
-        added = {*vars(self), "tools"}  # by a subclass, whose `__init__` calls this one
         self.tools = []
         check_options(limit, floor, max_tokens)
         if not 0 <= held_out < 1:
             raise ConfigError(f"held_out={held_out!r} must be a share from 0 to below 1")
         if not 0 < timeout_s < float("inf"):
             raise ConfigError(f"timeout_s={timeout_s!r} must be seconds above 0")
-        searched = _store(store, handler)
-        self._handler = handler or KPCallbackHandler(domain, store=searched)
+        self._store = _store(store, handler)
+        self._embedder = embedder
+        self._handler = handler or KPCallbackHandler(domain, store=self._store)
         self._domain = self._handler.domain
         self._options: dict[str, Any] = {
             "limit": limit,
@@ -191,37 +187,25 @@ class KPMiddleware(_Middleware):
             "max_tokens": max_tokens,
             "with_outputs": with_outputs,
         }
-        self._arguments: dict[str, Any] = {
-            **self._options,
-            "handler": self._handler,
-            "store": searched,
-            "held_out": held_out,
-            "timeout_s": timeout_s,
-            "embedder": embedder,
-        }
         self._held_out = held_out
         self._timeout_s = timeout_s
-        self._search = prompt_search_of(search_of(searched, embedder))
-        self._runs = agent_runs()
         self._key = object()  # of this middleware's notes
-        self._keys = whose_keys()
+        self._runs = agent_runs()
+        self._start()
+
+    def _start(self) -> None:
         self._is_off = Settings.current().disabled
-        self._own = {*vars(self), "_own"} - added
+        self._search: PromptSearch = search_of(self._store, self._embedder).prompt_search
         if not self._is_off:
             self._search.catch_up(self._domain)
 
-    def __getstate__(self) -> tuple[dict[str, Any], dict[str, Any]]:
-        # Threads and locks stay here. What a subclass added goes along.
-        added = {name: value for name, value in vars(self).items() if name not in self._own}
-        return self._arguments, added
+    def __getstate__(self) -> dict[str, Any]:
+        # Threads and locks stay here.
+        return {name: value for name, value in vars(self).items() if name != "_search"}
 
-    def __setstate__(self, state: tuple[dict[str, Any], dict[str, Any]]) -> None:
-        arguments, added = state
-        KPMiddleware.__init__(self, **arguments)
-        vars(self).update(added)
-
-    def __copy__(self) -> KPMiddleware:
-        return self
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self._start()
 
     def __deepcopy__(self, _memo: dict[int, Any]) -> KPMiddleware:
         return self
@@ -290,75 +274,114 @@ class KPMiddleware(_Middleware):
         handlers = ambient_handlers()
         if handlers or self._handler.ignore_chain:  # it is closed
             return handlers
-        self._runs.follow(self._handler, self._keys)
+        self._runs.follow(self._handler)
         return [self._handler]
 
     def _with_examples(self, request: ModelRequest[Any]) -> ModelRequest[Any]:
         if self._is_off:
             return request
-        run = _Run.of(self._attach(), self._runs.current_graph())
+        run = self._run()
         if self._key not in run.notes:
             search = self._start_search(request, run)
-            self._settle(search, self._result_of(search, self._timeout_s))
+            if search.is_ready:
+                wait([search.future], self._timeout_s)
+            self._finish(search)
         return _changed(request, run.notes[self._key])
 
     async def _awith_examples(self, request: ModelRequest[Any]) -> ModelRequest[Any]:
         if self._is_off:
             return request
-        run = _Run.of(self._attach(), self._runs.current_graph())
+        run = self._run()
         if self._key not in run.notes:
             search = self._start_search(request, run)
-            if not search.future.done() and search.is_ready:
+            if search.is_ready and not search.future.done():
                 await asyncio.wait([asyncio.wrap_future(search.future)], timeout=self._timeout_s)
-            self._settle(search, self._result_of(search, 0.0))
+            self._finish(search)
         return _changed(request, run.notes[self._key])
+
+    def _run(self) -> _Run:
+        """Return the run around this code."""
+        handlers, graph = self._attach(), self._runs.current_graph()
+        graph_id, notes = (None, {}) if graph is None else (graph.run_id, graph.notes)
+        return _Run(handlers, ambient_run_id(), graph_id, ambient_metadata(), notes)
 
     def _start_search(self, request: ModelRequest[Any], run: _Run) -> _Search:
         """Begin to search for examples."""
         messages = request.messages
-        position = task_position(messages)
+        position = _task_position(messages)
         task_id = None if position is None else messages[position].id
         domain = id_text(run.metadata.get("kp_domain"))[:_LONGEST_DOMAIN_CHARS] or self._domain
-        if domain != self._domain:
-            domain = recorded_domain(domain)
-        task = objective_in(messages, _LONGEST_TASK_CHARS)
-        wanted = Request(
-            task,
+        if domain != self._domain:  # as it is recorded
+            rules = Settings.current().redaction
+            domain = str(redact(domain, level="aggregated", rules=rules).value)
+        question = Request(
+            objective_in(messages, _LONGEST_TASK_CHARS),
             domain,
             namespace_in(run.metadata),
             **self._options,
-            tools=tool_names(request.tools),
+            tools=_tool_names(request.tools),
         )
         is_ready = self._search.is_ready
-        return _Search(self._search.submit(wanted), run, task_id, domain, is_ready)
+        return _Search(self._search.submit(question), run, task_id, domain, is_ready)
 
-    def _result_of(self, search: _Search, timeout_s: float) -> FoundPrompt:
-        """Return what a search found within a time; nothing, with the reason, if it did not."""
-        if search.is_ready:
-            wait([search.future], timeout_s)
+    def _finish(self, search: _Search) -> None:
+        """Decide what the run is shown, note it and log it; nothing if the search is not done."""
         if search.future.done():
-            return search.future.result()
-        self._search.give_up(search.future)
-        reason = "the search took too long"
-        if not search.is_ready:
-            reason = "the embedding model is still loading, which load() waits for"
-        return FoundPrompt(search.domain, reason=reason)
-
-    def _settle(self, search: _Search, prompt: FoundPrompt) -> None:
-        """Decide what the run is shown, note it and log it."""
-        run, text, reason = search.run, prompt.text, prompt.reason
+            response = search.future.result()
+        else:
+            self._search.give_up(search.future)
+            reason = "the search took too long"
+            if not search.is_ready:
+                reason = "the embedding model is still loading, which load() waits for"
+            response = Response(search.domain, reason=reason)
+        run, text, reason = search.run, response.text, response.reason
         is_held_out = bool(text) and _share_of(run.key(search.task_id)) < self._held_out
         if is_held_out:
             text, reason = "", "the run is held out, so that others can be compared with it"
-        note_shown(prompt.examples, text, held_out=is_held_out, handlers=run.handlers)
-        run.notes[self._key] = ExamplesPrompt(text, search.task_id)
-        log_recall(run.graph_id, prompt.domain, prompt.examples, text, prompt.floor, reason)
+        note_shown(response.examples, text, held_out=is_held_out, handlers=run.handlers)
+        run.notes[self._key] = _Prompt(text, search.task_id)
+        _log(run.graph_id, response, text, reason)
 
 
-def _changed(request: ModelRequest[Any], prompt: ExamplesPrompt) -> ModelRequest[Any]:
+def _changed(request: ModelRequest[Any], prompt: _Prompt) -> ModelRequest[Any]:
+    """Return a request with the examples before the message that states the task.
+
+    If that was summarised or trimmed away, they stand before the last message of a human, or at the
+    beginning, after system messages.
+    """
     if not prompt.text:
         return request
-    return request.override(messages=prompt.added_to(request.messages))
+    messages = request.messages
+    by_id = [n for n, one in enumerate(messages) if prompt.task_id and one.id == prompt.task_id]
+    at = by_id[-1] if by_id else _task_position(messages)
+    if at is None:
+        at = sum(1 for _ in takewhile(lambda one: isinstance(one, SystemMessage), messages))
+    return request.override(messages=[*messages[:at], HumanMessage(prompt.text), *messages[at:]])
+
+
+def _task_position(messages: Sequence[AnyMessage]) -> int | None:
+    """Return the place of the last message of a human; None if there is none."""
+    for at in range(len(messages) - 1, -1, -1):
+        if role_and_content(messages[at])[0] in ("human", "user"):
+            return at
+    return None
+
+
+def _tool_names(tools: Sequence[object]) -> frozenset[str]:
+    """Return the names under which tools are called; none if that of one is unknown."""
+    names = [_tool_name(tool) for tool in tools]
+    return frozenset(names) if all(names) else frozenset()
+
+
+def _tool_name(tool: object) -> str:
+    if not isinstance(tool, dict):
+        name = getattr(tool, "name", "")  # a function has none
+    elif tool.get("type") not in (None, "function", "custom"):
+        name = ""  # a tool of the provider, whose calls may have other names
+    else:
+        function = tool.get("function")
+        name = (function if isinstance(function, dict) else tool).get("name")
+    return name if isinstance(name, str) else ""
 
 
 def _store(store: TraceStore | str | Path | None, handler: KPCallbackHandler | None) -> TraceStore:
@@ -377,6 +400,29 @@ def _share_of(key: str) -> float:
     """Return a number from 0 to below 1 that is always the same for a key, and evenly spread."""
     digest = hashlib.sha256(key.encode(errors="surrogatepass")).digest()
     return int.from_bytes(digest[:7], "big") / 2**56
+
+
+def _log(run_id: UUID | None, response: Response, text: str, reason: str) -> None:
+    """Write the record `kp.recall` of what a run is shown, or why it is shown nothing."""
+    examples = response.examples
+    shown = ", ".join(f"{one.trace_id} (similarity {one.similarity:.2f})" for one in examples)
+    log_event(
+        "kp.recall %s %s",
+        response.domain,
+        f"shown {shown}" if text else f"nothing shown: {reason}",
+        fields={
+            "event": "kp.recall",
+            "run_id": None if run_id is None else str(run_id),
+            "domain": response.domain,
+            "shown": [one.trace_id for one in examples] if text else [],
+            "similarities": [one.similarity for one in examples],
+            "trust": [one.trust for one in examples],
+            "credit": [one.credit for one in examples],
+            "floor": response.floor,
+            "characters": len(text),
+            "reason": reason,
+        },
+    )
 
 
 @contextmanager

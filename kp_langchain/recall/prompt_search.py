@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import weakref
 from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import Future
@@ -11,14 +9,13 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
-from kp_langchain._forksafe import ForkSafeLock
+from kp_langchain._forksafe import leave_in_child
 from kp_langchain._logging import describe_error, warn_once
 from kp_langchain.recording.user_calls import SEARCHING, lane_for
 
 if TYPE_CHECKING:
     from kp_langchain.embedding.embedding_result import Embedding
-    from kp_langchain.recall.example import Example
-    from kp_langchain.recall.example_search import ExampleSearch
+    from kp_langchain.recall.example_search import Example, ExampleSearch
 
 # So many are embedded before runs get their examples; the rest follows when they have them.
 _MOST_NEW_AT_ONCE = 16
@@ -51,8 +48,8 @@ class Request(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class FoundPrompt:
-    """What was found for a run.
+class Response:
+    """What a run gets.
 
     Attributes:
         domain: The domain that was searched.
@@ -80,30 +77,33 @@ class PromptSearch:
         self._search = search
         # A model or a database that hangs delays nobody who uses another one.
         self._lane = lane_for(search, SEARCHING)
-        self._waiting: deque[tuple[Request, Future[FoundPrompt]]] = deque()
-        self._late: Future[FoundPrompt] | None = None
-        self._process = os.getpid()
+        self.leave_to_parent()
+        leave_in_child(self)
+
+    def leave_to_parent(self) -> None:
+        """Forget, in a forked child, what waits: it is the parent's."""
+        self._waiting: deque[tuple[Request, Future[Response]]] = deque()
+        self._late: Future[Response] | None = None
 
     @property
     def is_ready(self) -> bool:
         """Whether the embedder has its model loaded."""
         return self._search.is_ready
 
-    def submit(self, request: Request) -> Future[FoundPrompt]:
+    def submit(self, request: Request) -> Future[Response]:
         """Have a request served, unless too many wait already, or a run waited for one in vain."""
-        if self._process != os.getpid():  # what waited at a fork is the parent's
-            self._process, self._waiting, self._late = os.getpid(), deque(), None
+        future: Future[Response] = Future()
         if self._is_late:
             reason = "an earlier search still takes too long"
-            return answered(FoundPrompt(request.domain, reason=reason))
-        if len(self._waiting) >= _MOST_WAITING:
-            return answered(FoundPrompt(request.domain, reason="too many searches wait"))
-        future: Future[FoundPrompt] = Future()
-        self._waiting.append((request, future))
-        self._lane.submit(self._serve)
+            future.set_result(Response(request.domain, reason=reason))
+        elif len(self._waiting) >= _MOST_WAITING:
+            future.set_result(Response(request.domain, reason="too many searches wait"))
+        else:
+            self._waiting.append((request, future))
+            self._lane.submit(self._serve)
         return future
 
-    def give_up(self, future: Future[FoundPrompt]) -> None:
+    def give_up(self, future: Future[Response]) -> None:
         """Note that a run waited for this search in vain.
 
         Until it is done, no other begins, even if it has not begun itself: others are served, or
@@ -134,40 +134,31 @@ class PromptSearch:
     # ---------------------------------------------------------------- on the lane's thread
 
     def _serve(self) -> None:
-        batch: list[tuple[Request, Future[FoundPrompt]]] = []
+        batch: list[tuple[Request, Future[Response]]] = []
         while self._waiting and len(batch) < _MOST_TOGETHER:
             request, future = self._waiting.popleft()
             if future.set_running_or_notify_cancel():
                 batch.append((request, future))
-        try:
-            embeddings = self._embed([request.task for request, _ in batch])
-            for (request, future), embedding in zip(batch, embeddings, strict=True):
-                future.set_result(self._answer(request, embedding))
-        finally:  # a search that is never done would keep all later ones from beginning
-            for request, future in batch:
-                if not future.done():
-                    reason = "the search failed: it was ended from outside"
-                    future.set_result(FoundPrompt(request.domain, reason=reason))
+        embeddings = self._embed([request.task for request, _ in batch])
+        for (request, future), embedding in zip(batch, embeddings, strict=True):
+            try:
+                response = self._find(request, embedding)
+            except BaseException as error:  # noqa: BLE001 - of the user's embedder
+                reason = f"the search failed: {describe_error(error)}"
+                response = Response(request.domain, reason=reason)
+                warn_of_failure(error)
+            future.set_result(response)
 
     def _embed(self, tasks: Sequence[str]) -> Sequence[Embedding | None]:
         """Return the embeddings of tasks; None for each if they cannot be embedded together."""
         if len(tasks) > 1 and all(task.strip() for task in tasks):
             try:
                 return self._search.embed(tasks)
-            except BaseException:  # noqa: BLE001 - perhaps of one; each is tried by itself
-                return [None] * len(tasks)
+            except BaseException:  # noqa: BLE001, S110 - perhaps of one; each is tried by itself
+                pass
         return [None] * len(tasks)
 
-    def _answer(self, request: Request, embedding: Embedding | None) -> FoundPrompt:
-        """Return what is found; nothing, with the reason, if the search fails."""
-        try:
-            return self._find(request, embedding)
-        except BaseException as error:  # noqa: BLE001 - the run goes on without examples
-            warn_of_failure(error)
-            reason = f"the search failed: {describe_error(error)}"
-            return FoundPrompt(request.domain, reason=reason)
-
-    def _find(self, request: Request, embedding: Embedding | None) -> FoundPrompt:
+    def _find(self, request: Request, embedding: Embedding | None) -> Response:
         domain = request.domain
         examples = self._search.find(
             request.task,
@@ -182,39 +173,21 @@ class PromptSearch:
         if not examples.is_complete:
             self.catch_up(domain)
         if not examples.found:
-            return FoundPrompt(domain, floor=examples.floor, reason=examples.reason)
+            return Response(domain, floor=examples.floor, reason=examples.reason)
         few_shot = examples.compose(
             max_tokens=request.max_tokens, with_outputs=request.with_outputs
         )
         shown = tuple(examples.found[at] for at in few_shot.shown)
         reason = "" if shown else f"no example fits in max_tokens={request.max_tokens}"
-        return FoundPrompt(domain, shown, few_shot.text, examples.floor, reason)
+        return Response(domain, shown, few_shot.text, examples.floor, reason)
 
     def _catch_up(self, domain: str, *, all_at_once: bool) -> None:
         try:
             most_new = None if all_at_once else _MOST_NEW_AT_ONCE
-            is_complete = self._search.update(domain, most_new=most_new)
+            if not self._search.update(domain, most_new=most_new):
+                self.catch_up(domain)
         except BaseException as error:  # noqa: BLE001 - a search will say so when it is needed
             warn_of_failure(error)
-        else:
-            if not is_complete:
-                self.catch_up(domain)
-
-
-def answered(prompt: FoundPrompt) -> Future[FoundPrompt]:
-    """Return a future that has its result."""
-    future: Future[FoundPrompt] = Future()
-    future.set_result(prompt)
-    return future
-
-
-def prompt_search_of(search: ExampleSearch) -> PromptSearch:
-    """Return the one that serves a search, so that what waits for it waits together."""
-    with _lock:
-        prompt_search = _prompt_searches.get(search)
-        if prompt_search is None:
-            prompt_search = _prompt_searches[search] = PromptSearch(search)
-        return prompt_search
 
 
 def warn_of_failure(error: BaseException) -> None:
@@ -224,10 +197,3 @@ def warn_of_failure(error: BaseException) -> None:
         "kept traces cannot be searched (%s); runs are shown no examples",
         describe_error(error),
     )
-
-
-# By identity of the search, which lives as long as the middleware that uses it.
-_prompt_searches: weakref.WeakValueDictionary[ExampleSearch, PromptSearch] = (
-    weakref.WeakValueDictionary()
-)
-_lock = ForkSafeLock()

@@ -1,4 +1,4 @@
-"""Which of a domain's kept traces help most with a task.
+"""Which of a domain's kept traces help most with a task, and how similar they must be.
 
 A trace helps if its task is similar, if it is right, and if it did what such tasks take:
 
@@ -25,123 +25,255 @@ verdict is often of another kind, and 0.01 won in HotpotQA. See tests/benchmarks
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from types import MappingProxyType
-from typing import Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from kp_langchain.recall.floor import plan_f1
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 Trust = Literal["verdict", "own", "registry"]
 """Who says that a trace succeeded: a verdict, the run itself, or a registry."""
 
-_PLACE: Mapping[str, int] = MappingProxyType({"verdict": 0, "own": 1, "registry": 2})
+_ORDER_OF_TRUST: tuple[Trust, ...] = ("verdict", "own", "registry")
 # Traces whose values agree in so many decimals help about equally; trust and worth decide.
 _DECIMALS = 2
 _MOST_COMPARED = 10
+_REDACTED = "[REDACTED"
+# Traces whose tasks are at least so similar, of 1, are taken as runs of one task.
+_SAME_TASK = 0.95
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A kept trace that a run may be shown.
-
-    A number that is not finite counts as absent, one beyond its range as the end of it.
+    """A kept success that a run may be shown.
 
     Attributes:
         trace_id: The id of the trace.
         similarity: The similarity of its task to that of the run, 0 to 1, counted from the
-            embedder's baseline. A trace without one is never shown.
+            embedder's baseline.
         trust: Who says that it succeeded.
-        success: Whether it succeeded.
         confidence: The outcome's confidence, 0 to 1.
         worth: Its worth, 0 to 1, or its score if its domain has no confidence model.
         credit: By how much more runs succeeded that were shown it, -1 to 1; 0 if unknown.
-        hurts: Whether runs ended worse with it.
         plan: How often it called each tool, by the tool's name; empty if unknown.
-        weight: How much of its similarity counts, 0.5 to 1, as `similarity_weight` says.
-        task: A number that candidates have in common whose tasks are the same; None if unknown.
+        tools: The names of the agent's tools; empty if unknown.
+        vector: The normalised embedding of its task, shape (dimensions,).
     """
 
     trace_id: str
     similarity: float
     trust: Trust
-    success: bool
     confidence: float
     worth: float
     credit: float
-    hurts: bool
-    plan: Mapping[str, int] = field(default_factory=dict, hash=False)
-    weight: float = 1.0
-    task: int | None = None
+    plan: Mapping[str, int] = field(default_factory=dict)
+    tools: Collection[str] = ()
+    vector: NDArray[np.float32] | None = field(default=None, compare=False, repr=False)
 
     @property
     def counted_similarity(self) -> float:
-        """Its similarity as it counts: half of it if the agent has none of its tools."""
-        return self.similarity * max(_within(self.weight, 0.5), 0.5)
+        """Its similarity as it counts: half of it if the agent has none of its tools.
+
+        A name of which a part was redacted may be that of any tool.
+        """
+        calls = sum(self.plan.values())
+        if not calls or not self.tools:
+            return self.similarity
+        usable = sum(
+            count for name, count in self.plan.items() if name in self.tools or _REDACTED in name
+        )
+        return self.similarity * (0.5 + usable / calls / 2)
+
+    @property
+    def trusted_confidence(self) -> float:
+        """How far its success is trusted, 0 to 1."""
+        if self.trust == "verdict":
+            return 1.0
+        return self.confidence if self.trust == "own" else 0.0
 
 
 def rank(candidates: Iterable[Candidate], *, floor: float) -> list[Candidate]:
     """Return the traces to show, the most helpful first, in an order that their ids decide at last.
 
-    Failures and traces that hurt are never among them.
-
     Args:
         candidates: The kept traces.
         floor: The similarity (0 to 1) that the tasks must have, as it counts.
     """
-    may_be_shown = [
-        one
-        for one in candidates
-        if one.success and not one.hurts and one.counted_similarity >= floor  # false of NaN
-        if math.isfinite(one.similarity)
-    ]
-    values = [_value(one) for one in may_be_shown]
-    by_value = sorted(zip(values, may_be_shown, strict=True), key=lambda pair: _order(*pair))
-    first, others = by_value[:_MOST_COMPARED], by_value[_MOST_COMPARED:]
-    agreements = _agreements([one for _, one in first])
-    first = [
-        (value * (0.5 + agreement / 2), one)
-        for (value, one), agreement in zip(first, agreements, strict=True)
-    ]
-    first.sort(key=lambda pair: _order(*pair))
-    return [one for _, one in (*first, *others)]
+    ranked = [one for one in candidates if one.counted_similarity >= floor]
+    ranked.sort(key=_order)
+    first, others = ranked[:_MOST_COMPARED], ranked[_MOST_COMPARED:]
+    agreements = {one.trace_id: _agreement(one, first) for one in first}
+    first.sort(key=lambda one: _order(one, agreements[one.trace_id]))
+    return first + others
 
 
-def _order(value: float, one: Candidate) -> tuple[bool, float, int, float, float, str]:
-    # Whoever contributes to a registry chooses the task, and so the similarity.
-    is_foreign = one.trust not in ("verdict", "own")
-    place = _PLACE.get(one.trust, len(_PLACE))
-    similarity, worth = _within(one.counted_similarity, 0.0), _within(one.worth, 0.0)
-    return is_foreign, -round(value, _DECIMALS), place, -worth, -similarity, one.trace_id
+def _order(one: Candidate, agreement: float = 1.0) -> tuple[bool, float, int, float, float, str]:
+    similarity = one.counted_similarity
+    value = similarity * (0.5 + one.trusted_confidence / 2) * (1.0 + one.credit)
+    return (
+        # Whoever contributes to a registry chooses the task, and so the similarity.
+        one.trust == "registry",
+        -round(value * (0.5 + agreement / 2), _DECIMALS),
+        _ORDER_OF_TRUST.index(one.trust),
+        -one.worth,
+        -similarity,
+        one.trace_id,
+    )
 
 
-def _value(one: Candidate) -> float:
-    """Return how much a trace is expected to help, 0 to 2, whatever the others do."""
-    similarity, credit = _within(one.counted_similarity, 0.0), _within(one.credit, -1.0)
-    return similarity * (0.5 + _confidence(one) / 2) * (1.0 + credit)
+def _agreement(one: Candidate, others: Sequence[Candidate]) -> float:
+    """Return what its plan has in common with those of all, itself included, 0 to 1."""
+    weights = [other.trusted_confidence for other in others]
+    f1s = [plan_f1(one.plan, other.plan) for other in others]
+    common = sum(weight * f1 for weight, f1 in zip(weights, f1s, strict=True))
+    return common / sum(weights) if any(weights) else 0.0
 
 
-def _confidence(one: Candidate) -> float:
-    """Return how far a trace's success is trusted, 0 to 1."""
-    if one.trust == "verdict":
-        return 1.0
-    return _within(one.confidence, 0.0) if one.trust == "own" else 0.0
+def plan_f1(one: Mapping[str, int], other: Mapping[str, int]) -> float:
+    """Return what two plans have in common, 0 to 1: the F1 of their calls, by tool and number.
+
+    Args:
+        one: How often each tool was called, by its name.
+        other: The same of the other.
+    """
+    calls = sum(one.values()) + sum(other.values())
+    common = sum(min(count, other.get(tool, 0)) for tool, count in one.items())
+    return 2 * common / calls if calls else 1.0
 
 
-def _agreements(candidates: Sequence[Candidate]) -> list[float]:
-    """Return what the plan of each has in common with those of all, itself included, 0 to 1."""
-    confidences = [_confidence(one) for one in candidates]
-    whole = sum(confidences)
-    sums = confidences.copy()  # a plan has everything in common with itself
-    for at, one in enumerate(candidates):
-        for place, other in enumerate(candidates[:at]):
-            f1 = plan_f1(one.plan, other.plan)
-            sums[at] += f1 * confidences[place]
-            sums[place] += f1 * confidences[at]
-    return [one / whole if whole else 0.0 for one in sums]
+def same_task_cosine(baseline: float) -> float:
+    """Return the cosine similarity from which two tasks are taken as the same.
+
+    Args:
+        baseline: Cosine similarity of unrelated texts to the embedder, 0 to below 1.
+    """
+    return baseline + _SAME_TASK * (1.0 - baseline)
 
 
-def _within(value: float, low: float) -> float:
-    """Return a number no lower than `low` and no higher than 1; 0 for one that is not finite."""
-    return min(max(value, low), 1.0) if math.isfinite(value) else 0.0
+# ------------------------------------------------------------------ the floor
+
+DEFAULT_FLOOR = 0.4
+"""The floor of a domain of which nothing is known.
+
+Nine in ten recorded runs are less similar to the nearest success of another source.
+"""
+
+LOWEST_FLOOR, HIGHEST_FLOOR = 0.15, 0.7
+"""No floor lies outside these."""
+
+_USEFUL_F1 = 0.2
+_BEYOND_CHANCE = 2.0
+_SHARE_OF_STRANGERS = 0.02  # of a domain's own tasks, so many may have no example
+_PRIOR_TASKS = 3  # for so many the default counts
+_OTHERS = 3  # the similarity to this one says how similar the tasks of a domain are
+_MOST_SAMPLED = 1000
+
+
+class _Pair(NamedTuple):
+    """Two successes of different tasks, one of which is an example for the other.
+
+    Attributes:
+        similarity: Of the tasks, 0 to 1.
+        f1: Of the plans.
+    """
+
+    similarity: float
+    f1: float
+
+
+def calibrate_floor(
+    vectors: NDArray[np.float32], plans: Sequence[Mapping[str, int]], baseline: float = 0.0
+) -> float:
+    """Return the similarity (0 to 1) below which no trace of a domain should be shown.
+
+    It is `DEFAULT_FLOOR`, unless a domain's own successes prove another. Each of their tasks is
+    taken for a new one, and two of another task for its examples: the most similar one, and any.
+    The plans are compared: how often each tool was called. An example helps if the plans have more
+    than a fifth in common, and else misleads: by as much as the F1 of the plans is above 0.2 or
+    below.
+
+    The floor is lower if examples below the default help, and higher if those above it mislead: as
+    far as the sum over them is greatest. That sum must be more than chance may explain, which is
+    twice the root of the sum of the squares. The floor is not lower than the similarity that 49 of
+    50 tasks have to others: to the third most similar one, because the first may be the same task
+    in other words. What is less similar to everything kept is hardly a task of the domain. Finally,
+    the floor is drawn towards the default, because a few tasks may agree by chance:
+
+        default + (proved - default) * tasks / (tasks + 3)
+
+    So where the plans are alike whatever the task (FEVER, HotpotQA), the floor sinks to what the
+    tasks of the domain need, and no further. See tests/benchmarks/README.md.
+
+    Args:
+        vectors: The normalised embeddings of the tasks of its successes, shape (n, dimensions).
+        plans: How often each of them called each tool, by the tool's name.
+        baseline: Cosine similarity of unrelated texts to the embedder, 0 to below 1.
+    """
+    import numpy as np
+
+    pairs, usual = _pairs(vectors, plans, baseline)
+    above = sorted(one for one in pairs if one.similarity >= DEFAULT_FLOOR)
+    below = sorted((one for one in pairs if one.similarity < DEFAULT_FLOOR), reverse=True)
+    proved = DEFAULT_FLOOR
+    if misleading := _certain_length([_USEFUL_F1 - one.f1 for one in above]):
+        proved = above[misleading - 1].similarity
+    elif helping := _certain_length([one.f1 - _USEFUL_F1 for one in below]):
+        lowest = below[helping - 1].similarity if helping < len(below) else 0.0
+        proved = max(lowest, float(np.quantile(usual, _SHARE_OF_STRANGERS)))
+        proved = min(proved, DEFAULT_FLOOR)
+    proved = min(max(proved, LOWEST_FLOOR), HIGHEST_FLOOR)
+    tasks = len(usual)
+    return DEFAULT_FLOOR + (proved - DEFAULT_FLOOR) * tasks / (tasks + _PRIOR_TASKS)
+
+
+def _certain_length(gains: Sequence[float]) -> int:
+    """Return how many of the first gains have the greatest sum; 0 if that may be chance."""
+    import numpy as np
+
+    sums, by_chance = np.cumsum(gains), np.sqrt(np.cumsum(np.square(gains)))
+    certain = np.where(sums > _BEYOND_CHANCE * by_chance + 1e-9, sums, 0.0)
+    return int(certain.argmax()) + 1 if certain.any() else 0
+
+
+def _pairs(
+    vectors: NDArray[np.float32], plans: Sequence[Mapping[str, int]], baseline: float
+) -> tuple[list[_Pair], list[float]]:
+    """Return examples for tasks, and how similar each task is to others.
+
+    Of the runs of a task the first alone counts, and none without a call.
+    """
+    import numpy as np
+
+    called = [at for at, plan in enumerate(plans) if plan]
+    sampled = np.linspace(0, len(called) - 1, min(len(called), _MOST_SAMPLED)).astype(int)
+    places = _different_tasks(vectors, [called[at] for at in sampled.tolist()], baseline)
+    number = len(places)
+    if number <= _OTHERS:
+        return [], []
+    rows = vectors[places]
+    similarities = np.clip((rows @ rows.T - baseline) / (1.0 - baseline), 0.0, 1.0)
+    np.fill_diagonal(similarities, -1.0)
+    pairs: dict[tuple[int, int], _Pair] = {}  # each two once, whichever is taken for the task
+    for others in (similarities.argmax(axis=1), np.roll(np.arange(number), number // 2)):
+        for one, other in enumerate(others.tolist()):
+            f1 = plan_f1(plans[places[one]], plans[places[other]])
+            pairs[min(one, other), max(one, other)] = _Pair(float(similarities[one, other]), f1)
+    usual = np.partition(similarities, -_OTHERS, axis=1)[:, -_OTHERS]
+    return list(pairs.values()), usual.tolist()
+
+
+def _different_tasks(
+    vectors: NDArray[np.float32], places: Sequence[int], baseline: float
+) -> list[int]:
+    """Return the places of vectors without those whose task is that of an earlier one."""
+    import numpy as np
+
+    different: list[int] = []
+    others = np.array(places, dtype=int)
+    while len(others):
+        different.append(int(others[0]))
+        cosines = vectors[others] @ vectors[others[0]]
+        others = others[1:][cosines[1:] < same_task_cosine(baseline)]
+    return different

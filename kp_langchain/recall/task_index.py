@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from itertools import islice
+from typing import TYPE_CHECKING, NamedTuple
 
 from pydantic import ValidationError
 
-from kp_langchain._forksafe import ForkSafeLock
+from kp_langchain._forksafe import ForkSafeLock, fork_gate
 from kp_langchain._logging import describe_error, warn_once
 from kp_langchain.embedding.embedding_result import embed_texts
-from kp_langchain.errors import StoreError
+from kp_langchain.errors import EmbedderError, StoreError
 from kp_langchain.recall.credit import NO_CREDIT, Credit, credits_of
 from kp_langchain.recall.planted_instructions import SCAN_VERSION, find_planted
-from kp_langchain.recall.task_snapshot import TaskSnapshot
+from kp_langchain.recall.ranking import DEFAULT_FLOOR, Candidate, Trust, calibrate_floor
 from kp_langchain.schema import ReasoningTrace
+from kp_langchain.scoring.dimensions import novelty
 from kp_langchain.store.recall_entries import UNREADABLE, StoredTask, TaskEntry
 
 if TYPE_CHECKING:
@@ -32,9 +35,24 @@ if TYPE_CHECKING:
 
 # Embedded together, and written in one transaction.
 _BATCH_SIZE = 64
-_EXITS = (KeyboardInterrupt, SystemExit, GeneratorExit)
 # Counting the outcomes of all runs that were shown something takes longer than a search.
 _CREDITS_EVERY_S = 10.0
+# Ranked by more than similarity are only the most similar ones, of runs and of units.
+_MOST_RANKED = 200
+_MOST_TOOLS = 100
+_SMALLEST_CHANGE = 0.1  # of the number of tasks; a larger one calibrates the floor anew
+
+
+class Nearest(NamedTuple):
+    """The result of a search in an index.
+
+    Attributes:
+        candidates: The most similar traces that the run may be shown.
+        floor: The domain's floor, 0 to 1.
+    """
+
+    candidates: list[Candidate]
+    floor: float
 
 
 class TaskIndex:
@@ -45,33 +63,35 @@ class TaskIndex:
         domain: The domain's exact name.
         embedder: Embeds tasks.
         identity: The identity of the embedder.
+        dimensions: The length of its vectors.
     """
 
     def __init__(
-        self, store: TraceStore, domain: str, embedder: Embedder, identity: EmbedderIdentity
+        self,
+        store: TraceStore,
+        domain: str,
+        embedder: Embedder,
+        identity: EmbedderIdentity,
+        dimensions: int,
     ) -> None:
+        import numpy as np
+
         self._store = store
         self._domain = domain
         self._follower = store.recall_entries.follow(domain, identity, SCAN_VERSION)
         self._embedder = embedder
         self._identity = identity
         self._lock = ForkSafeLock()
-        self._tasks: dict[str, StoredTask] = {}  # that have an entry, by trace id
-        self._missing: dict[str, StoredTask] = {}  # that have none yet, the newest first
+        self._tasks: dict[str, StoredTask] = {}  # by trace id
+        self._missing: list[StoredTask] = []  # those without an entry, the newest first
+        self._has_changed = False
         self._credits: Mapping[str, Credit] = {}
         self._credits_due_s = float("-inf")  # by the monotonic clock
+        # The tasks that are searched, with their normalised vectors, shape (n, dimensions).
+        self._searched: list[StoredTask] = []
+        self._matrix = np.empty((0, dimensions), np.float32)
+        self._floor = DEFAULT_FLOOR
         self._calibrated_at = -1  # for how many tasks the floor was calibrated
-        self._has_changed = False
-        self._snapshot = TaskSnapshot.of([], {}, identity.baseline)
-
-    def __len__(self) -> int:
-        """Return how many tasks it holds in memory."""
-        return len(self._tasks) + len(self._missing)
-
-    @property
-    def snapshot(self) -> TaskSnapshot:
-        """The traces that may be shown, as of the last update."""
-        return self._snapshot
 
     def update(self, *, most_new: int | None = None) -> bool:
         """Bring the index up to date with the store.
@@ -93,62 +113,104 @@ class TaskIndex:
         with self._lock:
             self._follower.read(self._take)
             self._count_credits()
-            now = list(self._missing.values())[:most_new]
-            is_down = False
-            for start in range(0, len(now), _BATCH_SIZE):
-                try:
-                    self._make_entries(now[start : start + _BATCH_SIZE])
-                except (StoreError, *_EXITS):
-                    raise
-                except BaseException as error:  # a library's panic is no Exception
-                    if not self._tasks:
-                        raise
-                    warn_once(
-                        f"recall embedder:{type(error).__name__}",
-                        "what was kept since cannot be embedded (%s); only earlier traces are "
-                        "searched until the embedder works",
-                        describe_error(error),
-                    )
-                    is_down = True
-                    break
-                if len(self._tasks) >= 2 * len(self._snapshot):  # searches in between find these
-                    self._publish()
             if self._has_changed:
-                self._publish()
+                self._missing = [task for task in self._tasks.values() if task.entry is None]
+            new, is_down = self._missing[:most_new], False
+            for start in range(0, len(new), _BATCH_SIZE):
+                batch = new[start : start + _BATCH_SIZE]
+                embeddings = self._embed([task.objective or " " for task in batch])
+                is_down = embeddings is None
+                if embeddings is None:
+                    break
+                self._add(batch, embeddings)
+            if self._has_changed:
+                self._rebuild()
             return is_down or not self._missing  # asking again at once would not help
+
+    def nearest(
+        self,
+        vector: NDArray[np.float32],
+        namespaces: Collection[str],
+        tools: Collection[str] = (),
+    ) -> Nearest:
+        """Return the traces whose tasks are most similar to one, as of the last update.
+
+        Of runs and of units there are as many each, so that a flood of units cannot push out this
+        store's runs.
+
+        Args:
+            vector: The embedding of the task, shape (dimensions,).
+            namespaces: The forms of the run's namespace; traces of others are left out.
+            tools: The names of the tools that the agent has; empty if unknown.
+        """
+        import numpy as np
+
+        candidates: dict[bool, list[Candidate]] = {True: [], False: []}  # runs, and units
+        with self._lock:
+            with fork_gate:
+                cosines = self._matrix @ _normalised(vector)
+                order = np.argsort(-cosines, kind="stable").tolist()
+            for at in order:
+                task = self._searched[at]
+                is_open = task.namespace is None and not task.stays_local
+                if len(candidates[task.is_own]) < _MOST_RANKED and (
+                    is_open or task.namespace in namespaces
+                ):
+                    one = self._candidate(task, float(cosines[at]), self._matrix[at], tools)
+                    candidates[task.is_own].append(one)
+            return Nearest(candidates[True] + candidates[False], self._floor)
+
+    def _candidate(
+        self, task: StoredTask, cosine: float, vector: NDArray[np.float32], tools: Collection[str]
+    ) -> Candidate:
+        baseline = self._identity.baseline
+        trust: Trust = "verdict" if task.is_stated else "own" if task.is_own else "registry"
+        plan = {} if task.entry is None else task.entry.plan
+        return Candidate(
+            trace_id=task.trace_id,
+            similarity=1.0 - novelty(cosine, baseline) if cosine > baseline else 0.0,
+            trust=trust,
+            confidence=task.confidence,
+            worth=task.worth,
+            credit=self._credits.get(task.trace_id, NO_CREDIT).value,
+            plan=plan,
+            tools=tools,
+            vector=vector,
+        )
+
+    # ---------------------------------------------------------------- what the store has
 
     def _take(self, page: Page[StoredTask]) -> None:
         """Bring the tasks up to date with what the store has."""
         self._has_changed = True
         if page.is_anew:
-            self._tasks, self._missing = {}, {}
+            self._tasks = {}
         for task in page.rows:
             self._tasks.pop(task.trace_id, None)
-            self._missing.pop(task.trace_id, None)
             if task.is_open:
-                known = self._missing if task.entry is None else self._tasks
-                known[task.trace_id] = task
+                vector = None if task.entry is None else task.entry.vector
+                if vector is not None and len(vector) != self._matrix.shape[1]:
+                    task = replace(task, entry=None)  # the embedder has changed
+                self._tasks[task.trace_id] = task
 
     def _count_credits(self) -> None:
         if time.monotonic() >= self._credits_due_s:
             self._credits_due_s = time.monotonic() + _CREDITS_EVERY_S
-            counted = credits_of(self._store.shown.outcome_counts(self._domain))
-            self._has_changed |= counted != self._credits
-            self._credits = counted
+            credits_ = credits_of(self._store.shown.outcome_counts(self._domain))
+            self._has_changed = self._has_changed or credits_ != self._credits
+            self._credits = credits_
 
-    def _make_entries(self, tasks: Sequence[StoredTask]) -> None:
-        """Embed, scan and write tasks of which the store has no entry."""
+    def _add(self, tasks: Sequence[StoredTask], embeddings: Sequence[Embedding | None]) -> None:
+        """Scan and write tasks of which the store has no entry."""
         bodies = self._store.recall_entries.bodies([task.trace_id for task in tasks])
-        embeddings = self._embed([task.objective or " " for task in tasks])
         entries: dict[str, TaskEntry] = {}
         for task, embedding in zip(tasks, embeddings, strict=True):
-            id_ = task.trace_id
             vector = None if embedding is None else embedding.vector
-            entry = _entry_of(bodies.get(id_), vector, is_own=task.is_own)
-            self._tasks[id_] = replace(task, entry=entry)
-            del self._missing[id_]
+            entry = _entry_of(bodies.get(task.trace_id), vector, is_own=task.is_own)
+            self._tasks[task.trace_id] = replace(task, entry=entry)
             if embedding is not None:  # what was refused may be tried again by another process
-                entries[id_] = entry
+                entries[task.trace_id] = entry
+        self._missing = self._missing[len(tasks) :]
         self._has_changed = True
         try:
             self._store.recall_entries.write(entries, self._identity, SCAN_VERSION)
@@ -160,50 +222,91 @@ class TaskIndex:
                 describe_error(error),
             )
 
-    def _embed(self, texts: list[str]) -> list[Embedding | None]:
-        """Return the embeddings of tasks; None for one that the embedder refuses.
+    def _embed(self, texts: list[str]) -> list[Embedding | None] | None:
+        """Return the embeddings of tasks; None for one that is refused, or if no text is embedded.
 
         Raises:
-            BaseException: The embedder fails for every text.
+            EmbedderError, MissingExtraError: No text is embedded, and nothing is in the index.
         """
-        try:
-            return list(embed_texts(self._embedder, texts))
-        except _EXITS:
-            raise
-        except BaseException:  # noqa: BLE001, S110 - a library's panic is no Exception
-            pass
-        embed_texts(self._embedder, ["ready?"])  # raises if the texts are not to blame
-        return [self._embed_alone(text) for text in texts]
+        embeddings, error = _try_to_embed(self._embedder, texts)
+        if error is None:
+            return [*embeddings]
+        _, error = _try_to_embed(self._embedder, ["ready?"])
+        if error is None:  # the texts are to blame
+            return [self._embed_alone(text) for text in texts]
+        if len(self._missing) == len(self._tasks):
+            raise error
+        warn_once(
+            f"recall embedder:{type(error).__name__}",
+            "what was kept since cannot be embedded (%s); only earlier traces are searched until "
+            "the embedder works",
+            describe_error(error),
+        )
+        return None
 
     def _embed_alone(self, text: str) -> Embedding | None:
-        try:
-            return embed_texts(self._embedder, [text])[0]
-        except _EXITS:
-            raise
-        except BaseException as error:  # noqa: BLE001 - a library's panic is no Exception
-            warn_once(
-                f"recall refused:{type(error).__name__}",
-                "the embedder refuses the task of a kept trace (%s), so no run is shown that trace",
-                describe_error(error),
-            )
-            return None
+        embeddings, error = _try_to_embed(self._embedder, [text])
+        if error is None:
+            return embeddings[0]
+        warn_once(
+            f"recall refused:{type(error).__name__}",
+            "the embedder refuses the task of a kept trace (%s), so no run is shown that trace",
+            describe_error(error),
+        )
+        return None
 
-    def _publish(self) -> None:
-        """Make what has been read the state that is searched."""
+    def _rebuild(self) -> None:
+        """Have searched what may be shown now: successes without findings that do not hurt."""
+        import numpy as np
+
         self._has_changed = False
-        eligible = [
-            task
-            for task in self._tasks.values()
-            if task.success and task.entry and task.entry.vector is not None
-            if task.entry.planted is None
-            if not self._credits.get(task.trace_id, NO_CREDIT).hurts
-        ]
-        snapshot = TaskSnapshot.of(eligible, self._credits, self._identity.baseline)
-        number, floor = len(snapshot), self._snapshot.floor
-        if number > 1.1 * self._calibrated_at or number < 0.9 * self._calibrated_at:
-            floor = snapshot.calibrated_floor()
-            self._calibrated_at = number
-        self._snapshot = replace(snapshot, floor=floor)
+        self._searched, vectors = [], []
+        for task in self._tasks.values():
+            entry = task.entry
+            if entry is None or entry.vector is None or entry.planted is not None:
+                continue
+            if task.success and not self._credits.get(task.trace_id, NO_CREDIT).hurts:
+                self._searched.append(task)
+                vectors.append(entry.vector)
+        with fork_gate:
+            matrix = np.array(vectors, np.float32).reshape(len(vectors), self._matrix.shape[1])
+            self._matrix = _normalised(matrix)
+        change = abs(len(vectors) - self._calibrated_at)
+        if change > _SMALLEST_CHANGE * self._calibrated_at:
+            self._calibrated_at = len(vectors)
+            self._floor = self._calibrated_floor()
+
+    def _calibrated_floor(self) -> float:
+        """Return the floor that the runs of this store prove.
+
+        Units of a registry say nothing of this domain's tasks; whoever sends them chose them.
+        """
+        own = [at for at, task in enumerate(self._searched) if task.is_own]
+        entries = [self._searched[at].entry for at in own]
+        plans = [{} if entry is None else entry.plan for entry in entries]
+        with fork_gate:
+            return calibrate_floor(self._matrix[own], plans, self._identity.baseline)
+
+
+def _try_to_embed(embedder: Embedder, texts: list[str]) -> tuple[list[Embedding], Exception | None]:
+    """Return the embeddings of texts, or why there are none."""
+    try:
+        return embed_texts(embedder, texts), None
+    except (KeyboardInterrupt, SystemExit, GeneratorExit):
+        raise
+    except Exception as error:  # noqa: BLE001 - of the user's embedder
+        return [], error
+    except BaseException as error:  # noqa: BLE001 - a library in Rust panics with one
+        return [], EmbedderError(f"the embedder failed with {type(error).__name__}")
+
+
+def _normalised(rows: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Return vectors with the length 1, but for those of zeros; shape (n, dimensions) or less."""
+    import numpy as np
+
+    lengths = np.linalg.norm(rows, axis=-1, keepdims=True)
+    normalised: NDArray[np.float32] = np.divide(rows, lengths, out=rows.copy(), where=lengths > 0)
+    return normalised
 
 
 def _entry_of(body: str | None, vector: NDArray[np.float32] | None, *, is_own: bool) -> TaskEntry:
@@ -215,13 +318,5 @@ def _entry_of(body: str | None, vector: NDArray[np.float32] | None, *, is_own: b
         return TaskEntry(vector, UNREADABLE)
     kinds = sorted({finding.kind for finding in findings})
     calls = [step.tool.name for step in trace.steps if step.type == "tool_call" and step.tool]
-    return TaskEntry(vector, ", ".join(kinds) or None, _plan_of(calls))
-
-
-def _plan_of(tools: Sequence[str]) -> dict[str, int]:
-    """Return how often each tool was called, for at most 100 tools."""
-    plan: dict[str, int] = {}
-    for name in tools:
-        if name in plan or len(plan) < 100:
-            plan[name] = plan.get(name, 0) + 1
-    return plan
+    plan = dict(islice(Counter(calls).items(), _MOST_TOOLS))
+    return TaskEntry(vector, ", ".join(kinds) or None, plan)

@@ -21,7 +21,7 @@ from kp_langchain.embedding.embedder_protocol import resolve_embedder
 from kp_langchain.gate.run import ShownTrace
 from kp_langchain.printable import short_id
 from kp_langchain.recall import example_search
-from kp_langchain.recall.floor import DEFAULT_FLOOR
+from kp_langchain.recall.ranking import DEFAULT_FLOOR
 from kp_langchain.run_keys import RunKeys
 from kp_langchain.store.registry_units import ExaminedUnit
 from tests.cli.made_runs import HOSTILE, document, made

@@ -12,15 +12,13 @@ from typing import Any
 import numpy as np
 import pytest
 from langchain.agents import create_agent
-from langchain_core.runnables import RunnableLambda
-from langgraph.graph import START, MessagesState, StateGraph
 from numpy.typing import NDArray
 
 from kp_langchain import KPMiddleware, TraceStore
 from kp_langchain.demo.scripted import ScriptedChatModel, say
 from kp_langchain.embedding.embedder_protocol import resolve_embedder
 from kp_langchain.recall import ExampleSearch, agent_runs, example_search
-from kp_langchain.recall.prompt_search import Request, prompt_search_of
+from kp_langchain.recall.prompt_search import Request
 from tests.recall.words import (
     ASK,
     EURO,
@@ -203,24 +201,12 @@ def test_no_search_is_left_unanswered(store: TraceStore) -> None:
             super().embed(texts)
             raise Panic("index out of bounds")
 
-    class Exiting(logging.Handler):
-        """Raises what ends the search, where its failure is reported."""
-
-        def emit(self, record: logging.LogRecord) -> None:
-            if "cannot be searched" in record.getMessage():
-                raise SystemExit
-
-    exiting, panicking = Exiting(), Panicking()
-    search = prompt_search_of(ExampleSearch(store, panicking))
+    panicking = Panicking()
+    search = ExampleSearch(store, panicking).prompt_search
     request = Request(EURO, "finance", None, 1, None, 800, with_outputs=False)
-    logging.getLogger("kp_langchain").addHandler(exiting)
-    try:
-        futures = [search.submit(request) for _ in range(5)]
-        panicking.may_go_on.set()
-        reasons = [future.result(60).reason for future in futures]
-    finally:
-        logging.getLogger("kp_langchain").removeHandler(exiting)
-    assert all("the search failed" in reason for reason in reasons)
+    futures = [search.submit(request) for _ in range(5)]
+    panicking.may_go_on.set()
+    assert all("the search failed" in future.result(60).reason for future in futures)
     assert "the search failed" in search.submit(request).result(60).reason
 
 
@@ -282,31 +268,6 @@ def test_runs_that_are_left_open_are_bounded_in_number(
     observer = agent_runs.agent_runs()
     assert len(observer._followers) <= 31
     assert len(observer._chains) <= 31
-
-
-def test_a_run_is_recorded_to_its_end_whatever_it_leaves_open(
-    store: TraceStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(agent_runs, "_MOST_OPEN", 30)
-    left: list[Any] = []
-
-    def leave(state: MessagesState) -> dict[str, Any]:
-        for number in range(100):  # streams that nobody reads to their end
-            left.append(RunnableLambda(str).stream(number))
-            next(left[-1])
-        return {"messages": [("ai", "Done.")]}
-
-    shows = middleware(store)
-    graph = StateGraph(MessagesState)
-    graph.add_node("ask", create_agent(ScriptedChatModel(answers()), [rates], middleware=[shows]))
-    graph.add_node("leave", leave)
-    graph.add_edge(START, "ask")
-    graph.add_edge("ask", "leave")
-    graph.compile().invoke(ASK)
-    assert len(agent_runs.agent_runs()._chains) <= 31
-    scored = shows.handler.last(120)
-    assert scored is not None
-    assert scored.trace.outcome.result_summary == "Done."
 
 
 def test_the_domain_is_logged_as_it_is_recorded_under_the_settings_of_today(

@@ -11,8 +11,8 @@ import pytest
 
 from kp_langchain import KPRetriever, Registry, Settings, StoreError, TraceStore
 from kp_langchain.recall.example_search import ExampleSearch
-from kp_langchain.recall.floor import DEFAULT_FLOOR
 from kp_langchain.recall.quarantine import Pull, pull
+from kp_langchain.recall.ranking import DEFAULT_FLOOR
 from kp_langchain.recall.unit_examiner import (
     MOST_CHARS,
     MOST_STEPS,

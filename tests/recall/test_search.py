@@ -277,11 +277,11 @@ class TestAsTheStoreChanges:
     def test_memory_does_not_grow_with_the_number_of_domains(
         self, store: TraceStore, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("kp_langchain.recall.example_search._MOST_TASKS", 1000)
+        monkeypatch.setattr("kp_langchain.recall.example_search._MOST_DOMAINS", 3)
         search = ExampleSearch(store, Words())
-        for number in range(30):
+        for number in range(5):
             search.find(EURO, domain=f"domain {number}")
-        assert len(search._indexes) == 10
+        assert len(search._indexes) == 3
 
     def test_from_eight_threads(self, store: TraceStore) -> None:
         keep_all(store, *(f"{POUND} {number}" for number in range(20)))

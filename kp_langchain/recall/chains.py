@@ -1,0 +1,257 @@
+"""`KPRetriever` and `KPExampleSelector`: kept traces as documents, and as examples of prompts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+from langchain_core.callbacks import CallbackManagerForRetrieverRun
+from langchain_core.documents import Document
+from langchain_core.example_selectors import BaseExampleSelector
+from langchain_core.retrievers import BaseRetriever
+from pydantic import PrivateAttr
+
+from kp_langchain.errors import ConfigError
+from kp_langchain.recall.agent_runs import (
+    ambient_metadata,
+    followers_of,
+    namespace_in,
+    note_shown,
+)
+from kp_langchain.recall.example_search import Example, ExampleSearch, check_options, search_of
+from kp_langchain.recording.answers import objective_in
+from kp_langchain.recording.handler import KPCallbackHandler
+from kp_langchain.run_keys import check_namespace
+from kp_langchain.store import TraceStore
+from kp_langchain.store.trace_store import default_store
+
+_LONGEST_TASK_CHARS = 100_000
+Location = TraceStore | str | Path | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Lookup:
+    """Finds examples for the run of a chain, and has its handlers note them.
+
+    The attributes are the arguments of `KPRetriever`, and the search.
+    """
+
+    search: ExampleSearch
+    domain: str
+    namespace: str | None
+    limit: int
+    floor: float | None
+    max_tokens: int
+    with_outputs: bool
+
+    @classmethod
+    def of(
+        cls,
+        domain: str,
+        namespace: object,
+        store: Location,
+        limit: int,
+        floor: float | None,
+        max_tokens: int,
+        with_outputs: bool,
+        embedder: object,
+    ) -> _Lookup:
+        """Check the arguments of a retriever or selector, and return its lookup."""
+        check_options(limit, floor, max_tokens)
+        namespace = check_namespace(namespace)
+        searched = store if isinstance(store, TraceStore) else default_store(store)
+        search = search_of(searched, embedder)
+        return cls(search, domain, namespace, limit, floor, max_tokens, with_outputs)
+
+    def examples(
+        self,
+        task: str,
+        metadata: Mapping[str, Any] | None,
+        run_id: UUID | None = None,
+        handlers: list[KPCallbackHandler] | None = None,
+    ) -> list[tuple[Example, str]]:
+        """Return the examples for a task, each with its text.
+
+        Args:
+            task: The task in words.
+            metadata: The metadata of the run.
+            run_id: The id of the run; by default the one around this code.
+            handlers: The handlers that record it; by default those of that run.
+        """
+        examples = self.search.find(
+            task,
+            domain=self.domain,
+            namespace=namespace_in(metadata or {}, self.namespace),
+            limit=self.limit,
+            floor=self.floor,
+        ).found
+        tokens, outputs = self.max_tokens, self.with_outputs
+        pairs = [(one, one.as_text(max_tokens=tokens, with_outputs=outputs)) for one in examples]
+        shown = [(one, text) for one, text in pairs if text]
+        text = "\n".join(text for _, text in shown)
+        note_shown([one for one, _ in shown], text, run_id=run_id, handlers=handlers)
+        return shown
+
+
+class KPRetriever(BaseRetriever):
+    """Returns the most useful kept traces for a task, the best first; none if none is good enough.
+
+    Each document is a trace as an example, marked as untrusted reference; its metadata have
+    `kp_trace_id`, `similarity`, `trust`, `credit` and `domain`. A `KPCallbackHandler` on the run
+    notes what it was shown.
+
+        KPRetriever("finance").invoke("Hedge the pound exposure")
+
+    Args:
+        domain: The domain whose traces are searched.
+        namespace: A namespace, such as a tenant's id: text, an integer or a UUID. Traces of that
+            namespace are found, and those without one. By default it is the one that the metadata
+            of the run name.
+        store: A `TraceStore`, or a database URL or file; by default that of the settings.
+        limit: At most so many traces, 1 to 20.
+        floor: The similarity (0 to 1) of tasks that is asked for; by default calibrated for the
+            domain.
+        max_tokens: The longest text of one trace, in estimated tokens.
+        with_outputs: Whether the outputs of tools are shown, and not only how they ended.
+        embedder: As for `Scorer`.
+        **fields: Those of `BaseRetriever`, such as `tags`.
+
+    Raises:
+        ConfigError: An argument is unusable.
+        MissingExtraError: Nothing that runs an embedding model is installed.
+    """
+
+    _lookup: _Lookup = PrivateAttr()
+
+    def __init__(
+        self,
+        domain: str = "default",
+        *,
+        namespace: str | int | UUID | None = None,
+        store: Location = None,
+        limit: int = 3,
+        floor: float | None = None,
+        max_tokens: int = 800,
+        with_outputs: bool = False,
+        embedder: object = "auto",
+        **fields: Any,
+    ) -> None:
+        super().__init__(**fields)
+        self._lookup = _Lookup.of(
+            domain, namespace, store, limit, floor, max_tokens, with_outputs, embedder
+        )
+
+    def _get_relevant_documents(
+        self, query: str, *, run_manager: CallbackManagerForRetrieverRun
+    ) -> list[Document]:
+        handlers = [one for one in run_manager.handlers if isinstance(one, KPCallbackHandler)]
+        handlers += followers_of(run_manager.run_id)
+        examples = self._lookup.examples(query, run_manager.metadata, run_manager.run_id, handlers)
+        return [
+            Document(
+                page_content=text,
+                id=one.trace_id,
+                metadata={
+                    "kp_trace_id": one.trace_id,
+                    "similarity": one.similarity,
+                    "trust": one.trust,
+                    "credit": one.credit,
+                    "domain": self._lookup.domain,
+                },
+            )
+            for one, text in examples
+        ]
+
+
+class KPExampleSelector(BaseExampleSelector):
+    """Selects kept traces for `FewShotPromptTemplate` and `FewShotChatMessagePromptTemplate`.
+
+    Each example has the keys `task` and `answer`, as they were recorded, and `example`: the whole
+    trace as `to_few_shot` writes it, marked as untrusted reference.
+
+    Args:
+        domain: The domain whose traces are searched.
+        task_key: The input variable that states the task; by default the usual places are
+            searched, as for a run's objective.
+        namespace: A namespace, such as a tenant's id: text, an integer or a UUID. Traces of that
+            namespace are found, and those without one. By default it is the one that the metadata
+            of the run name.
+        store: A `TraceStore`, or a database URL or file; by default that of the settings.
+        limit: At most so many examples, 1 to 20.
+        floor: The similarity (0 to 1) of tasks that is asked for; by default calibrated for the
+            domain.
+        max_tokens: The longest text of one example, in estimated tokens.
+        with_outputs: Whether the outputs of tools are shown, and not only how they ended.
+        escape_braces: Whether braces are doubled, because `FewShotPromptTemplate` reads examples as
+            part of an f-string template. Set it to False for `FewShotChatMessagePromptTemplate`,
+            which does not. Do not use the former with `jinja2` or `mustache` templates: what a
+            stored trace says would be read as a template.
+        embedder: As for `Scorer`.
+
+    Raises:
+        ConfigError: An argument is unusable.
+        MissingExtraError: Nothing that runs an embedding model is installed.
+    """
+
+    def __init__(
+        self,
+        domain: str = "default",
+        *,
+        task_key: str | None = None,
+        namespace: str | int | UUID | None = None,
+        store: Location = None,
+        limit: int = 3,
+        floor: float | None = None,
+        max_tokens: int = 800,
+        with_outputs: bool = False,
+        escape_braces: bool = True,
+        embedder: object = "auto",
+    ) -> None:
+        self._lookup = _Lookup.of(
+            domain, namespace, store, limit, floor, max_tokens, with_outputs, embedder
+        )
+        self._task_key = task_key
+        self._escape_braces = escape_braces
+
+    def add_example(self, example: dict[str, str]) -> Any:  # noqa: ARG002
+        """Refuse: examples are runs that a handler recorded and the gate kept.
+
+        Raises:
+            ConfigError: Always.
+        """
+        raise ConfigError(
+            "examples cannot be added by hand: they are runs that a KPCallbackHandler recorded and "
+            "its gate kept; `kp-langchain import` reads runs of other tools"
+        )
+
+    def select_examples(self, input_variables: dict[str, str]) -> list[dict[str, str]]:
+        """Return the examples for the inputs of a prompt, the best first; perhaps none.
+
+        Args:
+            input_variables: The inputs.
+
+        Raises:
+            StoreError: The store cannot be read.
+            EmbedderError: The embedder fails.
+        """
+        examples = self._lookup.examples(self._task(input_variables), ambient_metadata())
+        return [
+            {
+                "task": self._escaped(one.trace.task.objective),
+                "answer": self._escaped(one.trace.outcome.result_summary),
+                "example": self._escaped(text),
+            }
+            for one, text in examples
+        ]
+
+    def _escaped(self, text: str) -> str:
+        return text.replace("{", "{{").replace("}", "}}") if self._escape_braces else text
+
+    def _task(self, input_variables: dict[str, str]) -> str:
+        if self._task_key is None:
+            return objective_in(input_variables, _LONGEST_TASK_CHARS)
+        task = input_variables.get(self._task_key)
+        return task if isinstance(task, str) else objective_in(task, _LONGEST_TASK_CHARS)
