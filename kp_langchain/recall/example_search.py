@@ -7,7 +7,6 @@ import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
@@ -29,7 +28,6 @@ from kp_langchain.store.rows import clean_name
 
 if TYPE_CHECKING:
     from kp_langchain.embedding.identity import EmbedderIdentity
-    from kp_langchain.recall.prompt_search import PromptSearch
     from kp_langchain.store import TraceStore
 
 # Runs name their domains themselves. 10,000 tasks of one take 30 MB.
@@ -160,13 +158,6 @@ class ExampleSearch:
     def is_ready(self) -> bool:
         """Whether the embedder has its model loaded, or cannot load it."""
         return self._has_answered or is_ready(self._embedder)
-
-    @cached_property
-    def prompt_search(self) -> PromptSearch:
-        """What searches for the runs of agents, so that those that wait are served together."""
-        from kp_langchain.recall.prompt_search import PromptSearch
-
-        return PromptSearch(self)
 
     def embed(self, tasks: Sequence[str]) -> list[Embedding]:
         """Return the embeddings of tasks, in order.

@@ -25,7 +25,12 @@ from kp_langchain.recall.agent_runs import (
     note_shown,
 )
 from kp_langchain.recall.example_search import check_options, search_of
-from kp_langchain.recall.prompt_search import PromptSearch, Request, Response, warn_of_failure
+from kp_langchain.recall.prompt_search import (
+    Request,
+    Response,
+    prompt_search_of,
+    warn_of_failure,
+)
 from kp_langchain.recording.answers import objective_in
 from kp_langchain.recording.handler import KPCallbackHandler
 from kp_langchain.recording.langchain_context import ambient_run_id
@@ -195,7 +200,7 @@ class KPMiddleware(_Middleware):
 
     def _start(self) -> None:
         self._is_off = Settings.current().disabled
-        self._search: PromptSearch = search_of(self._store, self._embedder).prompt_search
+        self._search = prompt_search_of(search_of(self._store, self._embedder))
         if not self._is_off:
             self._search.catch_up(self._domain)
 

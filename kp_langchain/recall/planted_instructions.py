@@ -63,12 +63,13 @@ What an earlier version made of a kept trace is then made anew. Whatever is abou
 searched by the rules of now in any case.
 """
 
-Part = Literal["task", "thought", "input", "output", "answer"]
+Part = Literal["task", "thought", "input", "output", "answer", "name"]
 
 _TRACE_CHARS = 400_000
 _FEWEST_CHARS = 400  # of a passage in a trace with too many of them
 _INPUT_CHARS = 80_000
 _MOST_FINDINGS = 50
+_BETWEEN_WORDS = re.compile("[_.-]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +78,8 @@ class PlantedInstruction:
 
     Attributes:
         step_id: The step that holds it; None for the task and the answer.
-        part: `task`, `thought`, `input`, `output` (of a tool; also an error) or `answer`.
+        part: `task`, `thought`, `input`, `output` (of a tool; also an error), `answer`, or `name`
+            (of a tool, skill or framework, or in the schema of the task).
         kind: `override` (ignore the previous instructions), `before the task`, `addressed to the
             model`, `turn of another speaker` (marks of a conversation within data), `instead of
             the task`, `kept from the user`, `for later runs`, `sends data away` or `hidden`.
@@ -99,10 +101,13 @@ def find_planted(trace: ReasoningTrace, *, is_foreign: bool = False) -> list[Pla
     Args:
         trace: The trace. It may lack anything, even what its class demands.
         is_foreign: Whether it comes from a registry, so that task, thoughts and answer are no more
-            the user's and the agent's own words than what tools returned.
+            the user's and the agent's own words than what tools returned, and a name may be a
+            sentence.
     """
     findings: dict[PlantedInstruction, None] = {}
     passages = list(_passages(trace))
+    if is_foreign:
+        passages += _names(trace)
     if sum(len(passage.text) for passage in passages) > _TRACE_CHARS:
         most = _TRACE_CHARS // _FEWEST_CHARS
         if len(passages) > most:
@@ -113,7 +118,7 @@ def find_planted(trace: ReasoningTrace, *, is_foreign: bool = False) -> list[Pla
         findings.update(dict.fromkeys(_findings(passage, is_foreign=is_foreign)))
         if len(findings) >= _MOST_FINDINGS:
             break
-    return list(findings)
+    return list(findings)[:_MOST_FINDINGS]
 
 
 class _Passage(NamedTuple):
@@ -132,7 +137,7 @@ class _Passage(NamedTuple):
 
 def _findings(passage: _Passage, *, is_foreign: bool) -> Iterator[PlantedInstruction]:
     step_id, part, text = passage
-    is_own = part != "output"
+    is_own = part not in ("output", "name")
     # What is said to the model in the input of a tool is copied from elsewhere.
     ways_to_read = {is_own, False} if is_foreign or part == "input" else {is_own}
     for reading in readings(text):
@@ -149,26 +154,36 @@ def _findings(passage: _Passage, *, is_foreign: bool) -> Iterator[PlantedInstruc
 
 
 def _passages(trace: ReasoningTrace) -> Iterator[_Passage]:
-    task = getattr(getattr(trace, "task", None), "objective", None)
-    yield from _texts(None, "task", task)
-    steps = getattr(trace, "steps", None)
-    for step in steps if isinstance(steps, list) else []:
-        number = getattr(step, "step_id", None)
-        step_id = number if isinstance(number, int) else None
-        part: Part = "thought" if getattr(step, "type", None) == "thought" else "output"
-        yield from _texts(step_id, part, getattr(step, "content", None))
-        yield from _texts(step_id, part, getattr(step, "output_summary", None))
-        yield from _texts(step_id, "input", getattr(step, "input", None))
-    answer = getattr(getattr(trace, "outcome", None), "result_summary", None)
-    yield from _texts(None, "answer", answer)
+    yield from _texts(None, "task", trace.task.objective)
+    for step in trace.steps:
+        part: Part = "thought" if step.type == "thought" else "output"
+        yield from _texts(step.step_id, part, step.content)
+        yield from _texts(step.step_id, part, step.output_summary)
+        yield from _texts(step.step_id, "input", step.input)
+    yield from _texts(None, "answer", trace.outcome.result_summary)
+
+
+def _names(trace: ReasoningTrace) -> Iterator[_Passage]:
+    """Yield the names in a trace, each once as it is, and once with blanks between its words."""
+    tools = [tool for step in trace.steps if (tool := step.tool)]
+    names = {
+        trace.source_skill: None,
+        trace.metadata.agent_id: None,
+        trace.metadata.framework: None,
+        **{tool.name: None for tool in tools},
+        **{tool.mcp_server: None for tool in tools},
+    }
+    for name in names:
+        yield from _texts(None, "name", name)
+        yield from _texts(None, "name", name and _BETWEEN_WORDS.sub(" ", name))
+    yield from _texts(None, "name", trace.task.input_schema)
 
 
 def _texts(step_id: int | None, part: Part, value: Any) -> Iterator[_Passage]:
     """Yield the text of a value, or of all texts within a structure, as one passage."""
-    if not isinstance(value, str):
-        value = "\n".join(_leaves(value)) if isinstance(value, dict | list) else ""
     if value:
-        yield _Passage(step_id, part, value)
+        text = value if isinstance(value, str) else "\n".join(_leaves(value))
+        yield _Passage(step_id, part, text)
 
 
 def _leaves(value: Any) -> Iterator[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import Future
@@ -9,7 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
-from kp_langchain._forksafe import leave_in_child
+from kp_langchain._forksafe import ForkSafeLock, leave_in_child
 from kp_langchain._logging import describe_error, warn_once
 from kp_langchain.recording.user_calls import SEARCHING, lane_for
 
@@ -190,6 +191,15 @@ class PromptSearch:
             warn_of_failure(error)
 
 
+def prompt_search_of(search: ExampleSearch) -> PromptSearch:
+    """Return the one that serves a search, so that what waits for it waits together."""
+    with _lock:
+        prompt_search = _prompt_searches.get(search)
+        if prompt_search is None:
+            prompt_search = _prompt_searches[search] = PromptSearch(search)
+        return prompt_search
+
+
 def warn_of_failure(error: BaseException) -> None:
     """Warn once of each kind of failure."""
     warn_once(
@@ -197,3 +207,9 @@ def warn_of_failure(error: BaseException) -> None:
         "kept traces cannot be searched (%s); runs are shown no examples",
         describe_error(error),
     )
+
+
+_prompt_searches: weakref.WeakValueDictionary[ExampleSearch, PromptSearch] = (
+    weakref.WeakValueDictionary()
+)
+_lock = ForkSafeLock()

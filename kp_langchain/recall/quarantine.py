@@ -1,26 +1,72 @@
 """Pulls units from a registry into quarantine.
 
-`UnitExaminer` takes each unit apart and builds it anew: bounded, redacted by this installation's
-rules, searched for planted instructions, and never to be contributed from here. It is shown to no
-run before a person or a rule admits it.
+A registry and its contributors are strangers. So `UnitExaminer` takes each unit apart and builds it
+anew from what the protocol defines: bounded, redacted by this installation's rules, searched for
+planted instructions, and never to be contributed from here. It is shown to no run before a person
+or a rule admits it.
 """
 
 from __future__ import annotations
 
+import json
+import re
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
-from kp_langchain.recall.unit_examiner import RefusedUnitError, Scan, UnitExaminer
+from pydantic import ValidationError
+
+from kp_langchain.config import Settings
+from kp_langchain.recall.planted_instructions import PlantedInstruction, find_planted
+from kp_langchain.recording.bounds import Bounds, Counters, short_name
+from kp_langchain.recording.redactor import Redactor, clean_texts
+from kp_langchain.recording.user_calls import JUDGING, Lane
 from kp_langchain.registry.answers import Answer
 from kp_langchain.registry.search import DEFAULT_LIMIT
+from kp_langchain.schema import CONTEXT, TRACE_ID_PREFIX, ReasoningTrace, TraceStep
+from kp_langchain.store.registry_units import ExaminedUnit
+from kp_langchain.store.verdicts import redactor_of
 
 if TYPE_CHECKING:
     from kp_langchain.registry.client import Registry
     from kp_langchain.store import TraceStore
-    from kp_langchain.store.registry_units import ExaminedUnit, Fate
+    from kp_langchain.store.registry_units import Fate
+
+MOST_STEPS = Bounds().steps
+"""A unit with more steps is not taken."""
+
+MOST_CHARS = 2 * Bounds().run_chars
+"""A unit with more characters in all its texts is not taken."""
+
+_MOST_VALUES = 50_000
+_DEEPEST = 50
+_LEVEL = "aggregated"
+_REMOVED = "(removed)"  # in place of an empty text if the wire form requires a text
+_ID = re.compile(r"kp:trace:[!-~]{1,140}")
+_UUID_ID = re.compile(r"kp:trace:[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
+# What a unit says and claims, whoever sent it under whichever id.
+_CONTENT: dict[str, Any] = {
+    "metadata": {"success", "quality_score"},
+    "task": {"objective", "input_schema"},
+    "steps": {
+        "__all__": {
+            "step_id": True,
+            "type": True,
+            "content": True,
+            "tool": {"name", "mcp_server"},
+            "input": True,
+            "output_summary": True,
+            "latency_ms": True,
+            "attempts": True,
+        }
+    },
+    "outcome": {"result_summary", "confidence"},
+}
 
 
 @dataclass(slots=True)
@@ -64,7 +110,6 @@ def pull(
     timeout_s: float = 60.0,
     admit_clean: bool = False,
     sleep: Callable[[float], object] = time.sleep,
-    scan: Scan | None = None,
 ) -> Pull:
     """Read the reasoning traces that a registry has for a domain, and write them into quarantine.
 
@@ -82,7 +127,6 @@ def pull(
         admit_clean: Whether to admit those without findings, unless they were decided on, or have
             changed at the registry.
         sleep: Waits some seconds, as the registry's limit demands.
-        scan: What looks for planted instructions; by default `scan_for_instructions`.
 
     Returns:
         What it did. What the registry does wrong is in there, and never raised.
@@ -91,7 +135,8 @@ def pull(
         ConfigError: An argument or the settings cannot be used.
         StoreError: The store cannot be read or written.
     """
-    examiner = UnitExaminer.of_store(store, domain, min_quality=min_quality, scan=scan)
+    redactor = redactor_of(store.location)
+    examiner = UnitExaminer(domain, Settings.current(), redactor=redactor, min_quality=min_quality)
     pulled = Pull(domain, registry.url, Answer("done", ""))
     seen: set[str] = set()
     pages = registry.search(
@@ -129,7 +174,7 @@ def _examined(
     units: Sequence[Mapping[str, Any]],
     seen: set[str],
     skipped: Counter[str],
-) -> Iterable[ExaminedUnit]:
+) -> Iterator[ExaminedUnit]:
     """Yield the units that may be written, each id once; count the others by the reason."""
     for unit in units:
         try:
@@ -142,3 +187,204 @@ def _examined(
             continue
         seen.add(examined.trace.id)
         yield examined
+
+
+# ------------------------------------------------------------------ examining one unit
+
+
+class RefusedUnitError(Exception):
+    """A unit is not taken; the message gives the reason without its texts."""
+
+
+class UnitExaminer:
+    """Validates, bounds and redacts what a registry sent, and searches it for instructions.
+
+    Args:
+        domain: The domain that was asked for.
+        settings: The settings, whose rules redact and whose bounds cut.
+        redactor: The user's function that redacts further, if any.
+        min_quality: Units that claim less are not taken.
+    """
+
+    def __init__(
+        self,
+        domain: str,
+        settings: Settings,
+        *,
+        redactor: Callable[[str], str] | None = None,
+        min_quality: float | None = None,
+    ) -> None:
+        self._domain, self._settings, self._redactor = domain, settings, redactor
+        self._min_quality = min_quality or 0.0
+        self._caller = Lane(JUDGING)
+
+    def examine(self, unit: Mapping[str, Any]) -> ExaminedUnit:
+        """Return a unit as it may be written.
+
+        Args:
+            unit: The unit as the registry sent it: values that JSON has.
+
+        Raises:
+            RefusedUnitError: It is no trace of the domain, or exceeds a bound, or cannot be
+                redacted.
+        """
+        if not isinstance(unit, Mapping):
+            raise RefusedUnitError("not a valid trace: the whole")
+        _check_size(unit)
+        id_ = unit.get("id")
+        if not isinstance(id_, str) or not _ID.fullmatch(id_):
+            raise RefusedUnitError("its id is not kp:trace: with up to 140 characters of ASCII")
+        trace = _validated(unit)
+        self._check_claims(trace)
+        content = json.dumps(trace.model_dump(include=_CONTENT), sort_keys=True)
+        redacted = self._redacted(trace)
+        if redacted.id != id_:
+            raise RefusedUnitError("its id would have to be redacted")
+        findings = [_as_texts(finding) for finding in find_planted(redacted, is_foreign=True)]
+        return ExaminedUnit(redacted, sha256(content.encode()).hexdigest(), findings)
+
+    def _check_claims(self, trace: ReasoningTrace) -> None:
+        if trace.metadata.task_domain.casefold() != self._domain.casefold():
+            raise RefusedUnitError("it claims another domain")
+        if trace.metadata.quality_score < self._min_quality:
+            raise RefusedUnitError("it claims less quality than was asked for")
+        if len(trace.steps) > MOST_STEPS:
+            raise RefusedUnitError(f"more than {MOST_STEPS} steps")
+
+    def _redacted(self, trace: ReasoningTrace) -> ReasoningTrace:
+        """Return a trace redacted at the strictest level, private and local.
+
+        Raises:
+            RefusedUnitError: Something in it cannot be redacted.
+        """
+        redaction = Redactor(
+            Counters(),
+            self._settings.max_text_chars,
+            rules=self._settings.redaction,
+            hook=self._redactor,
+        )
+        make = partial(_redacted_wire, trace, redaction, self._domain)
+        with suppress(Exception):  # of the user's function; it may quote the unit
+            if self._redactor is None:
+                wire = make()
+            else:
+                wire = self._caller.call(make, self._settings.function_timeout_s)
+            if not redaction.has_failed:
+                return ReasoningTrace.model_validate(wire)
+        raise RefusedUnitError("it could not be redacted")
+
+
+def _check_size(unit: Mapping[str, Any]) -> None:
+    """Refuse what is nested too deep or has too much text, before anything recurses into it.
+
+    Raises:
+        RefusedUnitError: It exceeds a bound.
+    """
+    chars, values = 0, 0
+    level: list[object] = [unit]
+    for _ in range(_DEEPEST):
+        below: list[object] = []
+        for value in level:
+            if isinstance(value, str):
+                chars += len(value)
+            elif isinstance(value, Mapping):
+                chars += sum(map(len, value))
+                below += value.values()
+            elif isinstance(value, list):
+                below += value
+        values += len(level)
+        if chars > MOST_CHARS:
+            raise RefusedUnitError(f"more than {MOST_CHARS:,} characters")
+        if values + len(below) > _MOST_VALUES:
+            raise RefusedUnitError(f"more than {_MOST_VALUES:,} values")
+        if not below:
+            return
+        level = below
+    raise RefusedUnitError(f"nested deeper than {_DEEPEST}")
+
+
+def _validated(unit: Mapping[str, Any]) -> ReasoningTrace:
+    """Return a unit as a trace, without characters that no database takes.
+
+    Raises:
+        RefusedUnitError: It is none.
+    """
+    try:
+        return ReasoningTrace.model_validate(clean_texts(dict(unit)))
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+        # The place has our own names and numbers alone: what the registry names is not validated.
+        place = ".".join("N" if isinstance(part, int) else str(part) for part in first["loc"])
+        raise RefusedUnitError(f"not a valid trace: {place or 'the whole'}") from None
+
+
+def _redacted_wire(trace: ReasoningTrace, redaction: Redactor, domain: str) -> dict[str, Any]:
+    """Return a trace on the wire with every text redacted.
+
+    It has what the protocol defines and recall has a use for. The rest is dropped: unknown fields,
+    `validated_by` and `knowledge_graph_delta`.
+
+    Args:
+        trace: The trace.
+        redaction: Redacts its texts.
+        domain: The domain that was asked for.
+    """
+
+    def name(value: str | None) -> str | None:
+        return value and redaction.text(short_name(value), _LEVEL)
+
+    metadata, task, outcome = trace.metadata, trace.task, trace.outcome
+    schema = task.input_schema
+    id_ = trace.id
+    if not _UUID_ID.fullmatch(id_):  # others choose it, and may choose an address
+        id_ = TRACE_ID_PREFIX + redaction.text(id_.removeprefix(TRACE_ID_PREFIX), _LEVEL)
+    return {
+        "@context": CONTEXT,
+        "@type": "ReasoningTrace",
+        "id": id_,
+        "source_skill": name(trace.source_skill),
+        "metadata": {
+            "created_at": metadata.created_at,
+            "agent_id": name(metadata.agent_id),
+            "framework": name(metadata.framework),
+            "task_domain": domain,
+            "success": metadata.success,
+            "quality_score": metadata.quality_score,
+            "visibility": "private",  # so that it is never contributed from here
+            "privacy_level": _LEVEL,
+        },
+        "task": {
+            "objective": redaction.text(task.objective, _LEVEL) or _REMOVED,
+            "input_schema": None if schema is None else redaction.mapping(schema, _LEVEL),
+        },
+        "steps": [_redacted_step(step, redaction) for step in trace.steps],
+        "outcome": {
+            "result_summary": redaction.text(outcome.result_summary, _LEVEL),
+            "confidence": outcome.confidence,
+        },
+    }
+
+
+def _redacted_step(step: TraceStep, redaction: Redactor) -> dict[str, Any]:
+    tool = None
+    if step.tool is not None:
+        names = {"name": step.tool.name, "mcp_server": step.tool.mcp_server}
+        tool = {key: short_name(name) for key, name in names.items() if name is not None}
+    summary = step.output_summary
+    values = {
+        "step_id": step.step_id,
+        "type": step.type,
+        "content": step.content,
+        "tool": tool,
+        "input": step.input,
+        "output_summary": summary if summary is None else redaction.text(summary, _LEVEL),
+        "latency_ms": step.latency_ms,
+        "attempts": step.tries if step.tries > 1 else None,
+    }
+    return redaction.step({key: one for key, one in values.items() if one is not None}, _LEVEL)
+
+
+def _as_texts(finding: PlantedInstruction) -> dict[str, str]:
+    """Return a finding as texts by name, without those that are empty."""
+    values = asdict(finding) | {"words": ", ".join(finding.words)}
+    return {name: str(value) for name, value in values.items() if value not in (None, "")}

