@@ -62,8 +62,8 @@ class _Lookup:
         """Check the arguments of a retriever or selector, and return its lookup."""
         check_options(limit, floor, max_tokens)
         namespace = check_namespace(namespace)
-        searched = store if isinstance(store, TraceStore) else default_store(store)
-        search = search_of(searched, embedder)
+        trace_store = store if isinstance(store, TraceStore) else default_store(store)
+        search = search_of(trace_store, embedder)
         return cls(search, domain, namespace, limit, floor, max_tokens, with_outputs)
 
     def examples(
@@ -240,14 +240,14 @@ class KPExampleSelector(BaseExampleSelector):
         examples = self._lookup.examples(self._task(input_variables), ambient_metadata())
         return [
             {
-                "task": self._escaped(one.trace.task.objective),
-                "answer": self._escaped(one.trace.outcome.result_summary),
-                "example": self._escaped(text),
+                "task": self._escape(one.trace.task.objective),
+                "answer": self._escape(one.trace.outcome.result_summary),
+                "example": self._escape(text),
             }
             for one, text in examples
         ]
 
-    def _escaped(self, text: str) -> str:
+    def _escape(self, text: str) -> str:
         return text.replace("{", "{{").replace("}", "}}") if self._escape_braces else text
 
     def _task(self, input_variables: dict[str, str]) -> str:

@@ -120,7 +120,7 @@ def readings(text: str) -> Iterator[Reading]:
     yield Reading(words, text, _disguise_of(text))
     for part in _first_and_rest(_comments(text)):
         yield Reading(plain_words(part), part, "not shown on the page", is_hidden=True)
-    for part in _first_and_rest(_encoded(text)):
+    for part in _first_and_rest(_decodings(text)):
         yield Reading(plain_words(part), part, "encoded", is_hidden=True)
     if not text.isascii():
         for part in _in_invisible_characters(text):
@@ -128,11 +128,11 @@ def readings(text: str) -> Iterator[Reading]:
         for part in _first_and_rest(_backwards(text)):
             yield Reading(plain_words(part), part, "written backwards")
     if _SOME_SPACED.search(text):
-        joined = _SPACED.sub(lambda match: re.sub("[ ._-]", "", match.group()), text)
-        yield Reading(plain_words(joined), joined, "letters apart")
+        without_gaps = _SPACED.sub(lambda match: re.sub("[ ._-]", "", match.group()), text)
+        yield Reading(plain_words(without_gaps), without_gaps, "letters apart")
     if len(_DIGIT_IN_WORD.findall(words)) > 1:
-        spelled = _LONG_WORD.sub(lambda word: word[0].translate(_DIGIT_LETTERS), words)
-        yield Reading(spelled, spelled, "digits as letters")
+        with_letters = _LONG_WORD.sub(lambda word: word[0].translate(_DIGIT_LETTERS), words)
+        yield Reading(with_letters, with_letters, "digits as letters")
 
 
 def _first_and_rest(parts: Iterator[str]) -> Iterator[str]:
@@ -193,15 +193,15 @@ def _comments(text: str) -> Iterator[str]:
         yield from (match[1] for match in _STYLED.finditer(text))
 
 
-def _encoded(text: str) -> Iterator[str]:
+def _decodings(text: str) -> Iterator[str]:
     """Yield what base64, hexadecimal numbers and percent signs encode, if it is readable."""
     words = [word for word in text.split() if len(word) >= _ENCODED_CHARS]
     runs = [run for word in words for run in _BASE64.findall(word)]
     lines = [run for run in runs if len(run) >= _LINE_CHARS]
-    joined = ["".join(lines)] if len(lines) > 1 else []
+    whole = ["".join(lines)] if len(lines) > 1 else []
     # What stands before a text that is encoded may look like a part of it: /, - and _ do.
     parts = [part for run in runs for part in _AFTER_SIGN.findall(run)]
-    for run in (*runs, *joined, *parts):
+    for run in (*runs, *whole, *parts):
         yield from _readable(_from_base64, run)
     for word in words:
         for run in _HEX.findall(word):

@@ -127,8 +127,8 @@ class ExampleSearch:
     """
 
     def __init__(self, store: TraceStore, embedder: object = "auto") -> None:
-        resolved = resolve_embedder(embedder)
-        if resolved is None:
+        model = resolve_embedder(embedder)
+        if model is None:
             if embedder is None:
                 raise ConfigError(
                     "embedder is None, but recall compares tasks by their embeddings; pass 'auto', "
@@ -138,7 +138,7 @@ class ExampleSearch:
                 f"recall compares tasks by their embeddings, and no model can run: {INSTALL_HINT}"
             )
         self._store = store
-        self._embedder = resolved
+        self._embedder = model
         self._embedder_argument = embedder
         self._lock = ForkSafeLock()
         self._indexes: OrderedDict[tuple[str, EmbedderIdentity, int], TaskIndex] = OrderedDict()
@@ -241,10 +241,10 @@ class ExampleSearch:
         is_complete = index.update(most_new=most_new)
         rules = Settings.current().redaction
         forms = [] if namespace is None else namespace_forms(namespace, rules)
-        candidates, calibrated = index.nearest(embedding.vector, forms, frozenset(tools))
-        least = calibrated if floor is None else floor
-        ranked = rank(candidates, floor=least)
-        examples = self._read(ranked, limit, same_task_cosine(embedding.identity.baseline))
+        candidates, domain_floor = index.nearest(embedding.vector, forms, frozenset(tools))
+        least = domain_floor if floor is None else floor
+        best = rank(candidates, floor=least)
+        examples = self._read(best, limit, same_task_cosine(embedding.identity.baseline))
         reason = "" if examples else _reason(candidates, least)
         return Examples(examples, least, reason, is_complete)
 
@@ -261,34 +261,36 @@ class ExampleSearch:
             return index
 
     def _read(
-        self, ranked: Sequence[Candidate], limit: int, same_task: float
+        self, candidates: Sequence[Candidate], limit: int, same_task: float
     ) -> tuple[Example, ...]:
         """Return the first traces of different tasks, read now.
 
         One that was deleted or damaged meanwhile makes room for the next one.
 
         Args:
-            ranked: The traces, the most helpful first.
+            candidates: The traces, the most helpful first.
             limit: Return at most so many.
             same_task: The cosine similarity from which two tasks are the same.
         """
         examples: list[Example] = []
         vectors: list[Any] = []
-        for one in ranked:
-            if any(one.vector @ other >= same_task for other in vectors):
-                continue
-            body = self._store.recall_entries.bodies([one.trace_id]).get(one.trace_id)
-            trace = None if body is None else _trace(body)
-            # Searched once more, because a unit may have changed since the index was read.
-            if trace is None or find_planted(trace, is_foreign=one.trust == "registry"):
-                continue
-            place = len(examples) + 1
-            examples.append(
-                Example(trace, one.trace_id, place, one.similarity, one.trust, one.credit)
-            )
-            vectors.append(one.vector)
-            if len(examples) == limit:
-                break
+        for start in range(0, len(candidates), limit):
+            batch = candidates[start : start + limit]
+            bodies = self._store.recall_entries.bodies([one.trace_id for one in batch])
+            for one in batch:
+                if any(one.vector @ other >= same_task for other in vectors):
+                    continue
+                trace = _trace(bodies.get(one.trace_id))
+                # Searched once more, because a unit may have changed since the index was read.
+                if trace is None or find_planted(trace, is_foreign=one.trust == "registry"):
+                    continue
+                place = len(examples) + 1
+                examples.append(
+                    Example(trace, one.trace_id, place, one.similarity, one.trust, one.credit)
+                )
+                vectors.append(one.vector)
+                if len(examples) == limit:
+                    return tuple(examples)
         return tuple(examples)
 
 
@@ -325,9 +327,9 @@ def search_of(store: TraceStore, embedder: object = "auto") -> ExampleSearch:
         return search
 
 
-def _trace(body: str) -> ReasoningTrace | None:
+def _trace(body: str | None) -> ReasoningTrace | None:
     try:
-        return ReasoningTrace.model_validate(json.loads(body))
+        return None if body is None else ReasoningTrace.model_validate(json.loads(body))
     except (ValidationError, ValueError, RecursionError):  # damaged
         return None
 

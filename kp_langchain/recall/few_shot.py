@@ -353,7 +353,7 @@ def _calls_of(trace: ReasoningTrace) -> list[_Call]:
 
 
 def _with_endings(calls: Sequence[TraceStep], outputs: Mapping[int, TraceStep]) -> Iterator[_Call]:
-    failed: dict[str, int] = {}  # the numbers of the failed calls, by tool
+    failures: dict[str, int] = {}  # the numbers of the failed calls, by tool
     for position, call in enumerate(calls):
         number, name = position + 1, _tool_name(call)
         output = outputs.get(position)
@@ -362,9 +362,9 @@ def _with_endings(calls: Sequence[TraceStep], outputs: Mapping[int, TraceStep]) 
             content = output.output_summary if output.content is None else output.content
         ending = _ending(call, output, content or "")
         if ending.startswith("error"):
-            failed[name] = number
-        elif output is not None and name in failed:
-            ending += f", after the error of {failed.pop(name)}"
+            failures[name] = number
+        elif output is not None and name in failures:
+            ending += f", after the error of {failures.pop(name)}"
         yield _Call(number, name, call.input, ending, content)
 
 

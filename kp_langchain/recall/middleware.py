@@ -291,7 +291,7 @@ class KPMiddleware(_Middleware):
             if search.is_ready:
                 wait([search.future], self._timeout_s)
             self._finish(search)
-        return _changed(request, run.notes[self._key])
+        return _with_text(request, run.notes[self._key])
 
     async def _awith_examples(self, request: ModelRequest[Any]) -> ModelRequest[Any]:
         if self._is_off:
@@ -302,7 +302,7 @@ class KPMiddleware(_Middleware):
             if search.is_ready and not search.future.done():
                 await asyncio.wait([asyncio.wrap_future(search.future)], timeout=self._timeout_s)
             self._finish(search)
-        return _changed(request, run.notes[self._key])
+        return _with_text(request, run.notes[self._key])
 
     def _run(self) -> _Run:
         """Return the run around this code."""
@@ -348,7 +348,7 @@ class KPMiddleware(_Middleware):
         _log(run.graph_id, response, text, reason)
 
 
-def _changed(request: ModelRequest[Any], prompt: _Prompt) -> ModelRequest[Any]:
+def _with_text(request: ModelRequest[Any], prompt: _Prompt) -> ModelRequest[Any]:
     """Return a request with the examples before the message that states the task.
 
     If that was summarised or trimmed away, they stand before the last message of a human, or at the

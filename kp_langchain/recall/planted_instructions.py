@@ -240,9 +240,14 @@ _HAS_BLANKS = re.compile("[0-9a-z\u0370-\u052f]")
 
 
 @cache
-def _tables() -> _Tables:
+def _read_table() -> dict[str, Any]:
     table = resources.files("kp_langchain.recall").joinpath("planted.toml")
-    data = tomllib.loads(table.read_text("utf-8"))
+    return tomllib.loads(table.read_text("utf-8"))
+
+
+@cache
+def _tables() -> _Tables:
+    data = _read_table()
     classes: dict[tuple[str, bool], list[str]] = {}
     for name, text in data["cues"].items():
         for cue in filter(None, map(str.strip, re.split("[,\n]", text))):
@@ -354,51 +359,13 @@ def _is_negated(text: str, hit: _Hit, name: str) -> bool:
 
 _MOST_MARKS = 500
 _NEAR_CHARS = 240
-_MODEL = "ai|llm|assistant|agent|chatbot|gpt|chatgpt|claude|copilot"
-_SPEAKER = "system|user|human|assistant|developer|admin|administrator|operator"
-_LABEL = rf"{_MODEL}|system|admin|override|hidden|directive|instruction|instructions|prompt"
-_LABEL_WORDS = rf"(?:[\w']{{1,20}}[ _-]){{0,3}}(?:{_LABEL})(?:[ _-]\w{{1,20}}){{0,2}}\s?:?"
-
-# What only a chat template writes.
-_TEMPLATE = re.compile(
-    r"<[|\uff5c]\s?/?(?:im_(?:start|end)|start_header_id|end_header_id|eot_id|begin_of_text"
-    r"|end_of_text|system|user|assistant|eom_id|channel|message|endoftext|end|start)\b[^<>]{0,40}>?"
-    r"(?:system|user|assistant|tool)?|<\uff5c[^<>]{1,30}>|<</?SYS>>|\[/?INST\]"
-    r"|</?(?:start|end)_of_turn>",
-    re.IGNORECASE,
-)
-_ORDER = "note|instruction|override|directive|command|message|alert|task|cmd|order|prompt"
-# Tags and headings such as <system>, [AI NOTE], ---SYSTEM--- and SYSTEM OVERRIDE:, but no links.
-_LABELLED = re.compile(
-    rf"</?(?:{_SPEAKER}|information|important|important_instructions?|instructions?|system_prompt"
-    r"|system_message|system_note|admin_note|tool_results?|tool_response|function_results?)>"
-    rf"|\[\s?(?:{_LABEL_WORDS}|(?:{_SPEAKER})[^\]\n]{{0,30}})\](?!\()|<{_LABEL_WORDS}>"
-    rf"|\{{\{{#?{_LABEL_WORDS}\}}\}}|-{{3,}}\s?{_LABEL_WORDS}\s?-{{3,}}"
-    rf"|={{3,}}\s?{_LABEL_WORDS}\s?={{3,}}|\#{{3,}}\s?{_LABEL_WORDS}\s?\#{{3,}}"
-    rf"|[\"']_{{0,2}}(?:{_MODEL}|system)_(?:{_ORDER})s?_{{0,2}}[\"']\s?:"
-    r"|^\s{0,8}#{1,6}\s?(?:instruction|system|human|user)s?\s?:"
-    rf"|^[ \t>*#/-]{{0,8}}(?:{_MODEL})[ _-](?:{_ORDER})s?\s?[:=]"
-    rf"|\b(?:system|admin|administrator|developer)[ _-](?:{_ORDER}|notice|update|mode)s?\b"
-    r"[^\n]{0,20}:|系统(?:提示|消息|指令|通知)?\s?[:\uff1a]"
-    r"|システム(?:メッセージ|通知|指示)?\s?[:\uff1a]"
-    r"|системное сообщение\s?:|systemnachricht\s?:|message système\s?:|mensaje del sistema\s?:",
-    re.IGNORECASE | re.MULTILINE,
-)
 # A search for these is a hundred times as fast as the expressions, and most texts have none.
 _TEMPLATE_HINTS = ("<|", "< |", "<\uff5c", "inst]", "sys>>", "_of_turn>")
-_KEYWORDS = AhoCorasick(
-    [
-        *f"{_LABEL}|{_SPEAKER}|information|important|tool_re|function_re|系统|システム".split("|"),
-        *("системное сообщение", "systemnachricht", "message système", "mensaje del sistema"),
-    ]
+_LABEL_HINTS = (
+    *("information", "important", "tool_re", "function_re", "系统", "システム"),
+    *("системное сообщение", "systemnachricht", "message système", "mensaje del sistema"),
 )
 _AROUND_CHARS = 100
-# A call that the agent seems to make: whole lines of it, or the tags of a call.
-_CALL = re.compile(
-    r"^[ \t>]{0,8}Thought( \d+)?:.{0,400}\n{1,2}[ \t>]{0,8}Action( \d+)?:"
-    r"|<tool_calls?>|<function_calls?>|<function=|<invoke name=|<tool_use>",
-    re.IGNORECASE | re.MULTILINE,
-)
 _CALL_HINTS = ("action", "<tool_", "<function", "<invoke")
 _TURN = re.compile(
     r"^[ \t>*#-]{0,8}(?:system|human|user)[*_]{0,2}\s?:", re.IGNORECASE | re.MULTILINE
@@ -413,6 +380,32 @@ _BEFORE_COMMAND = re.compile(
 )
 
 
+class _Marks(NamedTuple):
+    """The expressions for marks of a conversation, and the words that any label has."""
+
+    template: re.Pattern[str]
+    labels: re.Pattern[str]
+    calls: re.Pattern[str]
+    label_words: AhoCorasick
+
+
+@cache
+def _marks() -> _Marks:
+    marks = _read_table()["marks"]
+
+    def with_words(text: str) -> str:
+        for name in ("label_words", "label", "order", "speaker", "model"):
+            text = text.replace(f"%{name}%", marks[name])
+        return text
+
+    template, labels, calls = (
+        re.compile(with_words("|".join(marks[name])), re.IGNORECASE | re.MULTILINE)
+        for name in ("template", "labels", "calls")
+    )
+    words = [*with_words("%label%|%speaker%").split("|"), *_LABEL_HINTS]
+    return _Marks(template, labels, calls, AhoCorasick(words))
+
+
 def _words_of_turn(text: str, *, is_own: bool) -> tuple[str, ...]:
     """Return the words by which a turn of another speaker in a text gives an instruction.
 
@@ -424,12 +417,12 @@ def _words_of_turn(text: str, *, is_own: bool) -> tuple[str, ...]:
     low = text.lower()
     marks: Iterator[re.Match[str]] = iter(())
     if any(hint in low for hint in _TEMPLATE_HINTS):
-        marks = islice(_TEMPLATE.finditer(text), _MOST_MARKS)
+        marks = islice(_marks().template.finditer(text), _MOST_MARKS)
     if words := next(filter(None, map(_command, marks)), ()):
         return words
     if is_own:
         return ()
-    if any(hint in low for hint in _CALL_HINTS) and (call := _CALL.search(text)):
+    if any(hint in low for hint in _CALL_HINTS) and (call := _marks().calls.search(text)):
         return ("thought" if call.group().lower().lstrip(" \t>").startswith("t") else "call",)
     same_length = low if len(low) == len(text) else text
     labels = islice(_labels(text, same_length), _MOST_MARKS)
@@ -439,14 +432,14 @@ def _words_of_turn(text: str, *, is_own: bool) -> tuple[str, ...]:
 def _labels(text: str, low: str) -> Iterator[re.Match[str]]:
     """Yield headings, then turns that a reply follows, around the words that they have."""
     windows: list[list[int]] = []
-    for _, start, end in _KEYWORDS.find_matches_as_indexes(low):
+    for _, start, end in _marks().label_words.find_matches_as_indexes(low):
         if _begins_word(low, start):
             if windows and start - _AROUND_CHARS <= windows[-1][1]:
                 windows[-1][1] = end + _AROUND_CHARS
             else:
                 windows.append([max(start - _AROUND_CHARS, 0), end + _AROUND_CHARS])
     for begin, end in windows:
-        yield from _LABELLED.finditer(text, begin, end)
+        yield from _marks().labels.finditer(text, begin, end)
     for begin, end in windows:
         for match in _TURN.finditer(text, begin, end):
             if _REPLY.search(_after(match)):

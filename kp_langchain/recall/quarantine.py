@@ -137,8 +137,8 @@ def pull(
     """
     redactor = redactor_of(store.location)
     examiner = UnitExaminer(domain, Settings.current(), redactor=redactor, min_quality=min_quality)
-    pulled = Pull(domain, registry.url, Answer("done", ""))
-    seen: set[str] = set()
+    report = Pull(domain, registry.url, Answer("done", ""))
+    ids_read: set[str] = set()
     pages = registry.search(
         domain=domain,
         q=q,
@@ -150,43 +150,43 @@ def pull(
         sleep=sleep,
     )
     for page in pages:
-        pulled.answer, pulled.next_offset = page.answer, page.next_offset
-        pulled.total = pulled.total if page.total is None else page.total
-        pulled.read += page.read
-        pulled.skipped.update(page.skipped)
-        units = list(_examined(examiner, page.units, seen, pulled.skipped))
+        report.answer, report.next_offset = page.answer, page.next_offset
+        report.total = report.total if page.total is None else page.total
+        report.read += page.read
+        report.skipped.update(page.skipped)
+        units = list(_examine_all(examiner, page.units, ids_read, report.skipped))
         fates = store.pulled.write(units, registry=registry.url, domain=domain) if units else []
-        pulled.fates.update(fates)
+        report.fates.update(fates)
         with_fates = list(zip(units, fates, strict=True))
-        pulled.with_findings += sum(
+        report.with_findings += sum(
             bool(unit.findings) for unit, fate in with_fates if fate in ("new", "changed")
         )
         ids = [unit.trace.id for unit, fate in with_fates if fate in ("new", "unchanged")]
         if admit_clean and ids:
             least = min_quality or 0.0
-            done = store.pulled.admit_clean(min_quality=least, domain=domain, among=ids)
-            pulled.admitted += len(done)
-    return pulled
+            admissions = store.pulled.admit_clean(min_quality=least, domain=domain, among=ids)
+            report.admitted += len(admissions)
+    return report
 
 
-def _examined(
+def _examine_all(
     examiner: UnitExaminer,
     units: Sequence[Mapping[str, Any]],
-    seen: set[str],
+    ids_read: set[str],
     skipped: Counter[str],
 ) -> Iterator[ExaminedUnit]:
     """Yield the units that may be written, each id once; count the others by the reason."""
     for unit in units:
         try:
-            examined = examiner.examine(unit)
+            new = examiner.examine(unit)
         except RefusedUnitError as error:
             skipped[str(error)] += 1
             continue
-        if examined.trace.id in seen:
+        if new.trace.id in ids_read:
             skipped["read before"] += 1
-            continue
-        seen.add(examined.trace.id)
-        yield examined
+        else:
+            ids_read.add(new.trace.id)
+            yield new
 
 
 # ------------------------------------------------------------------ examining one unit
@@ -234,14 +234,14 @@ class UnitExaminer:
         id_ = unit.get("id")
         if not isinstance(id_, str) or not _ID.fullmatch(id_):
             raise RefusedUnitError("its id is not kp:trace: with up to 140 characters of ASCII")
-        trace = _validated(unit)
+        trace = _validate(unit)
         self._check_claims(trace)
         content = json.dumps(trace.model_dump(include=_CONTENT), sort_keys=True)
-        redacted = self._redacted(trace)
-        if redacted.id != id_:
+        safe_trace = self._redact(trace)
+        if safe_trace.id != id_:
             raise RefusedUnitError("its id would have to be redacted")
-        findings = [_as_texts(finding) for finding in find_planted(redacted, is_foreign=True)]
-        return ExaminedUnit(redacted, sha256(content.encode()).hexdigest(), findings)
+        findings = [_as_texts(finding) for finding in find_planted(safe_trace, is_foreign=True)]
+        return ExaminedUnit(safe_trace, sha256(content.encode()).hexdigest(), findings)
 
     def _check_claims(self, trace: ReasoningTrace) -> None:
         if trace.metadata.task_domain.casefold() != self._domain.casefold():
@@ -251,7 +251,7 @@ class UnitExaminer:
         if len(trace.steps) > MOST_STEPS:
             raise RefusedUnitError(f"more than {MOST_STEPS} steps")
 
-    def _redacted(self, trace: ReasoningTrace) -> ReasoningTrace:
+    def _redact(self, trace: ReasoningTrace) -> ReasoningTrace:
         """Return a trace redacted at the strictest level, private and local.
 
         Raises:
@@ -303,7 +303,7 @@ def _check_size(unit: Mapping[str, Any]) -> None:
     raise RefusedUnitError(f"nested deeper than {_DEEPEST}")
 
 
-def _validated(unit: Mapping[str, Any]) -> ReasoningTrace:
+def _validate(unit: Mapping[str, Any]) -> ReasoningTrace:
     """Return a unit as a trace, without characters that no database takes.
 
     Raises:

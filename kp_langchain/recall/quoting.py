@@ -83,12 +83,12 @@ def quoted_input(value: Any, limit_chars: int) -> str:
     leaf_chars = limit_chars
     while len(text) > limit_chars and leaf_chars > _SHORT_LEAF_CHARS:
         leaf_chars = max(leaf_chars // 2, _SHORT_LEAF_CHARS)
-        text = json.dumps(_shortened(value, leaf_chars, _INPUT_CHARS), ensure_ascii=False)
+        text = json.dumps(_shorten(value, leaf_chars, _INPUT_CHARS), ensure_ascii=False)
     for most_items in _MOST_ITEMS:
         if len(text) <= limit_chars:
             return text
-        shortened = _shortened(value, _SHORT_LEAF_CHARS, most_items)
-        text = json.dumps(shortened, ensure_ascii=False)
+        short_value = _shorten(value, _SHORT_LEAF_CHARS, most_items)
+        text = json.dumps(short_value, ensure_ascii=False)
     return text if len(text) <= limit_chars else f'"{_ELLIPSIS}"'
 
 
@@ -123,19 +123,19 @@ def _clean(text: str, limit_chars: int) -> str:
     return printable(text, keep="\n\t")
 
 
-def _shortened(value: Any, leaf_chars: int, most_items: int) -> Any:
+def _shorten(value: Any, leaf_chars: int, most_items: int) -> Any:
     """Return a value with texts cut to `leaf_chars`, and containers to `most_items`."""
     if isinstance(value, str):
         return both_ends(value, leaf_chars)
     if isinstance(value, dict):
         names = list(value)
         short: dict[str, Any] = {
-            both_ends(name, leaf_chars): _shortened(value[name], leaf_chars, most_items)
+            both_ends(name, leaf_chars): _shorten(value[name], leaf_chars, most_items)
             for name in names[:most_items]
         }
         return short | ({_ELLIPSIS: len(names) - most_items} if names[most_items:] else {})
     if isinstance(value, list):
-        items = [_shortened(item, leaf_chars, most_items) for item in value[:most_items]]
+        items = [_shorten(item, leaf_chars, most_items) for item in value[:most_items]]
         return [*items, _ELLIPSIS] if value[most_items:] else items
     return value
 

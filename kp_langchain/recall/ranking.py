@@ -101,9 +101,9 @@ def rank(candidates: Iterable[Candidate], *, floor: float) -> list[Candidate]:
         candidates: The kept traces.
         floor: The similarity (0 to 1) that the tasks must have, as it counts.
     """
-    ranked = [one for one in candidates if one.counted_similarity >= floor]
-    ranked.sort(key=_order)
-    first, others = ranked[:_MOST_COMPARED], ranked[_MOST_COMPARED:]
+    in_order = [one for one in candidates if one.counted_similarity >= floor]
+    in_order.sort(key=_order)
+    first, others = in_order[:_MOST_COMPARED], in_order[_MOST_COMPARED:]
     agreements = {one.trace_id: _agreement(one, first) for one in first}
     first.sort(key=lambda one: _order(one, agreements[one.trace_id]))
     return first + others
@@ -201,7 +201,7 @@ def calibrate_floor(
     in other words. What is less similar to everything kept is hardly a task of the domain. Finally,
     the floor is drawn towards the default, because a few tasks may agree by chance:
 
-        default + (proved - default) * tasks / (tasks + 3)
+        default + (proven_floor - default) * tasks / (tasks + 3)
 
     So where the plans are alike whatever the task (FEVER, HotpotQA), the floor sinks to what the
     tasks of the domain need, and no further. See tests/benchmarks/README.md.
@@ -216,16 +216,16 @@ def calibrate_floor(
     pairs, usual = _pairs(vectors, plans, baseline)
     above = sorted(one for one in pairs if one.similarity >= DEFAULT_FLOOR)
     below = sorted((one for one in pairs if one.similarity < DEFAULT_FLOOR), reverse=True)
-    proved = DEFAULT_FLOOR
+    proven_floor = DEFAULT_FLOOR
     if misleading := _certain_length([_USEFUL_F1 - one.f1 for one in above]):
-        proved = above[misleading - 1].similarity
+        proven_floor = above[misleading - 1].similarity
     elif helping := _certain_length([one.f1 - _USEFUL_F1 for one in below]):
         lowest = below[helping - 1].similarity if helping < len(below) else 0.0
-        proved = max(lowest, float(np.quantile(usual, _SHARE_OF_STRANGERS)))
-        proved = min(proved, DEFAULT_FLOOR)
-    proved = min(max(proved, LOWEST_FLOOR), HIGHEST_FLOOR)
+        proven_floor = max(lowest, float(np.quantile(usual, _SHARE_OF_STRANGERS)))
+        proven_floor = min(proven_floor, DEFAULT_FLOOR)
+    proven_floor = min(max(proven_floor, LOWEST_FLOOR), HIGHEST_FLOOR)
     tasks = len(usual)
-    return DEFAULT_FLOOR + (proved - DEFAULT_FLOOR) * tasks / (tasks + _PRIOR_TASKS)
+    return DEFAULT_FLOOR + (proven_floor - DEFAULT_FLOOR) * tasks / (tasks + _PRIOR_TASKS)
 
 
 def _certain_length(gains: Sequence[float]) -> int:
@@ -246,9 +246,9 @@ def _pairs(
     """
     import numpy as np
 
-    called = [at for at, plan in enumerate(plans) if plan]
-    sampled = np.linspace(0, len(called) - 1, min(len(called), _MOST_SAMPLED)).astype(int)
-    places = _different_tasks(vectors, [called[at] for at in sampled.tolist()], baseline)
+    with_calls = [at for at, plan in enumerate(plans) if plan]
+    sample = np.linspace(0, len(with_calls) - 1, min(len(with_calls), _MOST_SAMPLED)).astype(int)
+    places = _different_tasks(vectors, [with_calls[at] for at in sample.tolist()], baseline)
     number = len(places)
     if number <= _OTHERS:
         return [], []

@@ -38,7 +38,7 @@ _BATCH_SIZE = 64
 # Counting the outcomes of all runs that were shown something takes longer than a search.
 _CREDITS_EVERY_S = 10.0
 # Ranked by more than similarity are only the most similar ones, of runs and of units.
-_MOST_RANKED = 200
+_MOST_RANKED = 100
 _MOST_TOOLS = 100
 _SMALLEST_CHANGE = 0.1  # of the number of tasks; a larger one calibrates the floor anew
 
@@ -88,7 +88,7 @@ class TaskIndex:
         self._credits: Mapping[str, Credit] = {}
         self._credits_due_s = float("-inf")  # by the monotonic clock
         # The tasks that are searched, with their normalised vectors, shape (n, dimensions).
-        self._searched: list[StoredTask] = []
+        self._eligible: list[StoredTask] = []
         self._matrix = np.empty((0, dimensions), np.float32)
         self._floor = DEFAULT_FLOOR
         self._calibrated_at = -1  # for how many tasks the floor was calibrated
@@ -148,10 +148,10 @@ class TaskIndex:
         candidates: dict[bool, list[Candidate]] = {True: [], False: []}  # runs, and units
         with self._lock:
             with fork_gate:
-                cosines = self._matrix @ _normalised(vector)
+                cosines = self._matrix @ _normalise(vector)
                 order = np.argsort(-cosines, kind="stable").tolist()
             for at in order:
-                task = self._searched[at]
+                task = self._eligible[at]
                 is_open = task.namespace is None and not task.stays_local
                 if len(candidates[task.is_own]) < _MOST_RANKED and (
                     is_open or task.namespace in namespaces
@@ -260,17 +260,17 @@ class TaskIndex:
         import numpy as np
 
         self._has_changed = False
-        self._searched, vectors = [], []
+        self._eligible, vectors = [], []
         for task in self._tasks.values():
             entry = task.entry
             if entry is None or entry.vector is None or entry.planted is not None:
                 continue
             if task.success and not self._credits.get(task.trace_id, NO_CREDIT).hurts:
-                self._searched.append(task)
+                self._eligible.append(task)
                 vectors.append(entry.vector)
         with fork_gate:
             matrix = np.array(vectors, np.float32).reshape(len(vectors), self._matrix.shape[1])
-            self._matrix = _normalised(matrix)
+            self._matrix = _normalise(matrix)
         change = abs(len(vectors) - self._calibrated_at)
         if change > _SMALLEST_CHANGE * self._calibrated_at:
             self._calibrated_at = len(vectors)
@@ -281,8 +281,8 @@ class TaskIndex:
 
         Units of a registry say nothing of this domain's tasks; whoever sends them chose them.
         """
-        own = [at for at, task in enumerate(self._searched) if task.is_own]
-        entries = [self._searched[at].entry for at in own]
+        own = [at for at, task in enumerate(self._eligible) if task.is_own]
+        entries = [self._eligible[at].entry for at in own]
         plans = [{} if entry is None else entry.plan for entry in entries]
         with fork_gate:
             return calibrate_floor(self._matrix[own], plans, self._identity.baseline)
@@ -300,13 +300,13 @@ def _try_to_embed(embedder: Embedder, texts: list[str]) -> tuple[list[Embedding]
         return [], EmbedderError(f"the embedder failed with {type(error).__name__}")
 
 
-def _normalised(rows: NDArray[np.float32]) -> NDArray[np.float32]:
+def _normalise(rows: NDArray[np.float32]) -> NDArray[np.float32]:
     """Return vectors with the length 1, but for those of zeros; shape (n, dimensions) or less."""
     import numpy as np
 
     lengths = np.linalg.norm(rows, axis=-1, keepdims=True)
-    normalised: NDArray[np.float32] = np.divide(rows, lengths, out=rows.copy(), where=lengths > 0)
-    return normalised
+    unit_rows: NDArray[np.float32] = np.divide(rows, lengths, out=rows.copy(), where=lengths > 0)
+    return unit_rows
 
 
 def _entry_of(body: str | None, vector: NDArray[np.float32] | None, *, is_own: bool) -> TaskEntry:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -14,7 +15,7 @@ import pytest
 from langchain.agents import create_agent
 from numpy.typing import NDArray
 
-from kp_langchain import KPMiddleware, TraceStore
+from kp_langchain import KPMiddleware, KPRetriever, TraceStore
 from kp_langchain.demo.scripted import ScriptedChatModel, say
 from kp_langchain.embedding.embedder_protocol import resolve_embedder
 from kp_langchain.recall import ExampleSearch, agent_runs, example_search
@@ -234,7 +235,7 @@ def test_the_end_of_the_process_waits_for_no_search(
     script = f"""
 import threading
 from langchain.agents import create_agent
-from kp_langchain import KPMiddleware, TraceStore
+from kp_langchain import KPMiddleware, KPRetriever, TraceStore
 from tests.recall.words import ASK, Words, answers, keep, passing_handler, rates
 from kp_langchain.demo.scripted import ScriptedChatModel
 
@@ -250,6 +251,30 @@ create_agent(ScriptedChatModel(answers()), [rates], middleware=[shows]).invoke(A
 print("ended with", store.count() if shows.handler.flush(60) else None)
 """
     assert "ended with 2" in run_python(script, KP_EXIT_TIMEOUT_S="3600").stdout
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_a_fork_while_a_model_is_waited_for_leaves_the_child_a_search_of_its_own(
+    store: TraceStore, gated: Gated
+) -> None:
+    kept = keep(store)
+    retriever = KPRetriever("finance", store=store, embedder=Words(), floor=0.5)
+    assert [one.id for one in retriever.invoke(EURO)] == [kept]
+    waiting = with_embedder(store, gated, timeout_s=0.05)
+    assert not shown(waiting)
+    child = os.fork()
+    if child == 0:
+        try:
+            gated.may_go_on.set()
+            waiting._timeout_s = 60.0
+            is_found = [one.id for one in retriever.invoke(EURO)] == [kept]
+            os._exit(0 if is_found and POUND in shown(waiting) else 1)
+        finally:
+            os._exit(1)
+    assert os.waitpid(child, 0)[1] == 0
+    gated.may_go_on.set()
+    assert waiting.load(60)
 
 
 def test_runs_that_are_left_open_are_bounded_in_number(
