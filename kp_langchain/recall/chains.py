@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -21,7 +20,7 @@ from kp_langchain.recall.agent_runs import (
     namespace_in,
     note_shown,
 )
-from kp_langchain.recall.example_search import Example, ExampleSearch, check_options, search_of
+from kp_langchain.recall.example_search import Example, check_options, search_of
 from kp_langchain.recording.answers import objective_in
 from kp_langchain.recording.handler import KPCallbackHandler
 from kp_langchain.run_keys import check_namespace
@@ -32,24 +31,14 @@ _LONGEST_TASK_CHARS = 100_000
 Location = TraceStore | str | Path | None
 
 
-@dataclass(frozen=True, slots=True)
 class _Lookup:
     """Finds examples for the run of a chain, and has its handlers note them.
 
-    The attributes are the arguments of `KPRetriever`, and the search.
+    The arguments are those of `KPRetriever`.
     """
 
-    search: ExampleSearch
-    domain: str
-    namespace: str | None
-    limit: int
-    floor: float | None
-    max_tokens: int
-    with_outputs: bool
-
-    @classmethod
-    def of(
-        cls,
+    def __init__(
+        self,
         domain: str,
         namespace: object,
         store: Location,
@@ -58,13 +47,14 @@ class _Lookup:
         max_tokens: int,
         with_outputs: bool,
         embedder: object,
-    ) -> _Lookup:
-        """Check the arguments of a retriever or selector, and return its lookup."""
+    ) -> None:
         check_options(limit, floor, max_tokens)
-        namespace = check_namespace(namespace)
+        self.domain = domain
+        self._namespace = check_namespace(namespace)
+        self._limit, self._floor = limit, floor
+        self._max_tokens, self._with_outputs = max_tokens, with_outputs
         trace_store = store if isinstance(store, TraceStore) else default_store(store)
-        search = search_of(trace_store, embedder)
-        return cls(search, domain, namespace, limit, floor, max_tokens, with_outputs)
+        self._search = search_of(trace_store, embedder)
 
     def examples(
         self,
@@ -81,14 +71,14 @@ class _Lookup:
             run_id: The id of the run; by default the one around this code.
             handlers: The handlers that record it; by default those of that run.
         """
-        examples = self.search.find(
+        examples = self._search.find(
             task,
             domain=self.domain,
-            namespace=namespace_in(metadata or {}, self.namespace),
-            limit=self.limit,
-            floor=self.floor,
+            namespace=namespace_in(metadata or {}, self._namespace),
+            limit=self._limit,
+            floor=self._floor,
         ).found
-        tokens, outputs = self.max_tokens, self.with_outputs
+        tokens, outputs = self._max_tokens, self._with_outputs
         pairs = [(one, one.as_text(max_tokens=tokens, with_outputs=outputs)) for one in examples]
         shown = [(one, text) for one, text in pairs if text]
         text = "\n".join(text for _, text in shown)
@@ -140,7 +130,7 @@ class KPRetriever(BaseRetriever):
         **fields: Any,
     ) -> None:
         super().__init__(**fields)
-        self._lookup = _Lookup.of(
+        self._lookup = _Lookup(
             domain, namespace, store, limit, floor, max_tokens, with_outputs, embedder
         )
 
@@ -210,7 +200,7 @@ class KPExampleSelector(BaseExampleSelector):
         escape_braces: bool = True,
         embedder: object = "auto",
     ) -> None:
-        self._lookup = _Lookup.of(
+        self._lookup = _Lookup(
             domain, namespace, store, limit, floor, max_tokens, with_outputs, embedder
         )
         self._task_key = task_key

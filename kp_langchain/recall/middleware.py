@@ -338,14 +338,14 @@ class KPMiddleware(_Middleware):
             reason = "the search took too long"
             if not search.is_ready:
                 reason = "the embedding model is still loading, which load() waits for"
-            response = Response(search.domain, reason=reason)
+            response = Response(reason=reason)
         run, text, reason = search.run, response.text, response.reason
         is_held_out = bool(text) and _share_of(run.key(search.task_id)) < self._held_out
         if is_held_out:
             text, reason = "", "the run is held out, so that others can be compared with it"
         note_shown(response.examples, text, held_out=is_held_out, handlers=run.handlers)
         run.notes[self._key] = _Prompt(text, search.task_id)
-        _log(run.graph_id, response, text, reason)
+        _log(search, response, text, reason)
 
 
 def _with_text(request: ModelRequest[Any], prompt: _Prompt) -> ModelRequest[Any]:
@@ -407,18 +407,18 @@ def _share_of(key: str) -> float:
     return int.from_bytes(digest[:7], "big") / 2**56
 
 
-def _log(run_id: UUID | None, response: Response, text: str, reason: str) -> None:
+def _log(search: _Search, response: Response, text: str, reason: str) -> None:
     """Write the record `kp.recall` of what a run is shown, or why it is shown nothing."""
-    examples = response.examples
+    examples, run_id = response.examples, search.run.graph_id
     shown = ", ".join(f"{one.trace_id} (similarity {one.similarity:.2f})" for one in examples)
     log_event(
         "kp.recall %s %s",
-        response.domain,
+        search.domain,
         f"shown {shown}" if text else f"nothing shown: {reason}",
         fields={
             "event": "kp.recall",
             "run_id": None if run_id is None else str(run_id),
-            "domain": response.domain,
+            "domain": search.domain,
             "shown": [one.trace_id for one in examples] if text else [],
             "similarities": [one.similarity for one in examples],
             "trust": [one.trust for one in examples],

@@ -53,14 +53,12 @@ class Response:
     """What a run gets.
 
     Attributes:
-        domain: The domain that was searched.
         examples: The examples that `text` shows; empty if there are none.
         text: The text; "" for none.
         floor: The similarity that was asked for, 0 to 1.
         reason: Why there are no examples, in words; empty if there are some.
     """
 
-    domain: str
     examples: tuple[Example, ...] = ()
     text: str = ""
     floor: float = 0.0
@@ -95,10 +93,9 @@ class PromptSearch:
         """Have a request served, unless too many wait already, or a run waited for one in vain."""
         future: Future[Response] = Future()
         if self._is_late:
-            reason = "an earlier search still takes too long"
-            future.set_result(Response(request.domain, reason=reason))
+            future.set_result(Response(reason="an earlier search still takes too long"))
         elif len(self._waiting) >= _MOST_WAITING:
-            future.set_result(Response(request.domain, reason="too many searches wait"))
+            future.set_result(Response(reason="too many searches wait"))
         else:
             self._waiting.append((request, future))
             self._lane.submit(self._serve)
@@ -145,8 +142,7 @@ class PromptSearch:
             try:
                 response = self._find(request, embedding)
             except BaseException as error:  # noqa: BLE001 - of the user's embedder
-                reason = f"the search failed: {describe_error(error)}"
-                response = Response(request.domain, reason=reason)
+                response = Response(reason=f"the search failed: {describe_error(error)}")
                 warn_of_failure(error)
             future.set_result(response)
 
@@ -160,10 +156,9 @@ class PromptSearch:
         return [None] * len(tasks)
 
     def _find(self, request: Request, embedding: Embedding | None) -> Response:
-        domain = request.domain
         examples = self._search.find(
             request.task,
-            domain=domain,
+            domain=request.domain,
             namespace=request.namespace,
             limit=request.limit,
             floor=request.floor,
@@ -172,15 +167,15 @@ class PromptSearch:
             embedding=embedding,
         )
         if not examples.is_complete:
-            self.catch_up(domain)
+            self.catch_up(request.domain)
         if not examples.found:
-            return Response(domain, floor=examples.floor, reason=examples.reason)
+            return Response(floor=examples.floor, reason=examples.reason)
         few_shot = examples.compose(
             max_tokens=request.max_tokens, with_outputs=request.with_outputs
         )
         shown = tuple(examples.found[at] for at in few_shot.shown)
         reason = "" if shown else f"no example fits in max_tokens={request.max_tokens}"
-        return Response(domain, shown, few_shot.text, examples.floor, reason)
+        return Response(shown, few_shot.text, examples.floor, reason)
 
     def _catch_up(self, domain: str, *, all_at_once: bool) -> None:
         try:
