@@ -154,6 +154,6 @@ def _few_shot(
         trust=["own" if one is None or one.success is None else "verdict" for one in newest],
         max_tokens=max_chars - 1,
         with_outputs=True,
-        count_tokens=len,
+        count=len,
     )
     return f"{few_shot.text}\n" if few_shot.text else "", len(few_shot.shown)

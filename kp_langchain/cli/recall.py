@@ -16,7 +16,7 @@ from kp_langchain.printable import one_line, short_id
 
 if TYPE_CHECKING:
     from kp_langchain.recall.credit import Credit
-    from kp_langchain.recall.example import Example, Examples
+    from kp_langchain.recall.example_search import Example, Examples
     from kp_langchain.store import TraceStore
     from kp_langchain.store.vector_queries import Eligibility
 
