@@ -4,8 +4,8 @@ And what is known of the run around this code: its handlers, its metadata and it
 
 LangChain hands callbacks down from the call of an agent, and middleware is first asked when that
 call is under way. So an observer notes, of each chain that is open, how it began. Middleware that
-has a handler to attach looks up the chains that it runs in; the handler is told how they began, and
-from then on everything that happens inside them. What ended before that is not recorded.
+has a handler to attach looks up the chains that it runs in. It reports to the handler how they
+began, and from then on all that happens inside them. What ended before that is not recorded.
 
 The observer is attached to all runs of the process once the first middleware of this kind is made.
 It costs the others a dictionary entry for each chain that is open.
@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
+from dataclasses import dataclass, field
 from functools import cache
 from itertools import islice, pairwise
 from typing import TYPE_CHECKING, Any
@@ -41,6 +42,7 @@ _MOST_OPEN = 10_000
 _DEEPEST = 100
 
 
+@dataclass(slots=True, eq=False)
 class OpenChain:
     """A chain, graph or node that is under way.
 
@@ -52,16 +54,11 @@ class OpenChain:
         notes: What middleware keeps of the run of its graph, by its own key.
     """
 
-    __slots__ = ("arguments", "inputs", "notes", "parent_id", "run_id")
-
-    def __init__(
-        self, run_id: UUID, parent_id: UUID | None, inputs: object, arguments: dict[str, Any]
-    ) -> None:
-        self.run_id = run_id
-        self.parent_id = parent_id
-        self.inputs = inputs
-        self.arguments = arguments
-        self.notes: dict[object, Any] = {}
+    run_id: UUID
+    parent_id: UUID | None
+    inputs: object
+    arguments: dict[str, Any]
+    notes: dict[object, Any] = field(default_factory=dict)
 
     @property
     def is_node(self) -> bool:
@@ -78,7 +75,7 @@ class OpenChain:
         return metadata if isinstance(metadata, Mapping) else {}
 
     def report_start(self, handler: KPCallbackHandler) -> None:
-        """Tell a handler how it began."""
+        """Report to a handler how it began."""
         others = {**self.arguments, "run_id": self.run_id, "parent_run_id": self.parent_id}
         handler.on_chain_start(others.pop("serialized"), self.inputs, **others)
 

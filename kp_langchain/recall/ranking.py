@@ -5,8 +5,9 @@ A trace helps if its task is similar, if it is right, and if it did what such ta
     similarity * (0.5 + usable / 2) * (0.5 + confidence / 2) * (0.5 + agreement / 2) * (1 + credit)
 
 The similarity counts in full where the agent has the tools that the trace calls, and half where it
-has none of them: so does it when it is held against the floor. Not less, because a trace also has
-calls that no agent asks for, such as those of a retriever in a graph around it.
+has none of them. It counts in the same way against the floor. It never counts less than half,
+because a trace also has calls that no agent asks for, such as those of a retriever in a graph
+around it.
 
 The confidence is 1 for a success that a verdict states, that of the outcome for a run of this store
 that nobody judged, and 0 for a unit of a registry. So a verdict outranks a run that only looks
@@ -17,10 +18,11 @@ The agreement is what the trace's plan has in common with those of the ten that 
 it: the mean F1, weighted by their confidences, so that what comes from a registry has no say. A
 success by chance, or by a detour, is seldom shared.
 
-On recorded runs of which one in five had a verdict, what that shows has better plans than the
-nearest trace of all, beyond chance in three of four sources. With verdicts before similarity, 0.05
-of the F1 would be lost where tasks differ much (AgentDojo), because the nearest trace with a
-verdict is often of another kind, and 0.01 won in HotpotQA. See tests/benchmarks/README.md.
+It was measured on recorded runs of which one in five had a verdict. What it shows has better plans
+than the nearest trace of all; in three of four sources that is beyond chance. With verdicts before
+similarity, 0.05 of the F1 would be lost where tasks differ much (AgentDojo): there, the nearest
+trace with a verdict is often of another kind. In HotpotQA, 0.01 would be won. See
+tests/benchmarks/README.md.
 """
 
 from __future__ import annotations
