@@ -21,7 +21,7 @@ import pytest
 import typer.main
 
 from kp_langchain.cli.app import main
-from kp_langchain.embedding.embedder_protocol import _default_embedder
+from kp_langchain.embedding.auto_embedder import _default_embedder
 from tests import programs
 from tests.programs import Done
 

@@ -29,8 +29,8 @@ from typer.testing import CliRunner
 
 import kp_langchain
 from kp_langchain import DomainPolicy, Scorer, Settings, TraceStore, default_scorer
-from kp_langchain.embedding import embedder_protocol
-from kp_langchain.embedding.embedder_protocol import resolve_embedder
+from kp_langchain.embedding import auto_embedder
+from kp_langchain.embedding.auto_embedder import resolve_embedder
 from kp_langchain.gate import DEFAULT_THRESHOLDS
 from kp_langchain.recall import example_search
 from kp_langchain.redaction import Rules, redact
@@ -113,7 +113,7 @@ def own_scorer(monkeypatch: pytest.MonkeyPatch) -> None:
     """The process's scorer is new and has a small embedder."""
     home = sys.modules[default_scorer.__module__]
     monkeypatch.setattr(home, "_default_scorer", Scorer(embedder=WordCounts()))
-    for module in (embedder_protocol, example_search):
+    for module in (auto_embedder, example_search):
         monkeypatch.setattr(module, "resolve_embedder", lambda _: resolve_embedder(WordCounts()))
 
 

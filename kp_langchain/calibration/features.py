@@ -7,14 +7,16 @@ model would learn a verdict from itself.
 
 from __future__ import annotations
 
+import tomllib
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
+from functools import cache
+from importlib import resources
 from itertools import groupby, pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from kp_langchain.calibration.failed_outputs import output_failed
-from kp_langchain.calibration.word_lists import (
+from kp_langchain.calibration.wording import (
     DONE,
     EXCLAMATION,
     NEGATED,
@@ -24,6 +26,7 @@ from kp_langchain.calibration.word_lists import (
     UNABLE,
     UNSURE,
     Text,
+    output_failed,
 )
 from kp_langchain.scoring.dimensions import TraceShape
 
@@ -41,6 +44,8 @@ PROVES_FAILURE = "proves_failure"
 """The name of the feature that is 1 if the run proves that it failed; see `features_of`."""
 CALLED = "called:"
 """The prefix of features that count the calls of one tool."""
+
+_YES_OR_NO = "1 if "  # how the meaning of a feature begins that is 1 or 0
 
 _BASIC = {field.name for field in fields(TraceShape)} | {LOOKED_SUCCESSFUL, PROVES_FAILURE}
 
@@ -264,3 +269,45 @@ def _ratio(part: float, whole: float) -> float:
 def _mean(values: Iterable[float]) -> float:
     numbers = list(values)
     return _ratio(sum(numbers), len(numbers))
+
+
+# ------------------------------------------------------------------ what they mean
+
+
+def is_surface(feature: str) -> bool:
+    """Return whether a feature only measures sizes or counts, of any content."""
+    return feature in _table()["surface"]["names"] or feature.startswith(CALLED)
+
+
+def meaning_of(feature: str) -> str:
+    """Return the meaning of a feature in a few words; for an unknown one, its name."""
+    if feature.startswith(CALLED):
+        return f"calls of the tool {feature.removeprefix(CALLED)}"
+    return meanings().get(feature, feature)
+
+
+def leaning(feature: str, *, is_for: bool) -> str:
+    """Return in words what speaks for success, as `steps (fewer)`.
+
+    Args:
+        feature: The feature's name.
+        is_for: Whether a high value of it speaks for success, rather than a low one.
+    """
+    meaning = meaning_of(feature)
+    if meaning.startswith(_YES_OR_NO):
+        return f"{meaning.removeprefix(_YES_OR_NO)} ({'yes' if is_for else 'no'})"
+    if meaning.startswith(("share of", "how alike")):
+        return f"{meaning} ({'higher' if is_for else 'lower'})"
+    return f"{meaning} ({'more' if is_for else 'fewer'})"
+
+
+def meanings() -> Mapping[str, str]:
+    """Return the meanings by feature, without those that count the calls of one tool."""
+    by_name: Mapping[str, str] = _table()["meanings"]
+    return by_name
+
+
+@cache
+def _table() -> dict[str, Any]:
+    file = resources.files("kp_langchain.calibration").joinpath("feature_meanings.toml")
+    return tomllib.loads(file.read_text(encoding="utf-8"))

@@ -9,22 +9,44 @@ sources; for the fourth it was better by 0.004.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from typing import TYPE_CHECKING
 
-from kp_langchain.calibration.best_surface import best_surface_feature
-from kp_langchain.calibration.chance import chance
-from kp_langchain.calibration.feature_table import FeatureTable
-from kp_langchain.calibration.features import FEATURES_VERSION
-from kp_langchain.calibration.folds import tasks_with
-from kp_langchain.calibration.held_out import HeldOut
-from kp_langchain.calibration.hypothetical_score import estimated_score, hypothetical_score
-from kp_langchain.calibration.labelled_run import LabelledRun
-from kp_langchain.calibration.measures import Estimate, ReliabilityBin, auc, brier, reliability
-from kp_langchain.calibration.model import ConfidenceModel, task_hash, with_weights
+from kp_langchain.calibration.features import FEATURES_VERSION, is_surface
+from kp_langchain.calibration.measures import (
+    Estimate,
+    ReliabilityBin,
+    auc,
+    auc_value,
+    brier,
+    import_calibrate_extra,
+    reliability,
+    task_numbers,
+)
+from kp_langchain.calibration.model import (
+    LARGEST_DEVIATION,
+    ConfidenceModel,
+    Fold,
+    LabelledRun,
+    SurfaceFeature,
+    Term,
+    estimated_score,
+    hypothetical_score,
+    log_value,
+    probability,
+    task_hash,
+    with_weights,
+)
 from kp_langchain.scoring.dimensions import DEFAULT_CONFIDENCE
 from kp_langchain.weights import PROFILES, ScoringWeights
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 FEWEST_RUNS = 30
 """A model is fitted only to at least this many verdicts."""
@@ -226,3 +248,263 @@ def _model(
         folds=held_out.models,
         task_folds={task_hash(task): number for task, number in held_out.task_folds.items()},
     )
+
+
+# ------------------------------------------------------------------ features as a table
+
+
+# A feature is used only if it differs from its commonest value in at least this many tasks.
+_FEWEST_VARYING_TASKS = 5
+# Standard deviation of the prior on a weight: normal around 0, in log-odds for each standard
+# deviation of the feature. It is fixed rather than searched for: from a third to three times its
+# square the AUC of recorded runs is the same to 0.005, and searching uses up verdicts.
+_PRIOR_SD = 0.14
+_SMALLEST_SCALE = 1e-9
+
+
+@dataclass(frozen=True, slots=True)
+class FeatureTable:
+    """Runs as rows and features as columns, in standard deviations from the mean.
+
+    Means and deviations are of all the runs; they contain nothing of the verdicts.
+
+    Attributes:
+        terms: The features, one a column; their weights are 0.
+        positions: What `Term.position` is for each run and feature, (runs, features).
+        truth: Whether each run succeeded.
+    """
+
+    terms: tuple[Term, ...]
+    positions: NDArray[np.float64]
+    truth: NDArray[np.bool_]
+
+    @classmethod
+    def of(cls, runs: Sequence[LabelledRun]) -> FeatureTable:
+        """Return the table of these runs, with the features that vary among them."""
+        import numpy as np
+
+        columns = list(_columns(runs))
+        return cls(
+            tuple(term for term, _ in columns),
+            np.column_stack([positions for _, positions in columns])
+            if columns
+            else np.empty((len(runs), 0)),
+            np.array([run.success for run in runs], dtype=bool),
+        )
+
+    def fit(self, indices: Sequence[int]) -> tuple[float, tuple[float, ...]]:
+        """Fit a logistic regression to the runs at these indices; both outcomes must occur.
+
+        Returns:
+            The intercept, and the weight of each term.
+
+        Raises:
+            MissingExtraError: scikit-learn is not installed.
+        """
+        truth = self.truth[indices]
+        if not self.terms:
+            return math.log(truth.mean() / (1 - truth.mean())), ()
+        logistic = import_calibrate_extra("sklearn.linear_model").LogisticRegression(
+            C=_PRIOR_SD**2, solver="newton-cholesky"
+        )
+        logistic.fit(self.positions[indices], truth)
+        return float(logistic.intercept_[0]), tuple(logistic.coef_[0].tolist())
+
+
+def _columns(runs: Sequence[LabelledRun]) -> Iterator[tuple[Term, NDArray[np.float64]]]:
+    """Yield the features that vary, each with the positions of all runs."""
+    import numpy as np
+
+    tasks = np.array(task_numbers([run.task for run in runs]))
+    for name in sorted({name for run in runs for name in run.features}):
+        values = [log_value(run.features, name) for run in runs]
+        column = np.array(values, dtype=np.float64)
+        is_present = ~np.isnan(column)
+        distinct, counts = np.unique(column[is_present], return_counts=True)
+        if not len(distinct):
+            continue
+        varies = is_present & (column != distinct[counts.argmax()])
+        mean, scale = float(column[is_present].mean()), float(column[is_present].std())
+        if len(np.unique(tasks[varies])) < _FEWEST_VARYING_TASKS or scale < _SMALLEST_SCALE:
+            continue
+        positions = np.where(is_present, (column - mean) / scale, 0.0)
+        yield (
+            Term(name, mean, scale, weight=0.0),
+            positions.clip(-LARGEST_DEVIATION, LARGEST_DEVIATION),
+        )
+
+
+# ------------------------------------------------------------------ held-out tasks
+
+
+_MOST_FOLDS = 10
+
+
+def folds(runs: Sequence[LabelledRun]) -> Iterator[tuple[list[int], list[int]]]:
+    """Yield the indices of training runs and of test runs; the same runs give the same folds.
+
+    There are ten folds, or as many as the rarer outcome has different tasks (at least two). Each
+    has about the same share of successes.
+
+    Args:
+        runs: The runs; both outcomes must occur on two different tasks at least.
+
+    Raises:
+        MissingExtraError: scikit-learn is not installed.
+    """
+    selection = import_calibrate_extra("sklearn.model_selection")
+    number = min(_MOST_FOLDS, tasks_with(runs, success=True), tasks_with(runs, success=False))
+    splitter = selection.StratifiedGroupKFold(number, shuffle=True, random_state=0)
+    tasks = task_numbers([run.task for run in runs])
+    for training, test in splitter.split(range(len(runs)), [run.success for run in runs], tasks):
+        yield training.tolist(), test.tolist()
+
+
+def tasks_with(runs: Sequence[LabelledRun], *, success: bool) -> int:
+    """Return how many different tasks the successes have, or the failures."""
+    return len({run.task for run in runs if run.success is success})
+
+
+@dataclass(frozen=True, slots=True)
+class HeldOut:
+    """Models that were each fitted without some of the tasks, and their predictions for these.
+
+    Attributes:
+        splits: The indices of each model's training runs, and of the runs of the other tasks.
+        models: The models, in the same order.
+        task_folds: By task, the index of the model that was fitted without it.
+        probabilities: Each run's probability of success, by the model without its task.
+    """
+
+    splits: Sequence[tuple[list[int], list[int]]]
+    models: tuple[Fold, ...]
+    task_folds: Mapping[str, int]
+    probabilities: tuple[float, ...]
+
+    @classmethod
+    def of(cls, runs: Sequence[LabelledRun], table: FeatureTable) -> HeldOut:
+        """Fit and predict.
+
+        Args:
+            runs: The labelled runs.
+            table: Their features.
+
+        Raises:
+            MissingExtraError: scikit-learn is not installed.
+        """
+        splits = list(folds(runs))
+        models, task_folds = [], {}
+        probabilities = [0.0] * len(runs)
+        for number, (training, test) in enumerate(splits):
+            model = Fold(*table.fit(training))
+            models.append(model)
+            terms = with_weights(table.terms, model.weights)
+            for index in test:
+                task_folds[runs[index].task] = number
+                probabilities[index] = probability(model.intercept, terms, runs[index].features)
+        return cls(splits, tuple(models), task_folds, tuple(probabilities))
+
+
+# ------------------------------------------------------------------ what else explains the verdicts
+
+
+# The smallest share that so many shuffles can show is a tenth of the strictest limit set to it.
+_SHUFFLES = 999
+_SEED = 0
+_ROUNDING = 1e-9
+
+
+def chance(runs: Sequence[LabelledRun], table: FeatureTable) -> float:
+    """Return the share of shuffles of the verdicts that the features fit at least as closely.
+
+    How closely is measured by the pairs of runs of different tasks: whether runs with alike
+    features have alike verdicts (the global test of Goeman et al. 2004, Bioinformatics 20:93, as a
+    permutation test). It needs no folds, so nothing of it depends on how they fall.
+
+    What the default confidence knows already does not count: verdicts are shuffled only among runs
+    that looked successful, and among those that did not. The verdicts on repeats of a task stay
+    together, because they are often alike.
+
+    Args:
+        runs: The labelled runs.
+        table: Their features.
+
+    Returns:
+        The share, above 0, at most 1; the same for the same runs.
+    """
+    import numpy as np
+
+    # Sorted by task, so that the runs of a task can be summed up in one go.
+    numbers = np.array(task_numbers([run.task for run in runs]))
+    order = np.argsort(numbers, kind="stable")
+    tasks, positions = numbers[order], table.positions[order]
+    looked = np.array([run.looked_successful for run in runs], dtype=bool)[order]
+    truth = table.truth[order].astype(np.float64)
+    residuals = truth.copy()
+    for group in (looked, ~looked):
+        if group.any():
+            residuals[group] -= truth[group].mean()
+    positions = positions - positions.mean(axis=0)
+    starts = np.flatnonzero(np.diff(tasks, prepend=-1))
+
+    observed = _closeness(positions, residuals, starts)
+    limit = observed - _ROUNDING * (1.0 + abs(observed))
+    _, blocks = np.unique(2 * tasks + looked, return_inverse=True)
+    places = np.lexsort((blocks, looked))
+    random = np.random.default_rng(_SEED)
+    shuffled, reached = np.empty_like(residuals), 1
+    for _ in range(_SHUFFLES):
+        rank = random.permutation(blocks.max() + 1)
+        shuffled[places] = residuals[np.lexsort((rank[blocks], looked))]
+        reached += _closeness(positions, shuffled, starts) >= limit
+    return reached / (1 + _SHUFFLES)
+
+
+def _closeness(
+    positions: NDArray[np.float64], residuals: NDArray[np.float64], starts: NDArray[np.intp]
+) -> float:
+    """Return the sum, over pairs of runs of different tasks, of likeness times agreement.
+
+    Likeness is the inner product of two runs' positions, agreement that of their residuals.
+    """
+    import numpy as np
+
+    by_task = np.add.reduceat(positions * residuals[:, None], starts)
+    total = by_task.sum(axis=0)
+    return float(total @ total - (by_task**2).sum())
+
+
+def best_surface_feature(
+    table: FeatureTable, splits: Sequence[tuple[Sequence[int], Sequence[int]]], model_auc: float
+) -> SurfaceFeature | None:
+    """Return the best single size or count, chosen anew in each fold; None if none of them varies.
+
+    Args:
+        table: The labelled runs.
+        splits: The folds: the indices of training runs, and of test runs.
+        model_auc: Area under the ROC curve of the model, on held-out tasks, 0 to 1.
+    """
+    columns = [number for number, term in enumerate(table.terms) if is_surface(term.feature)]
+    if not columns:
+        return None
+    scores = [0.0] * len(table.truth)
+    choices: Counter[str] = Counter()
+    for training, test in splits:
+        column, sign = _best(table, columns, training)
+        choices[table.terms[column].feature] += 1
+        for index in test:
+            scores[index] = sign * float(table.positions[index, column])
+    area = auc_value(table.truth.tolist(), scores)
+    return SurfaceFeature(choices.most_common(1)[0][0], area, model_auc)
+
+
+def _best(
+    table: FeatureTable, columns: Sequence[int], training: Sequence[int]
+) -> tuple[int, float]:
+    """Return the column that separates these runs best, and the sign that it has for success."""
+    truth = table.truth[training].tolist()
+    areas = {
+        column: auc_value(truth, table.positions[training, column].tolist()) for column in columns
+    }
+    column = max(areas, key=lambda one: abs(areas[one] - 0.5))
+    return column, 1.0 if areas[column] >= 0.5 else -1.0

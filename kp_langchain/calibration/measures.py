@@ -5,13 +5,14 @@ Runs of one task are alike, so the intervals treat tasks, not runs, as what was 
 
 from __future__ import annotations
 
+import importlib
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from kp_langchain.calibration.folds import import_calibrate_extra, task_numbers
+from kp_langchain.errors import MissingExtraError
 
 if TYPE_CHECKING:
     import numpy as np
@@ -232,3 +233,23 @@ def _logistic(log_odds: float) -> float:
 
 def _mean(values: Sequence[float]) -> float:
     return math.fsum(values) / len(values)
+
+
+def task_numbers(tasks: Sequence[str]) -> list[int]:
+    """Return a number for each task, equal where tasks are; NumPy is slow with long texts."""
+    numbers = {task: number for number, task in enumerate(sorted(set(tasks)))}
+    return [numbers[task] for task in tasks]
+
+
+def import_calibrate_extra(module: str) -> Any:
+    """Import and return a module of scikit-learn, or of scipy, which comes with it.
+
+    Raises:
+        MissingExtraError: scikit-learn is not installed.
+    """
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise MissingExtraError(
+            "learning from verdicts needs scikit-learn: pip install 'kp-langchain[calibrate]'"
+        ) from error

@@ -1,4 +1,7 @@
-"""`ConfidenceModel`: the probability that a run succeeded, from its features."""
+"""`ConfidenceModel`: the probability that a run succeeded, from its features.
+
+It is fitted to `LabelledRun`s, which are scored runs with a verdict on their success.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +14,26 @@ from typing import Annotated, Any
 
 from pydantic import Field, TypeAdapter
 
-from kp_langchain.calibration.feature_meanings import leaning
-from kp_langchain.calibration.features import CALLED, FEATURES_VERSION
-from kp_langchain.calibration.labelled_run import LabelledRun
-from kp_langchain.calibration.surface import SurfaceFeature
+from kp_langchain.calibration.features import (
+    CALLED,
+    FEATURES_VERSION,
+    PROVES_FAILURE,
+    VERSION,
+    leaning,
+    meaning_of,
+)
 from kp_langchain.errors import OutdatedModelError
+from kp_langchain.scoring.dimensions import (
+    DEFAULT_CONFIDENCE,
+    DIMENSION_NAMES,
+    NEUTRAL_NOVELTY,
+    TraceShape,
+    Worth,
+    combine,
+    estimated_success,
+    outcome_confidence,
+)
+from kp_langchain.weights import ScoringWeights
 
 _Number = Annotated[float, Field(allow_inf_nan=False)]
 _Unit = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
@@ -27,6 +45,79 @@ LARGEST_DEVIATION = 3.0
 _LARGEST_LOG_ODDS = 8.0
 _HASH_CHARS = 16
 _LEANINGS = 4
+# Chosen on recorded runs, so that labels that follow one size but for a tenth are warned of nearly
+# always and true ones rarely; `python -m tests.benchmarks.quality` counts both.
+_MARGIN = 0.03
+_LEAST_AUC = 0.75
+
+
+@dataclass(frozen=True, slots=True)
+class LabelledRun:
+    """The figures of a run with a verdict; its text need not be stored any more.
+
+    Attributes:
+        task: The task; runs with an equal task are repeats of it.
+        success: The verdict.
+        features: The result of `features_of` for the run.
+        looked_successful: Whether the run looked successful before any report or verdict.
+        values: The values of the score's dimensions when the run was scored, by name, 0 to 1.
+        created_at: When the run began.
+        trace_id: The id of its trace; empty if it has none.
+    """
+
+    task: str
+    success: bool
+    features: Mapping[str, float]
+    looked_successful: bool
+    values: Mapping[str, float]
+    created_at: datetime
+    trace_id: str = ""
+
+    @property
+    def proves_failure(self) -> bool:
+        """Whether the run itself proves that it failed; False for one stored without that."""
+        return bool(self.features.get(PROVES_FAILURE, 0.0))
+
+    @property
+    def is_current(self) -> bool:
+        """Whether its features are of the version that this package computes."""
+        return self.features.get(VERSION, FEATURES_VERSION) == FEATURES_VERSION
+
+
+def task_key(task: str | None, objective: str) -> str:
+    """Return what is equal for the repeats of a task.
+
+    Args:
+        task: The hash of the run's `kp_task`; None if it has none.
+        objective: The run's objective; differences in case and white space do not count.
+    """
+    return task or " ".join(objective.casefold().split())
+
+
+@dataclass(frozen=True, slots=True)
+class SurfaceFeature:
+    """The size or count that alone separates successes from failures best.
+
+    Attributes:
+        feature: Its name.
+        auc: Area under the ROC curve of it alone, chosen without the tasks that it is judged on.
+        model_auc: That of the model, on the same runs.
+    """
+
+    feature: str
+    auc: _Unit
+    model_auc: _Unit
+
+    @property
+    def warning(self) -> str | None:
+        """What to say if it alone explains what the model knows; None if it does not."""
+        if self.auc < max(_LEAST_AUC, self.model_auc - _MARGIN):
+            return None
+        return (
+            f"one figure alone, {meaning_of(self.feature)}, reaches AUC {self.auc:.2f}, the model "
+            f"{self.model_auc:.2f}: it may have learned little else; check that the verdicts do "
+            "not simply follow that figure"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,3 +349,72 @@ class ConfidenceModel:
 
 # Built at import: built on first use in a forked child, it may deadlock on a lock of Python's.
 _READER = TypeAdapter(ConfidenceModel)
+
+
+# ------------------------------------------------------------------ scores in other circumstances
+
+
+def hypothetical_score(
+    run: LabelledRun,
+    weights: ScoringWeights,
+    confidence: float | None = None,
+    success: bool | None = None,
+) -> float:
+    """Return the score that the run would have.
+
+    The formulas and rules are those of `kp_langchain.scoring`; all dimensions but outcome
+    confidence keep the values that they had when the run was scored.
+
+    Args:
+        run: The run; its features hold the counts that the rules need.
+        weights: The weights to use.
+        confidence: 0 to 1; by default 0.8 or 0.2 according to success.
+        success: Whether to count it as a success; by default whether it looked like one.
+
+    Returns:
+        The score, 0 to 1.
+
+    Raises:
+        ValueError: `confidence` is not within 0..1.
+    """
+    if success is None:
+        success = run.looked_successful
+    if confidence is None:
+        confidence = DEFAULT_CONFIDENCE[success]
+    return _score(run, weights, outcome_confidence(confidence, success=success), success=success)
+
+
+def estimated_score(run: LabelledRun, weights: ScoringWeights, confidence: float) -> float:
+    """Return the score (0 to 1) that the run would have if nobody had judged it but a model.
+
+    Args:
+        run: The run.
+        weights: The weights to use.
+        confidence: The confidence of the model, 0 to 1.
+    """
+    success = estimated_success(
+        confidence, looked_successful=run.looked_successful, proves_failure=run.proves_failure
+    )
+    return _score(run, weights, calibrated_confidence(run, confidence), success=success)
+
+
+def hypothetical_worth(run: LabelledRun, confidence: float) -> float:
+    """Return the worth (0 to 1) that the run would have if nobody had judged it but a model.
+
+    Args:
+        run: The run; its novelty is that of the time when it was scored.
+        confidence: The confidence of the model, 0 to 1.
+    """
+    novelty = run.values.get("novelty", NEUTRAL_NOVELTY)
+    return Worth.of(calibrated_confidence(run, confidence), novelty).value
+
+
+def calibrated_confidence(run: LabelledRun, confidence: float) -> float:
+    """Return what a model's confidence (0 to 1) in a run counts: less if the run proves failure."""
+    return outcome_confidence(confidence, success=not run.proves_failure)
+
+
+def _score(run: LabelledRun, weights: ScoringWeights, outcome: float, *, success: bool) -> float:
+    values = {**run.values, "outcome_confidence": outcome}
+    contributions = [values.get(name, 0.0) * getattr(weights, name) for name in DIMENSION_NAMES]
+    return combine(contributions, TraceShape.from_counts(run.features), success=success).total

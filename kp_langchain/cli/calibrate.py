@@ -28,9 +28,8 @@ from kp_langchain.printable import printable
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from kp_langchain.calibration.calibrate_domain import Calibration
+    from kp_langchain.calibration.calibrate_domain import Calibration, LaterVerdicts
     from kp_langchain.calibration.gate_proposal import GateFigures, GateProposal, ThresholdTarget
-    from kp_langchain.calibration.later_verdicts import LaterVerdicts
     from kp_langchain.calibration.model import ConfidenceModel
     from kp_langchain.cli.policy_file import WrittenPolicy
     from kp_langchain.domain_policy import DomainPolicy
@@ -333,7 +332,7 @@ def later_verdicts_of(store: TraceStore, model: InstalledModel) -> LaterVerdicts
     Raises:
         StoreError: The labelled runs cannot be read.
     """
-    from kp_langchain.calibration.later_verdicts import later_verdicts
+    from kp_langchain.calibration.calibrate_domain import later_verdicts
 
     with suppress(MissingExtraError):
         return later_verdicts(model.model, store.models.labelled(model.domain))
@@ -390,7 +389,7 @@ def _print_models(versions: Sequence[InstalledModel]) -> None:
         f"  The strongest features of version {latest.version}; odds of success for each "
         "standard deviation more of:"
     )
-    from kp_langchain.calibration.feature_meanings import meaning_of
+    from kp_langchain.calibration.features import meaning_of
 
     terms = sorted(latest.model.terms, key=lambda term: -abs(term.weight))
     features = plain_table("odds", "typically", "of what")

@@ -333,7 +333,7 @@ def _agent(registry: Registry, settings: Settings) -> Finding:
 
 def _embedding(settings: Settings) -> Iterator[Finding]:
     from kp_langchain.embedding.auto_embedder import AutoEmbedder
-    from kp_langchain.embedding.packages import INSTALL_HINT, is_any_installed
+    from kp_langchain.embedding.model_names import INSTALL_HINT, is_any_installed
 
     if settings.embedding_model is None and not is_any_installed():
         yield Finding("embedding", f"nothing installed, so novelty is 0.5; {INSTALL_HINT}")
@@ -357,8 +357,8 @@ def _embedding(settings: Settings) -> Iterator[Finding]:
 
 def _languages(model: LocalModel) -> Finding:
     """Report which languages the model can read."""
-    from kp_langchain.embedding.legibility import UNREADABLE_ABOVE
     from kp_langchain.embedding.model_names import MODEL_VARIABLE, MULTILINGUAL_MODEL
+    from kp_langchain.embedding.texts import UNREADABLE_ABOVE
 
     shares = {name: model.unreadable_share(text) for name, text in _SAMPLES.items()}
     measured = {name: share for name, share in shares.items() if share is not None}
@@ -389,7 +389,7 @@ def _scoring(settings: Settings) -> Finding:
 
 
 def _extras() -> Iterator[Finding]:
-    from kp_langchain.embedding.packages import is_installed
+    from kp_langchain.embedding.model_names import is_installed
 
     for extra, modules in EXTRAS.items():
         is_whole = all(map(is_installed, modules))

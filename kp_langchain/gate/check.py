@@ -9,8 +9,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
 from kp_langchain._forksafe import ForkSafeLock
-from kp_langchain.scoring.rules import SINGLE_THOUGHT
-from kp_langchain.scoring.worth import novelty_factor
+from kp_langchain.scoring.dimensions import SINGLE_THOUGHT, novelty_factor
 
 if TYPE_CHECKING:
     from kp_langchain.domain_policy import DomainPolicy, Gate

@@ -2,7 +2,7 @@
 
 Pure functions: no database, no threads. `judge` is for a new run, `rejudge` for one on which a
 verdict came later. No twin twice: a run that repeats a kept one, whose decision is `kept`, is
-decided on as its `twin`, unless it is surer and takes its place (`hold_against_twins`).
+decided on as its `twin`, unless it is surer and takes its place (`drop_repeats`).
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from kp_langchain.gate.run import ScoredTrace, decide, may_leave
-from kp_langchain.scoring.changed_outcome import with_outcome
 from kp_langchain.scoring.dimensions import (
     DEFAULT_CONFIDENCE,
     TraceShape,
@@ -27,8 +26,7 @@ if TYPE_CHECKING:
     from kp_langchain.gate.run import Run
     from kp_langchain.schema import ReasoningTrace
     from kp_langchain.scoring.breakdown import ScoreBreakdown
-    from kp_langchain.scoring.novelty_memory import MemoryEntry
-    from kp_langchain.scoring.window import Window
+    from kp_langchain.scoring.novelty_memory import MemoryEntry, Window
 
 
 SURER_BY = 0.15
@@ -131,8 +129,7 @@ def explain_outcome(
     if success or run.proves_failure or estimate is None or outcome.source != estimate.source:
         breakdown = breakdown.with_confidence_from(outcome.source, confidence, success=success)
     else:  # it looks like a failure, and its confidence is an estimate of that
-        breakdown = with_outcome(
-            breakdown,
+        breakdown = breakdown.with_outcome(
             success=False,
             confidence=confidence,
             source=outcome.source,
@@ -217,8 +214,7 @@ def rejudge(run: ScoredTrace, verdict: Verdict) -> ScoredTrace:
     confidence = CERTAINTY[success] if verdict.confidence is None else float(verdict.confidence)
     features = run.features
     shape = TraceShape.of(trace) if features is None else TraceShape.from_counts(features)
-    breakdown = with_outcome(
-        run.breakdown,
+    breakdown = run.breakdown.with_outcome(
         success=success,
         confidence=confidence,
         source=verdict.source,
@@ -290,9 +286,7 @@ class KeptTrace:
         )
 
 
-def hold_against_twins(
-    run: ScoredTrace, candidate: KeptTrace, kept: Window[KeptTrace]
-) -> ScoredTrace:
+def drop_repeats(run: ScoredTrace, candidate: KeptTrace, kept: Window[KeptTrace]) -> ScoredTrace:
     """Return the run as it is decided on beside the kept runs that it repeats.
 
     Args:

@@ -254,7 +254,7 @@ class ScoredTrace(RunFacts):
         return self.verdict is not None and self.verdict.success is not None
 
     @property
-    def is_one_more_kept(self) -> bool:
+    def counts_toward_rate(self) -> bool:
         """Whether one more run is kept because of it; not so if it takes the place of another."""
         return self.decision == "kept" and not self.replaces
 

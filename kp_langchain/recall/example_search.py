@@ -13,9 +13,9 @@ from pydantic import ValidationError
 
 from kp_langchain._forksafe import ForkSafeLock, leave_in_child
 from kp_langchain.config import Settings
-from kp_langchain.embedding.embedder_protocol import resolve_embedder
-from kp_langchain.embedding.embedding_result import Embedding, embed_texts, is_ready
-from kp_langchain.embedding.packages import INSTALL_HINT
+from kp_langchain.embedding.auto_embedder import resolve_embedder
+from kp_langchain.embedding.embedder import Embedding, embed_texts, is_ready
+from kp_langchain.embedding.model_names import INSTALL_HINT
 from kp_langchain.errors import ConfigError, MissingExtraError
 from kp_langchain.gate.run import ShownTrace
 from kp_langchain.recall.few_shot import FewShot, compose_few_shot
@@ -27,7 +27,7 @@ from kp_langchain.schema import ReasoningTrace
 from kp_langchain.store.rows import clean_name
 
 if TYPE_CHECKING:
-    from kp_langchain.embedding.identity import EmbedderIdentity
+    from kp_langchain.embedding.embedder import EmbedderIdentity
     from kp_langchain.store import TraceStore
 
 # Runs name their domains themselves. 10,000 tasks of one take 30 MB.

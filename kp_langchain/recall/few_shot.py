@@ -25,7 +25,7 @@ from functools import cached_property
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from kp_langchain.calibration.failed_outputs import reads_like_failure
+from kp_langchain.calibration.wording import reads_like_failure
 from kp_langchain.errors import ConfigError
 from kp_langchain.recall.quoting import (
     clean_input,

@@ -15,7 +15,7 @@ from kp_langchain._logging import describe_error, warn_once
 from kp_langchain.recording.user_calls import SEARCHING, lane_for
 
 if TYPE_CHECKING:
-    from kp_langchain.embedding.embedding_result import Embedding
+    from kp_langchain.embedding.embedder import Embedding
     from kp_langchain.recall.example_search import Example, ExampleSearch
 
 # So many are embedded before runs get their examples; the rest follows when they have them.

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 
 from kp_langchain._forksafe import ForkSafeLock, fork_gate
 from kp_langchain._logging import describe_error, warn_once
-from kp_langchain.embedding.embedding_result import embed_texts
+from kp_langchain.embedding.embedder import embed_texts
 from kp_langchain.errors import EmbedderError, StoreError
 from kp_langchain.recall.credit import NO_CREDIT, Credit, credits_of
 from kp_langchain.recall.planted_instructions import SCAN_VERSION, find_planted
@@ -27,9 +27,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from kp_langchain.embedding.embedder_protocol import Embedder
-    from kp_langchain.embedding.embedding_result import Embedding
-    from kp_langchain.embedding.identity import EmbedderIdentity
+    from kp_langchain.embedding.embedder import Embedder, EmbedderIdentity, Embedding
     from kp_langchain.store import TraceStore
     from kp_langchain.store.vectors import Page
 

@@ -18,10 +18,8 @@ from kp_langchain.recording.outcome import read_verdict
 from kp_langchain.recording.run_builder import OUTCOME_EVENT
 from kp_langchain.recording.user_calls import name_of
 from kp_langchain.scoring.breakdown import ScoreBreakdown
-from kp_langchain.scoring.novelty_memory import MemoryEntry
-from kp_langchain.scoring.repeats import fingerprint
+from kp_langchain.scoring.novelty_memory import MemoryEntry, embedded_text, fingerprint
 from kp_langchain.scoring.scorer import Scorer
-from kp_langchain.scoring.trace_text import embedded_text
 from kp_langchain.verdict import Verdict, first_decisive
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import UUID
 
 from kp_langchain._logging import describe_error, warn_once
-from kp_langchain.calibration.failed_outputs import output_failed
+from kp_langchain.calibration.wording import output_failed
 from kp_langchain.errors import VerdictError
 from kp_langchain.gate.judge import choose_outcome
 from kp_langchain.gate.run import Run

@@ -11,11 +11,11 @@ from kp_langchain._forksafe import ForkSafeLock
 from kp_langchain._logging import describe_error, warn_once
 from kp_langchain.config import Settings
 from kp_langchain.gate.check import JudgedRun, RecentValues
-from kp_langchain.gate.judge import OFF, KeptTrace, hold_against_twins
+from kp_langchain.gate.judge import OFF, KeptTrace, drop_repeats
 from kp_langchain.gate.run import gated_value
 from kp_langchain.recording.outcome import CalibratedConfidence
+from kp_langchain.scoring.novelty_memory import Window
 from kp_langchain.scoring.process_scorer import default_scorer, default_scorer_with
-from kp_langchain.scoring.window import Window
 from kp_langchain.store.rows import trace_key
 from kp_langchain.store.vectors import MOST_COMPARED, StoredMemory, follow_kept, kept_trace
 
@@ -177,7 +177,7 @@ class KeptMemory:
             kept_runs = self._of(run.trace.metadata.task_domain)
             if run.twin_similarity < OFF:
                 self._update(kept_runs)
-            run = hold_against_twins(run, candidate, kept_runs.window)
+            run = drop_repeats(run, candidate, kept_runs.window)
             if run.decision == "kept":
                 kept_runs.window.remove(run.replaces)
                 kept_runs.window.put([(entry, candidate)])
@@ -276,4 +276,4 @@ class RecentRuns:
                 entry = self._values.get((domain, gate))
             if entry is not None:
                 value = gated_value(gate, score, scored.worth)
-                entry[1].add(JudgedRun(value, scored.is_one_more_kept, scored.pass_rate))
+                entry[1].add(JudgedRun(value, scored.counts_toward_rate, scored.pass_rate))

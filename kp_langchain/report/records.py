@@ -15,7 +15,7 @@ from kp_langchain.printable import one_line, printable
 from kp_langchain.review.recall_facts import planted_text
 from kp_langchain.review.run_facts import Claims, claims_of, most_lost, outcome_text
 from kp_langchain.schema import ReasoningTrace
-from kp_langchain.scoring.rules import REASONS
+from kp_langchain.scoring.dimensions import REASONS
 
 if TYPE_CHECKING:
     from kp_langchain.gate.run import ShownTrace

@@ -10,11 +10,16 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from kp_langchain.calibration.failed_outputs import reads_like_failure
-from kp_langchain.calibration.word_lists import DONE, QUESTION, UNABLE, UNSURE, Text
+from kp_langchain.calibration.wording import (
+    DONE,
+    QUESTION,
+    UNABLE,
+    UNSURE,
+    Text,
+    reads_like_failure,
+)
 from kp_langchain.novelty_sources import is_measured
-from kp_langchain.scoring.dimensions import DIMENSIONS
-from kp_langchain.scoring.worth import novelty_factor
+from kp_langchain.scoring.dimensions import DIMENSIONS, novelty_factor
 
 if TYPE_CHECKING:
     from kp_langchain.schema import ReasoningTrace, TraceStep

@@ -12,8 +12,7 @@ import numpy as np
 
 from kp_langchain.novelty_sources import EMPTY_CACHE, reason
 from kp_langchain.printable import one_line
-from kp_langchain.scoring.dimensions import DIMENSIONS
-from kp_langchain.scoring.worth import novelty_factor
+from kp_langchain.scoring.dimensions import DIMENSIONS, novelty_factor
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -9,43 +9,39 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from kp_langchain.embedding.embedder_protocol import Embedder, resolve_embedder
+    from kp_langchain.embedding.auto_embedder import resolve_embedder
+    from kp_langchain.embedding.embedder import Embedder
     from kp_langchain.embedding.fastembed_model import FastembedEmbedder
     from kp_langchain.embedding.sentence_transformers_model import SentenceTransformerEmbedder
-    from kp_langchain.scoring.breakdown import Dimension, Nearest, ScoreBreakdown
+    from kp_langchain.scoring.breakdown import Dimension, Nearest, ScoreBreakdown, WaterfallRow
     from kp_langchain.scoring.cache import VectorCache
-    from kp_langchain.scoring.novelty_memory import Match, MemoryEntry, NoveltyMemory
+    from kp_langchain.scoring.dimensions import RuleFired, Worth
+    from kp_langchain.scoring.novelty_memory import (
+        Match,
+        MemoryEntry,
+        NoveltyMemory,
+        embedded_text,
+    )
     from kp_langchain.scoring.process_scorer import aevaluate_value, default_scorer, evaluate_value
-    from kp_langchain.scoring.rules import RuleFired
     from kp_langchain.scoring.scorer import Scorer
-    from kp_langchain.scoring.trace_text import embedded_text
-    from kp_langchain.scoring.waterfall import WaterfallRow
-    from kp_langchain.scoring.worth import Worth
     from kp_langchain.weights import PROFILES, ScoringWeights
 
-_HOMES = {
-    "Dimension": "kp_langchain.scoring.breakdown",
-    "Embedder": "kp_langchain.embedding.embedder_protocol",
-    "FastembedEmbedder": "kp_langchain.embedding.fastembed_model",
-    "Match": "kp_langchain.scoring.novelty_memory",
-    "MemoryEntry": "kp_langchain.scoring.novelty_memory",
-    "Nearest": "kp_langchain.scoring.breakdown",
-    "NoveltyMemory": "kp_langchain.scoring.novelty_memory",
-    "PROFILES": "kp_langchain.weights",
-    "RuleFired": "kp_langchain.scoring.rules",
-    "ScoreBreakdown": "kp_langchain.scoring.breakdown",
-    "Scorer": "kp_langchain.scoring.scorer",
-    "ScoringWeights": "kp_langchain.weights",
-    "SentenceTransformerEmbedder": "kp_langchain.embedding.sentence_transformers_model",
-    "VectorCache": "kp_langchain.scoring.cache",
-    "WaterfallRow": "kp_langchain.scoring.waterfall",
-    "Worth": "kp_langchain.scoring.worth",
-    "aevaluate_value": "kp_langchain.scoring.process_scorer",
-    "default_scorer": "kp_langchain.scoring.process_scorer",
-    "embedded_text": "kp_langchain.scoring.trace_text",
-    "evaluate_value": "kp_langchain.scoring.process_scorer",
-    "resolve_embedder": "kp_langchain.embedding.embedder_protocol",
-}
+_NAMES = {
+    "kp_langchain.embedding.auto_embedder": ("resolve_embedder",),
+    "kp_langchain.embedding.embedder": ("Embedder",),
+    "kp_langchain.embedding.fastembed_model": ("FastembedEmbedder",),
+    "kp_langchain.embedding.sentence_transformers_model": ("SentenceTransformerEmbedder",),
+    "kp_langchain.scoring.breakdown": ("Dimension", "Nearest", "ScoreBreakdown", "WaterfallRow"),
+    "kp_langchain.scoring.cache": ("VectorCache",),
+    "kp_langchain.scoring.dimensions": ("RuleFired", "Worth"),
+    "kp_langchain.scoring.novelty_memory": (
+        "Match", "MemoryEntry", "NoveltyMemory", "embedded_text",
+    ),
+    "kp_langchain.scoring.process_scorer": ("aevaluate_value", "default_scorer", "evaluate_value"),
+    "kp_langchain.scoring.scorer": ("Scorer",),
+    "kp_langchain.weights": ("PROFILES", "ScoringWeights"),
+}  # fmt: skip
+_HOMES = {name: module for module, names in _NAMES.items() for name in names}
 
 __all__ = [
     "PROFILES",

@@ -4,22 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Annotated, Any
+from typing import Any, Literal
 
-from pydantic import Field, TypeAdapter
+from pydantic import TypeAdapter
 
 from kp_langchain.novelty_sources import UNREADABLE, why_neutral
 from kp_langchain.scoring.dimensions import (
     DIMENSION_NAMES,
     DIMENSIONS,
+    REASONS,
     TRACE_SOURCE,
+    FiniteNumber,
+    RuleFired,
+    TraceShape,
+    Worth,
+    combine,
+    novelty_factor,
+    outcome_confidence,
     why_outcome,
 )
-from kp_langchain.scoring.rules import REASONS, RuleFired
-from kp_langchain.scoring.waterfall import WaterfallRow
-from kp_langchain.scoring.worth import Worth, novelty_factor
-
-_Number = Annotated[float, Field(allow_inf_nan=False)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,9 +36,9 @@ class Dimension:
         why: What the value rests on, in a few words.
     """
 
-    value: _Number
-    weight: _Number
-    contribution: _Number
+    value: FiniteNumber
+    weight: FiniteNumber
+    contribution: FiniteNumber
     why: str = ""
 
 
@@ -53,7 +56,34 @@ class Nearest:
     """
 
     trace_id: str | None
-    similarity: _Number
+    similarity: FiniteNumber
+
+
+@dataclass(frozen=True, slots=True)
+class WaterfallRow:
+    """One row of a waterfall.
+
+    Attributes:
+        kind: A `dimension`, a `rule`, or a total: `score` or `worth`.
+        label: Its name in words; of a rule, the rule's name.
+        figures: What it is the product of, such as `0.270 x 0.20`; empty for a rule or the score.
+        start: Where it begins, 0 to 1.
+        end: Where it ends, 0 to 1; before `start` for a rule that lowers the score.
+        why: What it rests on, in a few words.
+    """
+
+    kind: Literal["dimension", "rule", "score", "worth"]
+    label: str
+    figures: str
+    start: float
+    end: float
+    why: str
+
+    @property
+    def amount(self) -> str:
+        """What it adds, with a sign; of a total, the total."""
+        is_total = self.kind in ("score", "worth")
+        return f"{self.end:.3f}" if is_total else f"{self.end - self.start:+.3f}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,20 +119,20 @@ class ScoreBreakdown:
             confidence model.
     """
 
-    total: _Number
+    total: FiniteNumber
     complexity: Dimension
     novelty: Dimension
     tool_diversity: Dimension
     outcome_confidence: Dimension
-    weighted_sum: _Number
+    weighted_sum: FiniteNumber
     profile: str
     rules: tuple[RuleFired, ...]
     novelty_source: str
     nearest: Nearest | None = None
     confidence_source: str = TRACE_SOURCE
-    elapsed_ms: _Number = 0.0
-    latency_budget_ms: _Number | None = None
-    unreadable_share: _Number | None = None
+    elapsed_ms: FiniteNumber = 0.0
+    latency_budget_ms: FiniteNumber | None = None
+    unreadable_share: FiniteNumber | None = None
     worth: Worth | None = None
 
     @property
@@ -140,6 +170,43 @@ class ScoreBreakdown:
         why = why_outcome(confidence, source, success=success, lowers_confidence=lowers_confidence)
         outcome = replace(self.outcome_confidence, why=why)
         return replace(self, outcome_confidence=outcome, confidence_source=source)
+
+    def with_outcome(
+        self,
+        *,
+        success: bool,
+        confidence: float,
+        source: str,
+        shape: TraceShape,
+        lowers_confidence: bool = True,
+    ) -> ScoreBreakdown:
+        """Return the breakdown that the same run would have had with another outcome.
+
+        All but outcome confidence, the rules and the worth stays as it was when the run was scored.
+
+        Args:
+            success: Whether the run succeeded.
+            confidence: The outcome's confidence, 0 to 1.
+            source: Where it comes from, such as a verdict.
+            shape: The shape of the run's trace.
+            lowers_confidence: Whether a failure lowers the confidence. A model has seen already
+                that a run looks like one.
+
+        Raises:
+            ValueError: `confidence` is not within 0..1.
+        """
+        value = outcome_confidence(confidence, success=success or not lowers_confidence)
+        contribution = value * self.outcome_confidence.weight
+        outcome = replace(self.outcome_confidence, value=value, contribution=contribution)
+        dimensions = self.dimensions | {"outcome_confidence": outcome}
+        contributions = [dimension.contribution for dimension in dimensions.values()]
+        weighted_sum, total, rules = combine(contributions, shape, success=success)
+        changed = replace(
+            self, outcome_confidence=outcome, weighted_sum=weighted_sum, total=total, rules=rules
+        ).with_confidence_from(
+            source, confidence, success=success, lowers_confidence=lowers_confidence
+        )
+        return changed if self.worth is None else changed.with_worth(value)
 
     def with_unmeasured_novelty(self, source: str) -> ScoreBreakdown:
         """Return the same breakdown with another reason why novelty was not measured.

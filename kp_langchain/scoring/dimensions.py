@@ -1,4 +1,4 @@
-"""The dimensions of a score: one table of their names, labels, formulas and explanations.
+"""The formulas of a score: four dimensions, their weighted sum, three rules; and the worth.
 
 The formulas are those of the KnowledgePulse scoring documents. A dimension is a row of `DIMENSIONS`
 and a field of the same name in `ScoringWeights` and in `ScoreBreakdown`; all else follows from the
@@ -7,15 +7,19 @@ table.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, NamedTuple
+
+from pydantic import Field
 
 from kp_langchain.novelty_sources import REPEAT, why_neutral
 
 if TYPE_CHECKING:
     from kp_langchain.schema import ReasoningTrace
+
+FiniteNumber = Annotated[float, Field(allow_inf_nan=False)]
 
 TRACE_SOURCE = "trace"
 """The `ScoreBreakdown.confidence_source` of a confidence that the trace alone states."""
@@ -261,3 +265,130 @@ DIMENSIONS = (
 """The dimensions, in the order in which the weighted sum adds them."""
 
 DIMENSION_NAMES = tuple(dimension.name for dimension in DIMENSIONS)
+
+
+# ------------------------------------------------------------------ rules
+
+SINGLE_THOUGHT = "single_thought"
+RECOVERED_ERRORS = "recovered_errors"
+SINGLE_TOOL = "single_tool"
+
+REASONS = {
+    SINGLE_THOUGHT: "the run is one thought and nothing else",
+    RECOVERED_ERRORS: "it succeeded after more than 2 recovered errors",
+    SINGLE_TOOL: "all its tool calls went to the same tool",
+}
+"""Why a rule applied, in words, by its name."""
+
+
+@dataclass(frozen=True, slots=True)
+class RuleFired:
+    """A rule that applied.
+
+    Attributes:
+        name: The rule: `single_thought`, `recovered_errors` or `single_tool`.
+        before: The score before it, 0 to 1.
+        after: The score after it, 0 to 1.
+    """
+
+    name: str
+    before: float
+    after: float
+
+
+def apply_rules(
+    score: float, shape: TraceShape, *, success: bool
+) -> tuple[float, tuple[RuleFired, ...]]:
+    """Apply the rules of the scoring documents to a weighted sum.
+
+    1. Exactly one step, a thought: the score is 0.1.
+    2. More than 2 error recoveries and success: 0.1 more, at most 1.
+    3. Exactly one distinct tool: 0.1 less, at least 0.
+
+    Args:
+        score: The weighted sum, 0 to 1.
+        shape: The trace's shape.
+        success: Whether the run succeeded.
+
+    Returns:
+        The score, 0 to 1, and the rules that applied, in order.
+    """
+    rules: list[RuleFired] = []
+
+    def change(name: str, after: float) -> float:
+        rules.append(RuleFired(name, score, after))
+        return after
+
+    if shape.steps == shape.thoughts == 1:
+        score = change(SINGLE_THOUGHT, 0.1)
+    if shape.error_recoveries > 2 and success:
+        score = change(RECOVERED_ERRORS, min(1.0, score + 0.1))
+    if shape.distinct_tools == 1:
+        score = change(SINGLE_TOOL, max(0.0, score - 0.1))
+    return score, tuple(rules)
+
+
+class CombinedScore(NamedTuple):
+    """A score, and how it follows from the contributions of the dimensions.
+
+    Attributes:
+        weighted_sum: The sum of the contributions.
+        total: The score, 0 to 1: the sum, clamped to 1, after the rules.
+        rules: The rules that applied, in order.
+    """
+
+    weighted_sum: float
+    total: float
+    rules: tuple[RuleFired, ...]
+
+
+def combine(contributions: Iterable[float], shape: TraceShape, *, success: bool) -> CombinedScore:
+    """Return the score of a run.
+
+    Args:
+        contributions: Value times weight of each dimension, in the order of `DIMENSIONS`.
+        shape: The trace's shape.
+        success: Whether the run succeeded.
+    """
+    weighted_sum = 0.0
+    for contribution in contributions:  # `sum` rounds in another way from Python 3.12 on
+        weighted_sum += contribution
+    # Weights may exceed a sum of 1 by their tolerance.
+    total, rules = apply_rules(min(1.0, weighted_sum), shape, success=success)
+    return CombinedScore(weighted_sum, total, rules)
+
+
+# ------------------------------------------------------------------ worth
+
+
+@dataclass(frozen=True, slots=True)
+class Worth:
+    """How much a run is worth keeping: `confidence * (0.5 + novelty / 2)`.
+
+    A run is worth keeping if it is right and not yet known. A repeat of a known one keeps half its
+    worth, because being right counts more: of the forms that were compared, this one selected best
+    (tests/benchmarks/README.md).
+
+    Attributes:
+        value: The worth, 0 to 1.
+        confidence: The probability that the run is right, 0 to 1: the domain's model's, or that of
+            a verdict. Unlike the outcome's confidence, it is never one that the run itself states.
+    """
+
+    value: FiniteNumber
+    confidence: FiniteNumber
+
+    @classmethod
+    def of(cls, confidence: float, novelty: float) -> Worth:
+        """Return the worth of a run.
+
+        Args:
+            confidence: The calibrated confidence, 0 to 1.
+            novelty: Its novelty, 0 to 1.
+        """
+        return cls(confidence * novelty_factor(novelty), confidence)
+
+
+def novelty_factor(novelty: float) -> float:
+    """Return what a run's novelty (0 to 1) leaves of its confidence, 0.5 to 1."""
+    return 0.5 + novelty / 2

@@ -13,11 +13,11 @@ from kp_langchain.scoring.dimensions import (
     Evidence,
     TraceShape,
     check_confidence,
+    combine,
 )
-from kp_langchain.scoring.weighted_sum import combine
 
 if TYPE_CHECKING:
-    from kp_langchain.embedding.embedding_result import Embedding
+    from kp_langchain.embedding.embedder import Embedding
     from kp_langchain.schema import ReasoningTrace
     from kp_langchain.scoring.novelty_memory import Match
     from kp_langchain.weights import ScoringWeights

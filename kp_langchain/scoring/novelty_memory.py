@@ -1,20 +1,85 @@
-"""`NoveltyMemory`: the protocol of the memory that a scorer measures novelty against."""
+"""What a scorer measures novelty against: the protocol of a memory, and the one of this process."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Set
-from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
+import math
+import re
+import time
+import unicodedata
+from bisect import insort
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Sequence, Set
+from functools import partial
+from hashlib import sha256
+from typing import TYPE_CHECKING, Generic, NamedTuple, Protocol, TypeVar, runtime_checkable
 
+from kp_langchain._forksafe import GatedLock
 from kp_langchain._logging import describe_error, warn_once
-from kp_langchain.embedding.embedding_result import Embedding
-from kp_langchain.embedding.identity import NO_IDENTITY, EmbedderIdentity
+from kp_langchain.embedding.embedder import NO_IDENTITY, EmbedderIdentity, Embedding
+from kp_langchain.errors import BadEmbeddingError, ConfigError, VectorError
 from kp_langchain.novelty_sources import MEMORY_FAILED
+from kp_langchain.scoring.breakdown import Nearest
+from kp_langchain.scoring.dimensions import novelty
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from kp_langchain.scoring.breakdown import Nearest
+    from kp_langchain.schema import ReasoningTrace
+    from kp_langchain.scoring.cache import VectorCache
+
+DEFAULT_MAX_ELEMENTS = 1000
+
+Item = TypeVar("Item")
+
+
+# ------------------------------------------------------------------ the text of a trace
+
+# Soft hyphen, zero-width space, word joiner, byte order mark, and marks of the writing direction;
+# not the joiners that change letters, as in Persian.
+_INVISIBLE = dict.fromkeys(
+    [0xAD, 0x200B, 0x200E, 0x200F, *range(0x202A, 0x202F), 0x2060, *range(0x2066, 0x206A), 0xFEFF]
+)
+# The white space of ASCII but the space itself, as `str.split` knows it.
+_OTHER_SPACES = "\t\n\v\f\r\x1c\x1d\x1e\x1f"
+_SPACES = re.compile("  +")
+
+
+def embedded_text(trace: ReasoningTrace) -> str:
+    """Return the text whose embedding stands for the trace.
+
+    The objective, one space, then the contents of all steps joined by one space; a step without
+    content counts as an empty text.
+    """
+    return f"{trace.task.objective} {' '.join([step.content or '' for step in trace.steps])}"
+
+
+def fingerprint(text: str) -> bytes:
+    """Return the hash of a text; equal for texts that look the same to a reader.
+
+    Composed and decomposed characters are the same (NFC), and so is all white space; characters
+    without width or meaning, such as the byte order mark, are left out. Upper and lower case,
+    superscripts, and half and full width are different: `Foo` and `foo`, `2⁵` and `25` may mean
+    different things, and an embedding model measures how similar they are.
+    """
+    if not text.isascii():
+        text = unicodedata.normalize("NFC", text.translate(_INVISIBLE))
+    return sha256(_single_spaced(text).encode("utf-8", "surrogatepass")).digest()
+
+
+def _single_spaced(text: str) -> str:
+    """Return a text with one space in place of each white space, and none at its ends."""
+    if not text.isascii():
+        return " ".join(text.split())
+    # Twice as fast as splitting, or much faster for a text with single spaces already.
+    for character in _OTHER_SPACES:
+        text = text.replace(character, " ")
+    if "  " in text:  # found much sooner than the expression looks for it
+        text = _SPACES.sub(" ", text)
+    return text.strip(" ")
+
+
+# ------------------------------------------------------------------ the protocol
 
 
 class MemoryEntry(NamedTuple):
@@ -22,8 +87,7 @@ class MemoryEntry(NamedTuple):
 
     Attributes:
         trace_id: The trace's id.
-        fingerprint: Hash of the trace's text, see `repeats.fingerprint`; None for an entry that
-            only adds a vector to one that the memory already has.
+        fingerprint: Hash of the trace's text, see `fingerprint`; None if it is not known.
         vector: Embedding of the text, float32, shape (dimensions,); None if it has none.
         identity: The embedder that the vector comes from. Only vectors of one identity can be
             compared.
@@ -104,3 +168,400 @@ def report_memory_failure(error: Exception) -> Embedding:
         describe_error(error),
     )
     return Embedding(None, problem)
+
+
+# ------------------------------------------------------------------ the memory of this process
+
+
+class RepeatMemory:
+    """A bounded memory of fingerprints, with the keys of their traces.
+
+    Exact repeats are recognised in every language, with an embedding model or without. The oldest
+    is dropped first. Where several threads use it, each holds `section` meanwhile.
+
+    Args:
+        max_elements: How many fingerprints it holds; 1,000 take about 0.3 MB.
+        ttl_ms: Age in milliseconds at which a fingerprint no longer counts; None keeps them until
+            newer ones need the room.
+        clock: Returns seconds that never run backwards.
+
+    Attributes:
+        section: What a thread holds; also the vectors of the same traces change inside it.
+    """
+
+    def __init__(
+        self,
+        max_elements: int = DEFAULT_MAX_ELEMENTS,
+        ttl_ms: float | None = None,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._max_elements = max_elements
+        self._ttl_ms = ttl_ms
+        self._clock = clock
+        self.section = GatedLock()
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget every fingerprint."""
+        # Of each, when it was added, its number among equally old ones, itself, and its key; the
+        # oldest first.
+        self._rows: list[tuple[float, int, bytes, str | None]] = []
+        self._counts: Counter[bytes] = Counter()
+        self._next_number = 0
+
+    def find(self, digest: bytes, *, ignore: Set[str] = frozenset()) -> Nearest | None:
+        """Return the newest trace whose text has the fingerprint `digest`; None if there is none.
+
+        Args:
+            digest: The fingerprint.
+            ignore: Keys that do not count.
+        """
+        self._expire()
+        if digest in self._counts:
+            for _, _, other, key in reversed(self._rows):
+                if other == digest and (key is None or key not in ignore):
+                    return Nearest(key, 1.0)
+        return None
+
+    def add(self, digest: bytes, key: str | None) -> None:
+        """Remember a fingerprint under a key."""
+        self._put(digest, key, self._clock())
+
+    def insert(self, fingerprints: Iterable[tuple[bytes, str, float]]) -> None:
+        """Remember fingerprints that are not new, each in its place by age.
+
+        One that is remembered under the same key already is left out.
+
+        Args:
+            fingerprints: For each itself, its key, and its age in seconds. Of equally old ones,
+                the last is the newest.
+        """
+        self._expire()
+        now = self._clock()
+        known = {(digest, key) for _, _, digest, key in self._rows}
+        for digest, key, age_s in fingerprints:
+            if (digest, key) not in known:
+                known.add((digest, key))
+                self._put(digest, key, now - age_s)
+        self._expire()
+
+    def _put(self, digest: bytes, key: str | None, added_at: float) -> None:
+        insort(self._rows, (added_at, self._next_number, digest, key))
+        self._next_number += 1
+        self._counts[digest] += 1
+        if len(self._rows) > self._max_elements:
+            self._drop(1)
+
+    def _expire(self) -> None:
+        if self._ttl_ms is None:
+            return
+        now, count = self._clock(), 0
+        while count < len(self._rows) and (now - self._rows[count][0]) * 1000 >= self._ttl_ms:
+            count += 1
+        self._drop(count)
+
+    def _drop(self, count: int) -> None:
+        """Forget the oldest fingerprints."""
+        for _, _, digest, _ in self._rows[:count]:
+            self._counts[digest] -= 1
+            if not self._counts[digest]:
+                del self._counts[digest]
+        del self._rows[:count]
+
+
+class InProcessMemory:
+    """A novelty memory of this process, which a forked child inherits.
+
+    It makes its own `VectorCache`, as long as the first vector; the cache starts again when vectors
+    of another embedder come. A cache of the caller's is used as it is.
+
+    Args:
+        max_elements: How many traces it remembers; None for 1,000.
+        ttl_ms: Milliseconds after which it forgets a trace; None for when newer ones need the room.
+        cache: The caller's cache, which has its own bounds.
+    """
+
+    def __init__(
+        self,
+        max_elements: int | None = None,
+        ttl_ms: float | None = None,
+        *,
+        cache: VectorCache | None = None,
+    ) -> None:
+        self._max_elements = max_elements or DEFAULT_MAX_ELEMENTS
+        self._ttl_ms = ttl_ms
+        self._own_cache: VectorCache | None = None
+        self._callers_cache = cache
+        self._repeats = RepeatMemory(self._max_elements, ttl_ms) if cache is None else cache.repeats
+        self._section = self._repeats.section  # vectors and repeats change together
+
+    def __reduce__(self) -> tuple[partial[InProcessMemory], tuple[()]]:
+        # Only the bounds travel to another process; what is remembered stays in this one.
+        bounds = (self._max_elements, self._ttl_ms)
+        return (partial(type(self), *bounds, cache=self._callers_cache), ())
+
+    @property
+    def max_elements(self) -> int:
+        """How many traces it remembers at most."""
+        cache = self._callers_cache
+        return self._max_elements if cache is None else cache.max_elements
+
+    def compare(self, entry: MemoryEntry, *, ignore: Set[str] = frozenset()) -> Match:
+        """Compare an entry with the remembered ones; see `NoveltyMemory`.
+
+        Raises:
+            VectorError: The caller's cache has vectors of another length or another embedder.
+            BadEmbeddingError: The embedder returned vectors of another length before.
+        """
+        with self._section:
+            nearest = repeat = None
+            if entry.vector is not None:
+                cache = self._cache_for(entry.identity, len(entry.vector))
+                match = cache.nearest(entry.vector, ignore=ignore)
+                nearest = None if match is None else Nearest(*match)
+            if entry.fingerprint is not None:
+                repeat = self._repeats.find(entry.fingerprint, ignore=ignore)
+            return Match(nearest, repeat)
+
+    def compare_then_add(
+        self, entries: Sequence[MemoryEntry], *, ignore: Set[str] = frozenset()
+    ) -> list[Match]:
+        """Compare entries with the remembered ones, and remember them; see `NoveltyMemory`.
+
+        Raises:
+            VectorError: As for `compare`.
+            BadEmbeddingError: As for `compare`.
+        """
+        with self._section:
+            matches = []
+            for entry in entries:
+                matches.append(self.compare(entry, ignore=ignore))
+                self.add(entry)
+            return matches
+
+    def add(self, entry: MemoryEntry) -> None:
+        """Remember an entry.
+
+        Raises:
+            VectorError: As for `compare`.
+            BadEmbeddingError: As for `compare`.
+        """
+        with self._section:
+            if entry.vector is not None:
+                cache = self._cache_for(entry.identity, len(entry.vector))
+                cache.add(entry.vector, key=entry.trace_id)
+            if entry.fingerprint is not None:
+                self._repeats.add(entry.fingerprint, entry.trace_id)
+
+    def clear(self) -> None:
+        """Forget everything."""
+        with self._section:
+            self._repeats.clear()
+            self._own_cache = None
+            if self._callers_cache is not None:
+                self._callers_cache.clear()
+
+    def insert_vectors(
+        self,
+        identity: EmbedderIdentity,
+        vectors: NDArray[np.float32],
+        trace_ids: Sequence[str],
+        ages_s: Sequence[float],
+    ) -> None:
+        """Remember vectors that are not new; known traces are left out.
+
+        Args:
+            identity: The embedder that they come from.
+            vectors: Finite vectors, shape (n, dimensions).
+            trace_ids: Ids of their traces, n of them.
+            ages_s: Their ages in seconds. Of equally old ones, the last is the newest.
+
+        Raises:
+            VectorError: As for `compare`.
+            BadEmbeddingError: As for `compare`.
+        """
+        with self._section:
+            cache = self._cache_for(identity, vectors.shape[1])
+            cache.insert(vectors, trace_ids, ages_s)
+
+    def insert_repeats(self, fingerprints: Iterable[tuple[bytes, str, float]]) -> None:
+        """Remember fingerprints that are not new; see `RepeatMemory.insert`."""
+        with self._section:
+            self._repeats.insert(fingerprints)
+
+    def _cache_for(self, identity: EmbedderIdentity, dimensions: int) -> VectorCache:
+        """Return the cache for vectors of an embedder."""
+        cache = self._callers_cache
+        if cache is not None:
+            if not cache.claim(identity):
+                raise VectorError(
+                    "the cache holds embeddings of another model, revision or baseline than "
+                    f"{identity}; give each embedder a cache of its own, or clear() it"
+                )
+            return cache
+        cache = self._own_cache
+        if cache is None or not cache.claim(identity):
+            from kp_langchain.scoring.cache import VectorCache
+
+            cache = self._own_cache = VectorCache(self._max_elements, dimensions, self._ttl_ms)
+            cache.claim(identity)
+        elif dimensions != cache.dimensions:
+            raise BadEmbeddingError(
+                f"the embedder returned {dimensions} values after {cache.dimensions} before"
+            )
+        return cache
+
+
+def check_bounds(max_remembered: int | None, ttl_ms: float | None) -> None:
+    """Check the bounds of a memory.
+
+    Args:
+        max_remembered: How many traces it remembers; None for the default.
+        ttl_ms: Milliseconds after which it forgets a trace; None for never.
+
+    Raises:
+        ConfigError: One of them is unusable.
+    """
+    if max_remembered is not None:
+        check_above_0("max_remembered", max_remembered, alternative=", or None")
+    if ttl_ms is not None and not (is_number(ttl_ms) and 0 <= ttl_ms < math.inf):
+        raise ConfigError(f"ttl_ms is {ttl_ms!r}; it must be milliseconds from 0, or None")
+
+
+def check_above_0(name: str, value: object, *, alternative: str = "") -> None:
+    """Raise a `ConfigError` that names an argument unless it is a whole number above 0."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise ConfigError(f"{name} is {value!r}; it must be a whole number above 0{alternative}")
+
+
+def is_number(value: object) -> bool:
+    """Return whether a value is a number, and no truth value."""
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def resolve_memory(
+    cache: VectorCache | NoveltyMemory | None, max_remembered: int | None, ttl_ms: float | None
+) -> NoveltyMemory:
+    """Return the memory that the options of a scorer stand for.
+
+    Args:
+        cache: A `VectorCache`, a `NoveltyMemory`, or None for a memory of the scorer's own.
+        max_remembered: How many traces that memory remembers; None for the default.
+        ttl_ms: Milliseconds after which it forgets a trace; None for never.
+
+    Raises:
+        ConfigError: An option is unusable, or a cache comes with bounds.
+    """
+    check_bounds(max_remembered, ttl_ms)
+    if cache is None:
+        return InProcessMemory(max_remembered, ttl_ms)
+    if (max_remembered, ttl_ms) != (None, None):
+        raise ConfigError(
+            "cache comes with max_remembered or ttl_ms; give the cache these bounds itself: "
+            "VectorCache(max_elements, dimensions, ttl_ms)"
+        )
+    if isinstance(cache, NoveltyMemory):
+        return cache
+    from kp_langchain.scoring.cache import VectorCache  # loads numpy
+
+    if not isinstance(cache, VectorCache):
+        raise ConfigError(
+            f"cache is a {type(cache).__name__}; expected a VectorCache, a NoveltyMemory or None"
+        )
+    return InProcessMemory(cache=cache)
+
+
+# ------------------------------------------------------------------ traces that are compared
+
+
+class Window(Generic[Item]):
+    """Items by the id of their trace, the oldest first, with one search over their vectors.
+
+    Who uses it holds a lock meanwhile.
+
+    Args:
+        most: It holds at most so many; the oldest is dropped first.
+
+    Attributes:
+        items: The items.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self.items: dict[str, Item] = {}
+        self._fingerprints: dict[str, bytes] = {}
+        self._vectors: dict[tuple[EmbedderIdentity, int], VectorCache] = {}
+
+    def put(self, pairs: Iterable[tuple[MemoryEntry, Item]]) -> None:
+        """Add items, or replace those with their ids.
+
+        Args:
+            pairs: What is compared of each trace, and its item.
+        """
+        import numpy as np
+
+        pairs = list(pairs)
+        self.remove([entry.trace_id for entry, _ in pairs])
+        vectors: dict[tuple[EmbedderIdentity, int], dict[str, NDArray[np.float32]]] = {}
+        for entry, item in pairs:
+            self.items[entry.trace_id] = item
+            if entry.fingerprint is not None:
+                self._fingerprints[entry.trace_id] = entry.fingerprint
+            if entry.vector is not None:
+                key = entry.identity, len(entry.vector)
+                vectors.setdefault(key, {})[entry.trace_id] = entry.vector
+        for key, by_id in vectors.items():
+            cache = self._vectors.get(key)
+            if cache is None:
+                from kp_langchain.scoring.cache import VectorCache
+
+                cache = self._vectors[key] = VectorCache(self._most, key[1])
+            cache.insert(np.stack(list(by_id.values())), list(by_id), [0.0] * len(by_id))
+        self.remove(list(self.items)[: max(0, len(self.items) - self._most)])
+
+    def remove(self, ids: Collection[str]) -> None:
+        """Remove the items with some ids, if they are there."""
+        known = {id_ for id_ in ids if self.items.pop(id_, None) is not None}
+        for id_ in known:
+            self._fingerprints.pop(id_, None)
+        if known:
+            for cache in self._vectors.values():
+                cache.remove(known)
+
+    def clear(self) -> None:
+        """Remove all items."""
+        self.items.clear()
+        self._fingerprints.clear()
+        self._vectors.clear()
+
+    def similar(self, entry: MemoryEntry, least: float) -> list[tuple[Item, float]]:
+        """Return the items that are similar to a trace, the oldest first, and how similar.
+
+        That is 1 for the same text. Else it is the cosine similarity, counted from the embedder's
+        baseline as for novelty; without two vectors of one embedder it is 0.
+
+        Args:
+            entry: What is compared of the trace.
+            least: The similarity from which an item is returned, above 0, at most 1.
+        """
+        similarities: dict[str, float] = {}
+        if entry.vector is not None:
+            cache = self._vectors.get((entry.identity, len(entry.vector)))
+            if cache is not None:
+                baseline = entry.identity.baseline
+                ids, cosines = cache.similarities(entry.vector)
+                # Rounding errors are far smaller than the margin; all that follows is exact.
+                margin = baseline + (least - 1e-3) * (1 - baseline)
+                for at in (cosines > margin).nonzero()[0].tolist():
+                    similarities[ids[at] or ""] = 1.0 - novelty(float(cosines[at]), baseline)
+        for id_, fingerprint in self._fingerprints.items():
+            if fingerprint == entry.fingerprint:
+                similarities[id_] = 1.0
+        if not similarities:
+            return []
+        return [
+            (item, similarities[id_])
+            for id_, item in self.items.items()
+            if similarities.get(id_, 0.0) >= least
+        ]

@@ -6,23 +6,25 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import replace
 from functools import partial
+from itertools import islice
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Self, TypeAlias, TypeVar
 
 from kp_langchain import novelty_sources
-from kp_langchain.embedding.background import background
-from kp_langchain.embedding.embedder_protocol import resolve_embedder
-from kp_langchain.embedding.embedding_result import (
+from kp_langchain.embedding.auto_embedder import resolve_embedder
+from kp_langchain.embedding.embedder import (
+    EmbedderIdentity,
     Embedding,
     LastEmbedding,
+    check_baseline,
     embed_texts,
     is_ready,
     report_failure,
     report_not_installed,
 )
-from kp_langchain.embedding.identity import EmbedderIdentity, check_baseline
 from kp_langchain.embedding.local_models import LocalModel
-from kp_langchain.errors import VectorError
+from kp_langchain.embedding.model_loads import model_loads
+from kp_langchain.errors import ConfigError, VectorError, WeightsError
 from kp_langchain.schema import ReasoningTrace
 from kp_langchain.scoring.breakdown import ScoreBreakdown
 from kp_langchain.scoring.evaluation import Comparison, Evaluation
@@ -30,28 +32,25 @@ from kp_langchain.scoring.novelty_memory import (
     Match,
     MemoryEntry,
     NoveltyMemory,
+    check_above_0,
+    embedded_text,
+    fingerprint,
+    is_number,
     report_memory_failure,
-)
-from kp_langchain.scoring.repeats import fingerprint
-from kp_langchain.scoring.scorer_options import (
-    WeightsLike,
-    check_batch_size,
-    check_budget,
-    check_profiles,
-    check_step_cap,
     resolve_memory,
 )
-from kp_langchain.scoring.trace_text import embedded_text
 from kp_langchain.weights import PROFILES, ScoringWeights
 
 if TYPE_CHECKING:
-    from kp_langchain.embedding.background import EmbeddingFuture
+    from kp_langchain.embedding.embedder import Embedder
     from kp_langchain.scoring.cache import VectorCache
 
 TraceLike: TypeAlias = ReasoningTrace | Mapping[str, Any]
+WeightsLike: TypeAlias = ScoringWeights | Mapping[str, float]
 
 _CUSTOM = "custom"
 _NO_EMBEDDING = Embedding(None, novelty_sources.NO_EMBEDDER)
+_BUDGET_MS_MAX = 24 * 3600 * 1000.0
 _WAITING_SHARE = 0.8  # of the budget; the rest is for the other parts of an evaluation
 _Result = TypeVar("_Result")
 
@@ -82,8 +81,8 @@ class Scorer:
         latency_budget_ms: Milliseconds that an evaluation may take; the breakdown says if it took
             longer. While the embedder's model is still to load (its attribute `ready` is False),
             the first evaluation waits for it up to 80 % of this, and further ones do not wait:
-            novelty is then 0.5, and the embedding is remembered once it is computed. None for no
-            limit: the first evaluation waits until the model is loaded.
+            novelty is then 0.5, and of the trace only the hash of its text is remembered. None for
+            no limit: the first evaluation waits until the model is loaded.
         max_remembered: How many embeddings it remembers; 1,000 by default. A `cache` has its own
             bounds, so it cannot be combined with this or with `ttl_ms`.
         ttl_ms: Milliseconds after which an embedding is forgotten; None for when newer ones need
@@ -107,11 +106,12 @@ class Scorer:
         max_remembered: int | None = None,
         ttl_ms: float | None = None,
     ) -> None:
-        check_step_cap(step_cap)
-        check_budget(latency_budget_ms)
+        if step_cap is not None:
+            check_above_0("step_cap", step_cap, alternative=", or None")
+        _check_budget(latency_budget_ms)
         self._memory = resolve_memory(cache, max_remembered, ttl_ms)
         self._arguments: dict[str, Any] = {
-            "profiles": check_profiles(profiles or {}),
+            "profiles": _check_profiles(profiles or {}),
             "embedder": embedder,
             "cache": cache,
             "baseline": baseline,
@@ -172,9 +172,11 @@ class Scorer:
             MissingExtraError: No package that runs the model is installed.
             EmbedderError: The model cannot be found, downloaded or loaded.
         """
-        if self._embedder is not None and not is_ready(self._embedder):
-            self.wait_until_ready()
-            self._embedder.embed(["ready?"])  # raises the error of a load that failed
+        if self._embedder is None or is_ready(self._embedder):
+            return
+        load = model_loads.of(self._embedder)
+        if load is not None and load.wait(None) and load.future.done():
+            load.future.result()
 
     def wait_until_ready(self, timeout_s: float | None = None) -> bool:
         """Wait until no evaluation has to do without the model because it is still loading.
@@ -191,7 +193,8 @@ class Scorer:
         """
         if self._embedder is None or is_ready(self._embedder):
             return True
-        return background.wait_until_loaded(self._embedder, timeout_s)
+        load = model_loads.of(self._embedder)
+        return load is None or load.wait(timeout_s)
 
     def score(
         self,
@@ -232,7 +235,7 @@ class Scorer:
         """
         trace = ReasoningTrace.model_validate(trace)
         text, deadline = embedded_text(trace), self._deadline(time.perf_counter())
-        embedding = self._embed(text, trace, deadline, remember=True)
+        embedding = self._embed(text, deadline)
         self._call_memory(self._memory.add, text, trace, embedding, None)
 
     def evaluate(
@@ -262,7 +265,7 @@ class Scorer:
         embedding = self._last_embedding.of(text)
         if embedding is None:
             deadline = self._deadline(time.perf_counter())
-            embedding = self._embed(text, trace, deadline, remember=False)
+            embedding = self._embed(text, deadline)
         return self._entry(text, trace, embedding)
 
     def evaluate_many(
@@ -273,13 +276,13 @@ class Scorer:
         ignore: Set[str] = frozenset(),
         batch_size: int = 256,
     ) -> Iterator[ScoreBreakdown]:
-        """Evaluate one trace after the other, faster: embedded and compared a batch at a time.
+        """Evaluate one trace after the other, faster: embedded and remembered a batch at a time.
 
         The scores, the nearest traces and the memory afterwards are those of `evaluate`. No more
-        than two batches are held, so `traces` may be endless. If iteration stops in the middle of a
-        batch, the rest of the batch has been remembered. A trace that `evaluate` refuses raises the
-        same error in its place, and iteration may continue. There is no latency budget: evaluation
-        waits for the model.
+        than one batch is held, so `traces` may be endless. If iteration stops in the middle of a
+        batch, the rest of the batch has been remembered. Iteration ends with the error of a trace
+        that `evaluate` refuses, after the breakdowns of those before it. There is no latency
+        budget: evaluation waits for the model.
 
         Args:
             traces: The traces, or mappings in wire form.
@@ -295,30 +298,53 @@ class Scorer:
             ConfigError: The batch size is not a whole number above 0.
             WeightsError: The weights are unusable.
         """
-        from kp_langchain.scoring.batches import BreakdownIterator
+        check_above_0("batch_size", batch_size)
+        weights = None if weights is None else ScoringWeights.of(weights)
+        # Whether only ignored traces were remembered depends on what came before each.
+        return self._evaluate_batches(iter(traces), weights, ignore, 1 if ignore else batch_size)
 
-        check_batch_size(batch_size)
-        checked_weights = None if weights is None else ScoringWeights.of(weights)
+    def _evaluate_batches(
+        self,
+        traces: Iterator[TraceLike],
+        weights: WeightsLike | None,
+        ignore: Set[str],
+        batch_size: int,
+    ) -> Iterator[ScoreBreakdown]:
+        while True:
+            started = time.perf_counter()
+            batch: list[Evaluation] = []
+            failure: Exception | None = None
+            try:
+                for trace in islice(traces, batch_size):
+                    batch.append(self._begin(trace, weights))  # noqa: PERF401 - kept on an error
+            except Exception as error:  # noqa: BLE001 - raised after the traces before it
+                failure = error
+            yield from self._evaluate_batch(batch, ignore, started)
+            if failure is not None:
+                raise failure
+            if len(batch) < batch_size:
+                return
 
-        def compare(batch: Sequence[Evaluation]) -> list[Comparison]:
-            if ignore:
-                return [compare_one(one) for one in batch]
-            return self._compare_batch([one.trace for one in batch])
-
-        def compare_one(one: Evaluation) -> Comparison:
-            return self._compare(one.trace, ignore, remember=True, deadline=None)
-
-        return BreakdownIterator(
-            traces,
-            # Whether only ignored traces were remembered depends on what came before each.
-            1 if ignore else batch_size,
-            begin=lambda trace: self._begin(trace, checked_weights),
-            compare=compare,
-            compare_one=compare_one,
-            finish=lambda one, comparison, started: one.breakdown(
-                comparison, step_cap=self._step_cap, started=started, budget_ms=None
-            ),
-        )
+    def _evaluate_batch(
+        self, batch: Sequence[Evaluation], ignore: Set[str], started: float
+    ) -> Iterator[ScoreBreakdown]:
+        comparisons: Iterable[Comparison]
+        try:
+            comparisons = [] if ignore else self._compare_batch([one.trace for one in batch])
+        except Exception:  # noqa: BLE001 - one by one shows which trace fails, and why
+            comparisons = []
+        if not comparisons:
+            comparisons = (
+                self._compare(one.trace, ignore, remember=True, deadline=None) for one in batch
+            )
+        share_s = (time.perf_counter() - started) / max(1, len(batch))
+        for evaluation, comparison in zip(batch, comparisons, strict=True):
+            yield evaluation.breakdown(
+                comparison,
+                step_cap=self._step_cap,
+                started=time.perf_counter() - share_s,
+                budget_ms=None,
+            )
 
     def _assess(
         self,
@@ -363,11 +389,10 @@ class Scorer:
             return match, nearest is not None and nearest.trace_id in ignore
 
         text = embedded_text(trace)
-        embedding = self._embed(text, trace, deadline, remember=remember)
+        embedding = self._embed(text, deadline)
         self._last_embedding.set(text, embedding)
         nothing = Match(None, None), False
-        embedding, found = self._call_memory(compare, text, trace, embedding, nothing)
-        match, left_out = found
+        embedding, (match, left_out) = self._call_memory(compare, text, trace, embedding, nothing)
         baseline = self._identity(embedding).baseline
         return Comparison.of(embedding, match, baseline, left_out=left_out)
 
@@ -434,45 +459,63 @@ class Scorer:
             return embedding.identity
         return replace(embedding.identity, baseline=self._baseline)
 
-    def _embed(
-        self, text: str, trace: ReasoningTrace, deadline: float | None, *, remember: bool
-    ) -> Embedding:
-        """Embed a text.
-
-        With `remember`, a vector that a loading model returns only after the deadline is added to
-        the memory when it comes.
-        """
+    def _embed(self, text: str, deadline: float | None) -> Embedding:
+        """Embed a text; a loading model is waited for until a deadline."""
         if self._embedder is None:
             return self._no_embedding()
-        if deadline is None:
-            self.wait_until_ready()
         try:
-            if deadline is None or is_ready(self._embedder):
-                return embed_texts(self._embedder, [text])[0]
-            future = background.submit(self._embedder, text)
-            if future is None:
+            if not is_ready(self._embedder) and not self._wait_for_model(self._embedder, deadline):
                 return Embedding(None, novelty_sources.STILL_LOADING)
-            if background.wait_for(self._embedder, future, deadline):
-                return future.result()
-            if remember:
-                late = partial(self._add_late, trace.id, trace.metadata.task_domain)
-                future.add_done_callback(late)
-            else:
-                future.cancel()
-            return Embedding(None, novelty_sources.STILL_LOADING)
+            return embed_texts(self._embedder, [text])[0]
         except Exception as error:  # noqa: BLE001 - any embedder may fail in any way
             return report_failure(error)
+
+    def _wait_for_model(self, embedder: Embedder, deadline: float | None) -> bool:
+        """Return whether a model is loaded in time; raise the error of a load that fails."""
+        load = model_loads.of(embedder)
+        if load is None:
+            return False
+        left_s = None if deadline is None else max(0.0, deadline - time.perf_counter())
+        # Only the first evaluation waits: a worker that waited with each would fall behind.
+        if load.is_overdue and deadline is not None:
+            left_s = 0.0
+        if load.wait(left_s) and load.future.done():
+            load.future.result()
+            return True
+        load.is_overdue = True
+        return False
 
     def _no_embedding(self) -> Embedding:
         if self._arguments["embedder"] is None:
             return _NO_EMBEDDING
         return report_not_installed()
 
-    def _add_late(self, trace_id: str, domain: str, future: EmbeddingFuture) -> None:
+
+def _check_profiles(profiles: Mapping[str, WeightsLike]) -> dict[str, ScoringWeights]:
+    """Return the weights by domain.
+
+    Raises:
+        WeightsError: `profiles` is not a mapping, or a profile is unusable; the message names it.
+    """
+    if not isinstance(profiles, Mapping):
+        raise WeightsError(f"profiles is a {type(profiles).__name__}; give a mapping from domain")
+    weights_by_domain = {}
+    for domain, weights in profiles.items():
         try:
-            embedding = future.result()
-            if embedding.vector is not None:
-                identity = self._identity(embedding)
-                self._memory.add(MemoryEntry(trace_id, None, embedding.vector, identity, domain))
-        except BaseException as error:  # noqa: BLE001 - no caller waits on the background's thread
-            report_failure(error)
+            weights_by_domain[domain] = ScoringWeights.of(weights)
+        except WeightsError as error:
+            raise WeightsError(f"profile {domain!r}: {error}") from error
+    return weights_by_domain
+
+
+def _check_budget(budget_ms: float | None) -> None:
+    """Check a latency budget in milliseconds; None for no limit.
+
+    Raises:
+        ConfigError: It is not a number above 0, at most a day.
+    """
+    if budget_ms is not None and not (is_number(budget_ms) and 0 < budget_ms <= _BUDGET_MS_MAX):
+        raise ConfigError(
+            f"latency_budget_ms is {budget_ms!r}; it must be a number of milliseconds above 0, "
+            "at most a day, or None"
+        )

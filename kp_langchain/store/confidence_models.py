@@ -13,8 +13,7 @@ import sqlalchemy as sa
 from pydantic import ValidationError
 
 from kp_langchain.calibration.features import LOOKED_SUCCESSFUL, complete_features
-from kp_langchain.calibration.labelled_run import LabelledRun, task_key
-from kp_langchain.calibration.model import ConfidenceModel
+from kp_langchain.calibration.model import ConfidenceModel, LabelledRun, task_key
 from kp_langchain.calibration.next_to_label import TaskVerdict, UnlabelledRun
 from kp_langchain.errors import StoreError
 from kp_langchain.printable import first_fault

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import sqlalchemy as sa
     from numpy.typing import NDArray
 
-    from kp_langchain.embedding.identity import EmbedderIdentity
+    from kp_langchain.embedding.embedder import EmbedderIdentity
     from kp_langchain.store.vector_queries import Eligibility, Space
 
 MOST_TASKS = 10_000

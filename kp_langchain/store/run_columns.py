@@ -300,7 +300,7 @@ class OtherColumns:
     gated_value: float | None = _column(
         "judged", lambda run: None if run.withheld else run.gated_value
     )
-    passed: bool | None = _column("judged", "is_one_more_kept")
+    passed: bool | None = _column("judged", "counts_toward_rate")
     pass_rate: float | None = _column("judged", "pass_rate")
     twin_similarity: float = _column("judged", "twin_similarity")
     dimensions: dict[str, Any] | None = _column(

@@ -15,14 +15,18 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from kp_langchain._forksafe import ForkSafeLock
 from kp_langchain._logging import describe_error, warn_once
-from kp_langchain.embedding.identity import NO_IDENTITY, EmbedderIdentity
-from kp_langchain.gate.judge import OFF, KeptTrace, hold_against_twins
+from kp_langchain.embedding.embedder import NO_IDENTITY, EmbedderIdentity
+from kp_langchain.gate.judge import OFF, KeptTrace, drop_repeats
 from kp_langchain.gate.run import may_leave
-from kp_langchain.scoring.in_process_memory import InProcessMemory
-from kp_langchain.scoring.novelty_memory import Match, MemoryEntry
-from kp_langchain.scoring.repeats import DEFAULT_MAX_ELEMENTS, fingerprint
-from kp_langchain.scoring.trace_text import embedded_text
-from kp_langchain.scoring.window import Window
+from kp_langchain.scoring.novelty_memory import (
+    DEFAULT_MAX_ELEMENTS,
+    InProcessMemory,
+    Match,
+    MemoryEntry,
+    Window,
+    embedded_text,
+    fingerprint,
+)
 from kp_langchain.store import sql
 from kp_langchain.store.rows import expiry_after, short_key, trace_key
 
@@ -230,7 +234,7 @@ def candidate_of(connection: sa.Connection, trace_id: str, run: ScoredTrace) -> 
     return replace(candidate, is_stated=candidate.is_stated or stored_trace.is_stated)
 
 
-def hold_stored_against_twins(
+def drop_stored_repeats(
     connection: sa.Connection, run: ScoredTrace, candidate: KeptTrace
 ) -> ScoredTrace:
     """Return a run that passes since a verdict as it is decided on beside those that it repeats.
@@ -246,7 +250,7 @@ def hold_stored_against_twins(
     rows = sql.vector_queries.kept_rows(connection, domain, None, MOST_COMPARED)
     window = Window[KeptTrace](MOST_COMPARED)
     window.put((trace.entry, trace) for trace in map(kept_trace, rows))
-    return hold_against_twins(run, candidate, window)
+    return drop_repeats(run, candidate, window)
 
 
 def replace_kept(

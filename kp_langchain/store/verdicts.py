@@ -32,7 +32,7 @@ from kp_langchain.store.rows import (
 from kp_langchain.store.run_columns import keys_of, outcome_columns, trace_of
 from kp_langchain.store.vectors import (
     candidate_of,
-    hold_stored_against_twins,
+    drop_stored_repeats,
     replace_kept,
     run_row,
 )
@@ -173,7 +173,7 @@ def _decide(connection: sa.Connection, row: dict[str, Any], run: ScoredTrace) ->
     sql.vector_queries.write(connection, [run_row(run, candidate)])
     if row["decision"] == "kept":  # what is kept stays kept, whatever it repeats
         return run
-    run = hold_stored_against_twins(connection, run, candidate)
+    run = drop_stored_repeats(connection, run, candidate)
     replace_kept(connection, run.replaces, trace_id, is_stated=candidate.is_stated)
     return run
 

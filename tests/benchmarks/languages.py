@@ -31,7 +31,7 @@ import numpy as np
 
 from examples.languages import MultilingualE5
 from kp_langchain import ReasoningTrace, Scorer, trace_from_messages
-from kp_langchain.embedding.legibility import UNREADABLE_ABOVE
+from kp_langchain.embedding.texts import UNREADABLE_ABOVE
 from kp_langchain.scoring import SentenceTransformerEmbedder, resolve_embedder
 from tests.benchmarks.harness import machine, median_ms, parser, table
 

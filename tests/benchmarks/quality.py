@@ -39,8 +39,8 @@ from typing import Any
 from kp_langchain import Settings
 from kp_langchain.calibration.calibrate_domain import Calibration, calibrate
 from kp_langchain.calibration.gate_proposal import ThresholdTarget
-from kp_langchain.calibration.labelled_run import LabelledRun
 from kp_langchain.calibration.measures import Estimate, auc
+from kp_langchain.calibration.model import LabelledRun
 from tests.benchmarks.harness import machine, parser, table
 from tests.benchmarks.workspace import (
     KEEPS_ALL,

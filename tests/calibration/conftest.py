@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from kp_langchain.calibration.features import FEATURES_VERSION
-from kp_langchain.calibration.labelled_run import LabelledRun
-from kp_langchain.calibration.model import ConfidenceModel, Term
+from kp_langchain.calibration.model import ConfidenceModel, LabelledRun, Term
 
 Labelled = Callable[..., list[LabelledRun]]
 MODEL = ConfidenceModel(

@@ -12,9 +12,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kp_langchain import ReasoningTrace, trace_from_messages
-from kp_langchain.calibration.failed_outputs import BEGINNING_CHARS, reads_like_failure
-from kp_langchain.calibration.feature_meanings import MEANINGS, is_surface, meaning_of
-from kp_langchain.calibration.features import FEATURES_VERSION, features_of
+from kp_langchain.calibration.features import (
+    FEATURES_VERSION,
+    features_of,
+    is_surface,
+    meaning_of,
+    meanings,
+)
+from kp_langchain.calibration.wording import BEGINNING_CHARS, reads_like_failure
 from kp_langchain.scoring.dimensions import TraceShape
 
 OUTPUTS = json.loads(Path(__file__).with_name("outputs.json").read_text(encoding="utf-8"))
@@ -207,13 +212,13 @@ def test_only_a_bounded_part_of_a_huge_run_is_read() -> None:
 def test_every_feature_has_a_meaning_of_its_own_and_no_other_has() -> None:
     trace = trace_from_messages([("user", "What is 6 x 7?"), ("ai", "42")], domain="code")
     names = set(features_of(trace, looked_successful=True, proves_failure=False))
-    assert set(MEANINGS) == names - {"features_version"}
-    assert len(set(MEANINGS.values())) == len(MEANINGS)
+    assert set(meanings()) == names - {"features_version"}
+    assert len(set(meanings().values())) == len(meanings())
     assert meaning_of("called:ledger") == "calls of the tool ledger"
     assert meaning_of("steps") == "steps"
     assert meaning_of("of_a_later_version") == "of_a_later_version"
-    surface = {name for name in MEANINGS if is_surface(name)}
-    assert {name for name in MEANINGS if name.endswith("_chars")} <= surface
+    surface = {name for name in meanings() if is_surface(name)}
+    assert {name for name in meanings() if name.endswith("_chars")} <= surface
     assert {"steps", "tool_calls", "answer_lines", "answer_numbers"} <= surface
     assert not {"answer_unsure", "looked_successful", "thoughts_alike"} & surface
     assert is_surface("called:any")

@@ -18,8 +18,7 @@ from hypothesis import strategies as st
 from kp_langchain import ReasoningTrace, ScoreBreakdown, Scorer
 from kp_langchain.calibration.features import features_of
 from kp_langchain.calibration.fitting import FEWEST_RUNS
-from kp_langchain.calibration.hypothetical_score import hypothetical_score
-from kp_langchain.calibration.labelled_run import LabelledRun
+from kp_langchain.calibration.gate_proposal import propose_threshold
 from kp_langchain.calibration.measures import (
     auc,
     auc_gain,
@@ -29,6 +28,7 @@ from kp_langchain.calibration.measures import (
     reliability,
     share,
 )
+from kp_langchain.calibration.model import LabelledRun, hypothetical_score
 from kp_langchain.calibration.next_to_label import (
     DRAWN_EVERY,
     Offer,
@@ -38,7 +38,6 @@ from kp_langchain.calibration.next_to_label import (
     next_to_label,
     shortfall,
 )
-from kp_langchain.calibration.threshold_curve import propose_threshold
 from kp_langchain.errors import ConfigError
 from kp_langchain.scoring import PROFILES
 

@@ -18,16 +18,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from kp_langchain.calibration.chance import chance
-from kp_langchain.calibration.feature_table import FeatureTable
+from kp_langchain.calibration.calibrate_domain import FEWEST_RUNS as FEWEST_LATER
+from kp_langchain.calibration.calibrate_domain import MOST_RUNS, LaterVerdicts, later_verdicts
 from kp_langchain.calibration.features import FEATURES_VERSION, features_of
-from kp_langchain.calibration.fitting import FEWEST_RUNS, FEWEST_TASKS, Fit, fit
-from kp_langchain.calibration.folds import folds
-from kp_langchain.calibration.labelled_run import LabelledRun
-from kp_langchain.calibration.later_verdicts import FEWEST_RUNS as FEWEST_LATER
-from kp_langchain.calibration.later_verdicts import MOST_RUNS, LaterVerdicts, later_verdicts
+from kp_langchain.calibration.fitting import (
+    FEWEST_RUNS,
+    FEWEST_TASKS,
+    FeatureTable,
+    Fit,
+    chance,
+    fit,
+    folds,
+)
 from kp_langchain.calibration.measures import auc
-from kp_langchain.calibration.model import ConfidenceModel, Fold, Term
+from kp_langchain.calibration.model import ConfidenceModel, Fold, LabelledRun, Term
 from kp_langchain.errors import OutdatedModelError
 from kp_langchain.recording.from_messages import trace_from_messages
 from kp_langchain.scoring import PROFILES, Scorer

@@ -16,7 +16,7 @@ def without_model(monkeypatch: pytest.MonkeyPatch) -> None:
     for package in ("sentence_transformers", "fastembed"):
         monkeypatch.setitem(sys.modules, package, None)
     # Not the one of this process, which may have found a model before.
-    monkeypatch.setattr("kp_langchain.embedding.embedder_protocol._default_embedder", AutoEmbedder)
+    monkeypatch.setattr("kp_langchain.embedding.auto_embedder._default_embedder", AutoEmbedder)
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ import pytest
 import kp_langchain
 from kp_langchain import Registry, TraceStore
 from kp_langchain.calibration.fitting import fit
-from kp_langchain.calibration.surface import SurfaceFeature
+from kp_langchain.calibration.model import SurfaceFeature
 from kp_langchain.cli.doctor import EXTRAS
 from kp_langchain.store import Standing
 from tests.agents import ASK, handler, searching

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from langchain_core.embeddings import DeterministicFakeEmbedding, Embeddings
 
 from kp_langchain import trace_from_messages
-from kp_langchain.embedding.legibility import UNREADABLE_ABOVE, unreadable_share
-from kp_langchain.embedding.window import both_ends, fit
+from kp_langchain.embedding.texts import UNREADABLE_ABOVE, both_ends, fit, unreadable_share
 from kp_langchain.errors import ConfigError, EmbedderError
 from kp_langchain.scoring import (
     Embedder,

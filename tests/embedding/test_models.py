@@ -10,17 +10,17 @@ import importlib.util
 import json
 import pickle
 import shutil
-import sys
 import tomllib
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from kp_langchain import Scorer, trace_from_messages
-from kp_langchain.embedding.model_folder import refuse_code
 from kp_langchain.embedding.model_names import local_path
+from kp_langchain.embedding.sentence_transformers_model import load as load_here
+from kp_langchain.embedding.sentence_transformers_model import refuse_code
 from kp_langchain.errors import EmbedderError, ModelLoadError
 from kp_langchain.scoring import (
     FastembedEmbedder,
@@ -317,10 +317,11 @@ def test_code_is_refused_before_any_of_it_runs(wishes, tmp_path, monkeypatch):
     make_hostile(folder, wishes)
     monkeypatch.syspath_prepend(str(folder))
     monkeypatch.setenv("KP_EMBEDDING_MODEL", str(folder))
-    if wishes is not HOSTILE[0]:  # one in a process of its own, the others here
-        monkeypatch.setattr(sys, "frozen", True, raising=False)
+    load = partial(load_here, str(folder))
+    if wishes is HOSTILE[0]:  # one in a process of its own, the others here
+        load = partial(SentenceTransformerEmbedder().embed, ["hello"])
     with pytest.raises(ModelLoadError, match="is not loaded, because of") as caught:
-        SentenceTransformerEmbedder().embed(["hello"])
+        load()
     assert f"{folder}" in str(caught.value)
     assert f"because of {wishes['because']}" in str(caught.value)
     assert not (folder / CANARY).exists()
@@ -353,16 +354,14 @@ def test_models_of_the_hub_are_loaded_from_its_cache_and_looked_at_too(tmp_path,
     (repository / "refs").mkdir()
     (repository / "refs" / "main").write_text("0" * 40)
     script = f"""
-import sys
-sys.frozen = True
 from pathlib import Path
-from kp_langchain.scoring import SentenceTransformerEmbedder
-print(SentenceTransformerEmbedder("somebody/small").embed(["hello"]).shape)
+from kp_langchain.embedding.sentence_transformers_model import load
+print(load("somebody/small").encode(["hello"]).shape)
 modules = Path({str(snapshot)!r}, "modules.json")
 text = modules.read_text()
 modules.unlink()
 modules.write_text(text.replace("sentence_transformers.models.Transformer", "torch.hub"))
-try: SentenceTransformerEmbedder("somebody/small").embed(["hello"])
+try: load("somebody/small")
 except Exception as error: print(error)
 """
     loaded_one, refused = run_python(script, HF_HUB_CACHE=str(tmp_path / "hub")).stdout.splitlines()

@@ -26,12 +26,12 @@ from kp_langchain import (
     Verdict,
     trace_from_messages,
 )
-from kp_langchain.embedding.identity import NO_IDENTITY, EmbedderIdentity
+from kp_langchain.embedding.embedder import NO_IDENTITY, EmbedderIdentity
 from kp_langchain.gate import default_threshold, rejudge
 from kp_langchain.gate.check import WINDOW, JudgedRun, RecentValues, check
-from kp_langchain.gate.judge import SURER_BY, KeptTrace, hold_against_twins
+from kp_langchain.gate.judge import SURER_BY, KeptTrace, drop_repeats
 from kp_langchain.scoring import MemoryEntry, Worth
-from kp_langchain.scoring.window import Window
+from kp_langchain.scoring.novelty_memory import Window
 
 units = st.floats(0, 1)
 
@@ -254,7 +254,7 @@ def passed() -> ScoredTrace:
 
 
 def decided(candidate: KeptTrace, *others: KeptTrace, **options) -> ScoredTrace:
-    return hold_against_twins(replace(passed(), **options), candidate, window_of(*others))
+    return drop_repeats(replace(passed(), **options), candidate, window_of(*others))
 
 
 def window_of(*kept_traces: KeptTrace) -> Window[KeptTrace]:
@@ -312,7 +312,7 @@ def test_a_repeat_is_kept_only_in_the_place_of_what_it_repeats(
 def test_what_counts_as_one_more_kept():
     twin = decided(kept("new"), OLD)
     in_place = replace(passed(), replaces=("old",))
-    assert [one.is_one_more_kept for one in (passed(), twin, in_place)] == [True, False, False]
+    assert [one.counts_toward_rate for one in (passed(), twin, in_place)] == [True, False, False]
 
 
 def similarities(one: KeptTrace, *others: KeptTrace, least: float = 0.0) -> list[float]:

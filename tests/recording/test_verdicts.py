@@ -36,8 +36,7 @@ from kp_langchain import (
     capture,
 )
 from kp_langchain.calibration.features import FEATURES_VERSION, complete_features, features_of
-from kp_langchain.calibration.hypothetical_score import estimated_score, hypothetical_worth
-from kp_langchain.calibration.model import ConfidenceModel
+from kp_langchain.calibration.model import ConfidenceModel, estimated_score, hypothetical_worth
 from kp_langchain.scoring import PROFILES
 from tests.agents import (
     ASK,

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from kp_langchain import ReasoningTrace, Scorer, TraceStore
-from kp_langchain.embedding.identity import EmbedderIdentity
+from kp_langchain.embedding.embedder import EmbedderIdentity
 from kp_langchain.gate import ScoredTrace, decide
 from kp_langchain.gate.run import ShownTrace
 from kp_langchain.store import Verdict

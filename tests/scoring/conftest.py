@@ -1,4 +1,4 @@
-"""Small embedders, and a cache that can be waited for."""
+"""Small embedders."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ import threading
 import numpy as np
 import pytest
 
-from kp_langchain.embedding.embedder_protocol import _default_embedder
-from kp_langchain.scoring import VectorCache
+from kp_langchain.embedding.auto_embedder import _default_embedder
 
 
 class Words:
@@ -62,18 +61,6 @@ class Slow:
     def load_once_asked(self) -> None:
         """Let it load as soon as somebody waits for it."""
         threading.Thread(target=lambda: (self.asked.wait(60), self.go.set())).start()
-
-
-class Arrivals(VectorCache):
-    """A cache that can be waited for."""
-
-    def __init__(self, dimensions: int = 2) -> None:
-        super().__init__(dimensions=dimensions)
-        self.arrived = threading.Semaphore(0)
-
-    def add(self, vector, key=None):
-        super().add(vector, key=key)
-        self.arrived.release()
 
 
 @pytest.fixture

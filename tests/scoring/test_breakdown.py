@@ -28,7 +28,6 @@ from kp_langchain.scoring import (
     Worth,
     embedded_text,
 )
-from kp_langchain.scoring.changed_outcome import with_outcome
 from kp_langchain.scoring.dimensions import TraceShape, estimated_success
 from tests.scoring.conftest import Returning
 
@@ -158,7 +157,7 @@ def test_with_another_outcome_a_score_is_that_of_such_a_trace(steps, before, suc
     first, shape = breakdown_of(before, 0.5)
     first = dataclasses.replace(first, worth=Worth.of(0.5, 0.5))
     about = {"success": success, "confidence": confidence, "source": "a reviewer", "shape": shape}
-    changed = with_outcome(first, **about)
+    changed = first.with_outcome(**about)
     expected, _ = breakdown_of(success, confidence)
     assert changed.dimensions | {"outcome_confidence": None} == expected.dimensions | {
         "outcome_confidence": None
@@ -167,7 +166,7 @@ def test_with_another_outcome_a_score_is_that_of_such_a_trace(steps, before, suc
     assert (changed.total, changed.weighted_sum) == (expected.total, expected.weighted_sum)
     assert (changed.rules, changed.confidence_source) == (expected.rules, "a reviewer")
     assert changed.worth == Worth.of(changed.outcome_confidence.value, 0.5)
-    without = with_outcome(dataclasses.replace(first, worth=None), lowers_confidence=False, **about)
+    without = dataclasses.replace(first, worth=None).with_outcome(lowers_confidence=False, **about)
     assert (without.worth, without.outcome_confidence.value) == (None, confidence)
 
 

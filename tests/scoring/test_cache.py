@@ -1,4 +1,4 @@
-"""`VectorCache` is a list of the newest vectors with an exact search, however it is filled."""
+"""`VectorCache` is a list of the newest vectors with a search; `RepeatMemory` is one of hashes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from kp_langchain.errors import KPError, VectorError
 from kp_langchain.scoring import VectorCache
-from kp_langchain.scoring.repeats import RepeatMemory
+from kp_langchain.scoring.novelty_memory import RepeatMemory
 
 EQUAL = 1e-6  # similarities closer than this may order in any way
 
@@ -63,7 +63,7 @@ def assert_nearest(match, expected):
 
 COUNTS = st.integers(1, 12) | st.just(150)
 ACTIONS = st.tuples(st.just("wait"), st.sampled_from([0.25, 0.5, 1.0])) | st.tuples(
-    st.sampled_from(["add", "many", "insert", "query", "query", "clear"]), COUNTS
+    st.sampled_from(["add", "insert", "remove", "query", "query", "clear"]), COUNTS
 )
 
 
@@ -94,11 +94,10 @@ def test_it_behaves_like_a_plain_list(max_elements, ttl_s, actions, seed, ignore
         if action == "add":
             cache.add(vectors[0], key=keys[0])
             plain.add(vectors[0], keys[0])
-        elif action == "many":
-            matches = cache.nearest_then_add(vectors, keys, ignore=ignore)
-            for vector, key, match in zip(vectors, keys, matches, strict=True):
-                assert_nearest(match, plain.similarities(vector, ignore))
-                plain.add(vector, key)
+        elif action == "remove":
+            gone = {key for _, key, _ in plain.live()[::2]}
+            cache.remove(gone)
+            plain.rows = [row for row in plain.live() if row[1] not in gone]
         elif action == "insert":
             ages_s = sorted(rng.integers(0, 5, size=value) / 4, reverse=True)
             for _ in range(1 + (value <= max_elements and ttl_s is None)):
@@ -120,30 +119,13 @@ def test_it_behaves_like_a_plain_list(max_elements, ttl_s, actions, seed, ignore
         assert cache.size == len(cache) == len(plain.live())
 
 
-@pytest.mark.parametrize("max_elements", [3, 100, 128, 300, 5000])
-def test_blocks_of_all_sizes_in_caches_of_all_sizes(max_elements):
-    rng = np.random.default_rng(1)
-    cache, ignored = VectorCache(max_elements, 16), (3, 17, 2000)
-    ignore = frozenset(map(str, ignored))
-    sizes = (1, 300, 127, 129, 2000, 1500, 64)
-    vectors = rng.normal(size=(sum(sizes), 16)).astype(np.float32)
-    vectors[rng.random(len(vectors)) < 0.3] = vectors[0]
-    units = vectors.astype(float) / np.linalg.norm(vectors.astype(float), axis=1, keepdims=True)
-    start = 0
-    for size in sizes:
-        keys = [str(at) for at in range(start, start + size)]
-        matches = cache.nearest_then_add(vectors[start : start + size], keys, ignore=ignore)
-        for at, match in enumerate(matches, start):
-            first = max(0, at - max_elements)
-            similarities = units[first:at] @ units[at]
-            similarities[[n - first for n in ignored if first <= n < at]] = -2
-            if not (similarities > -2).any():
-                assert match is None
-                continue
-            assert match[1] == pytest.approx(similarities.max(), abs=EQUAL)
-            assert match[1] == pytest.approx(similarities[int(match[0]) - first], abs=EQUAL)
-        start += size
-        assert cache.size == min(start, max_elements)
+def test_of_equally_near_vectors_the_newest_is_nearest():
+    cache = VectorCache(200, 2)
+    for number in range(500):
+        cache.add([1, 0], key=str(number))
+        assert cache.nearest([2, 0]) == (str(number), 1)
+    cache.insert(np.array([[1.0, 0.0]]), ["older"], [1000.0])
+    assert cache.nearest([2, 0]) == ("499", 1)
 
 
 def test_more_than_there_is_spare_room_for_can_be_inserted():
@@ -190,13 +172,11 @@ def test_similarity_is_what_float64_gives(vectors, scale, dtype, apart):
     given_vectors = (vectors * np.float32(scale)).astype(dtype)
     given_vectors[1::2] = given_vectors[0] + given_vectors[1::2] * dtype(apart)
     kept = given_vectors.astype(np.float32).astype(np.float64)
-    single, many = VectorCache(dimensions=24), VectorCache(dimensions=24)
-    matches = many.nearest_then_add(given_vectors, [None] * 40)
+    cache = VectorCache(dimensions=24)
     for number, vector in enumerate(given_vectors):
         highest = max((cosine(one, kept[number]) for one in kept[:number]), default=0.0)
-        assert single.max_cosine_similarity(vector) == pytest.approx(highest, abs=1e-12)
-        assert (matches[number] or (None, 0.0))[1] == pytest.approx(highest, abs=1e-12)
-        single.add(vector)
+        assert cache.max_cosine_similarity(vector) == pytest.approx(highest, abs=1e-12)
+        cache.add(vector)
 
 
 @pytest.mark.parametrize("scale", [1e-323, 1e-310, 1e-161, 1e-30, 1e30, 1e200, 1.7e308])
@@ -251,14 +231,9 @@ DATES = np.array(["2020-01-01", "2020-01-02"], dtype="datetime64[D]")
     ],
     ids=lambda value: type(value).__name__,
 )  # fmt: skip
-def test_what_is_no_vector_is_refused_also_among_many(vector):
+def test_what_is_no_vector_is_refused(vector):
     cache = VectorCache(dimensions=2)
-    for call in (
-        cache.add,
-        cache.max_cosine_similarity,
-        lambda one: cache.nearest_then_add([[1.0, 0.0], one], ["a", "b"]),
-        lambda one: cache.insert([[1.0, 0.0], one], ["a", "b"], [0.0, 0.0]),
-    ):
+    for call in (cache.add, cache.max_cosine_similarity):
         with pytest.raises(VectorError):
             call(vector)
     assert cache.size == 0
@@ -270,18 +245,8 @@ def test_what_is_no_vector_is_refused_also_among_many(vector):
 def test_an_array_with_one_bad_row_is_refused(bad):
     cache = VectorCache(dimensions=2)
     with pytest.raises(VectorError):
-        cache.nearest_then_add(np.array(bad), ["a"] * len(bad))
-    with pytest.raises(VectorError):
         cache.insert(np.array(bad), ["a"] * len(bad), [0.0] * len(bad))
     assert cache.size == 0
-
-
-def test_each_of_many_needs_a_key():
-    cache = VectorCache(dimensions=2)
-    with pytest.raises(ValueError, match="2 vectors, but 1 keys"):
-        cache.nearest_then_add(np.eye(2), ["a"])
-    assert cache.nearest_then_add([], []) == []
-    assert cache.nearest_then_add([[3, 0], [0, 0], [1e-320, 0]], [None] * 3)[2] == (None, 1.0)
 
 
 @pytest.mark.parametrize(
@@ -320,9 +285,7 @@ FINGERPRINTS = st.tuples(st.sampled_from("abc"), st.sampled_from("xyz"), st.inte
 
 @given(
     actions=st.lists(
-        st.tuples(
-            st.sampled_from(["find_then_add", "insert", "find"]), FINGERPRINTS, st.integers(0, 2)
-        ),
+        st.tuples(st.sampled_from(["add", "insert", "find"]), FINGERPRINTS, st.integers(0, 2)),
         max_size=40,
     ),
     max_elements=st.integers(1, 5),
@@ -341,16 +304,15 @@ def test_fingerprints_are_found_as_in_a_plain_list(actions, max_elements, ttl_s,
 
     for action, (text, key, age), later in actions:
         clock.now += later / 4
-        match = None
-        if action == "insert":
+        if action == "add":
+            memory.add(text.encode(), key)
+            plain.add(text, key)
+        elif action == "insert":
             memory.insert([(text.encode(), key, age / 4)])
             if (key, text) not in [row[1:] for row in plain.live()]:
                 plain.add(text, key, age / 4)
-            continue
-        match = getattr(memory, action)(text.encode(), *[key][: action != "find"], ignore=ignore)
+        match = memory.find(text.encode(), ignore=ignore)
         assert (match and match.trace_id) == expected(text)
-        if action != "find":
-            plain.add(text, key)
 
 
 def test_what_has_expired_can_be_inserted_again() -> None:

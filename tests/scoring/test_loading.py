@@ -9,11 +9,11 @@ import threading
 import pytest
 
 from kp_langchain import Settings, aevaluate_value, default_scorer, evaluate_value
-from kp_langchain.embedding import background as background_module
+from kp_langchain.embedding import model_loads
 from kp_langchain.errors import ConfigError, EmbedderError
 from kp_langchain.scoring import ScoreBreakdown, Scorer, VectorCache, process_scorer
 from tests.agents import handler, searching
-from tests.scoring.conftest import Arrivals, Slow
+from tests.scoring.conftest import Slow
 
 LOADING = "embedding model still loading"
 ASK = {"messages": [("user", "look")]}
@@ -26,28 +26,24 @@ def slow():
     model.go.set()
 
 
-def test_novelty_is_neutral_and_the_embedding_comes_later(slow, make_trace):
-    cache = Arrivals()
+def test_novelty_is_neutral_until_the_model_is_loaded(slow, make_trace):
+    cache = VectorCache(dimensions=2)
     scorer = Scorer(embedder=slow, cache=cache, latency_budget_ms=5)
-    first, second = make_trace(), make_trace()
+    first = make_trace()
     breakdown = scorer.evaluate(first)
     assert breakdown.novelty.value == 0.5
     assert breakdown.novelty_source == LOADING
     assert f"novelty from        {LOADING}" in breakdown.text()
-    scorer.score(make_trace())  # is not remembered
-    scorer.remember(second)
-    assert cache.size == 0
+    scorer.remember(make_trace(objective="another"))
     slow.go.set()
-    for _ in range(2):
-        assert cache.arrived.acquire(timeout=60)
-    assert cache.size == 2
-    again = scorer.score(first, ignore={second.id})
-    assert again.novelty_source == "nearest remembered trace"
-    assert (again.novelty.value, again.nearest.trace_id) == (0.0, first.id)
-    other = scorer.score(make_trace(objective="another"))
+    assert scorer.wait_until_ready(60)
+    assert cache.size == 0  # of runs before that the hash of the text is remembered alone
+    assert scorer.score(first).novelty_source == "exact repeat"
+    assert scorer.evaluate(make_trace(objective="a third")).novelty_source == "empty cache"
+    other = scorer.score(make_trace(objective="a fourth"))
     assert other.novelty_source == "nearest remembered trace"
-    assert set(slow.by[:-2]) == {"kp_langchain embedding"}
-    assert slow.by[-1] == threading.current_thread().name  # loaded: no detour any more
+    assert slow.by[0] == "kp_langchain embedding"
+    assert slow.by[-1] == threading.current_thread().name
 
 
 @pytest.mark.parametrize("budget_ms", [3_600_000, None])
@@ -65,21 +61,18 @@ def test_a_model_that_loads_within_the_budget_is_waited_for(budget_ms, slow, mak
 def test_only_the_first_evaluation_waits_for_a_load(slow, make_trace, monkeypatch):
     """A worker that waited with every run would fall behind, and drop runs."""
     limits = []
-    real = background_module.wait
 
-    def noting(futures, timeout):
-        limits.append(timeout)
-        return real(futures, timeout=0)  # as if the time were up
+    def noting(load, timeout_s):
+        limits.append(timeout_s)
+        return False  # as if the time were up
 
-    monkeypatch.setattr(background_module, "wait", noting)
-    scorer = Scorer(embedder=slow, cache=(cache := Arrivals()), latency_budget_ms=3_600_000)
+    monkeypatch.setattr(model_loads.ModelLoad, "wait", noting)
+    scorer = Scorer(embedder=slow, latency_budget_ms=3_600_000)
     for number in range(5):
         assert scorer.evaluate(make_trace(objective=f"{number}")).novelty_source == LOADING
     assert 0 < limits[0] <= 0.8 * 3600
     assert limits[1:] == [0.0] * 4
     slow.go.set()
-    for _ in range(5):
-        assert cache.arrived.acquire(timeout=60)
 
 
 def test_load_waits_and_raises_what_is_wrong(slow):
@@ -124,67 +117,15 @@ def test_many_waiters_wake_up_when_it_is_loaded_or_has_failed(failure):
     assert woken == [True] * 8
 
 
-class LastHandler(logging.Handler):
-    """The root logger's last handler: once it has a record, `caplog` has it as well."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.done = threading.Event()
-
-    def emit(self, record):
-        self.done.set()
-
-    def __enter__(self):
-        logging.getLogger().addHandler(self)
-        return self
-
-    def __exit__(self, *error):
-        logging.getLogger().removeHandler(self)
-
-
-@pytest.mark.parametrize("budget_ms", [1, 3_600_000])
-def test_a_load_that_fails_is_reported_and_leaves_the_memory_empty(
-    budget_ms, slow, make_trace, caplog
-):
-    """At once if it failed in time, and in the log if not."""
+def test_a_load_that_fails_is_reported_and_leaves_the_memory_empty(slow, make_trace, caplog):
     slow.failure = type("LoadFailure", (Exception,), {})("the secret text")
-    scorer = Scorer(embedder=slow, cache=(cache := Arrivals()), latency_budget_ms=budget_ms)
-    if budget_ms > 1:
-        slow.load_once_asked()
-        assert scorer.evaluate(make_trace()).novelty_source == "embedder failed: LoadFailure"
-    else:
-        assert scorer.evaluate(make_trace()).novelty_source == LOADING
-        with LastHandler() as last:
-            slow.go.set()
-            scorer.evaluate(make_trace())  # asks the model itself, and hears the same
-            assert last.done.wait(60)
+    cache = VectorCache(dimensions=2)
+    scorer = Scorer(embedder=slow, cache=cache, latency_budget_ms=3_600_000)
+    slow.load_once_asked()
+    assert scorer.evaluate(make_trace()).novelty_source == "embedder failed: LoadFailure"
     assert cache.size == 0
     assert "LoadFailure" in caplog.text
     assert "secret" not in caplog.text
-
-
-def test_a_vector_of_another_length_that_comes_late_is_no_harm(slow, make_trace, caplog):
-    scorer = Scorer(embedder=slow, cache=VectorCache(dimensions=3), latency_budget_ms=1)
-    fine = Scorer(embedder=slow, cache=(cache := Arrivals()), latency_budget_ms=1)
-    assert scorer.evaluate(make_trace()).novelty_source == LOADING
-    assert fine.evaluate(make_trace()).novelty_source == LOADING
-    slow.go.set()
-    assert cache.arrived.acquire(timeout=60)
-    # Reported by us, once, and not by the machinery that a callback of ours would have raised into.
-    assert not [record for record in caplog.records if record.name != "kp_langchain"]
-
-
-def test_no_more_than_a_thousand_texts_wait(slow, make_trace):
-    scorer = Scorer(embedder=slow, cache=(cache := Arrivals()), latency_budget_ms=0.001)
-    scorer.evaluate(make_trace())
-    assert slow.asked.wait(60)  # one is at work, now 1,000 may wait
-    for number in range(1100):
-        assert scorer.evaluate(make_trace(objective=f"{number}")).novelty_source == LOADING
-    slow.go.set()
-    for _ in range(1001):
-        assert cache.arrived.acquire(timeout=60)
-    assert not cache.arrived.acquire(blocking=False)
-    assert len(slow.by) == 1001
 
 
 def test_an_embedder_that_hangs_holds_up_no_other(slow, make_trace):
@@ -202,7 +143,7 @@ def test_an_embedder_that_hangs_holds_up_no_other(slow, make_trace):
     "evaluate", [evaluate_value, lambda trace: asyncio.run(aevaluate_value(trace))]
 )
 def test_evaluate_value_waits_for_its_model(evaluate, slow, make_trace, monkeypatch):
-    trace, cache = make_trace(), Arrivals()
+    trace, cache = make_trace(), VectorCache(dimensions=2)
     # Remembered without its fingerprint, so that only its vector shows that it is not new.
     cache.add([len("an objective words words words"), 1.0], key="same")
     scorer = Scorer(embedder=slow, cache=cache, latency_budget_ms=1)

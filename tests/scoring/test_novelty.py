@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from langchain_core.embeddings import Embeddings
 
 from kp_langchain import Scorer, VectorCache, default_scorer
-from kp_langchain.embedding.identity import EmbedderIdentity
+from kp_langchain.embedding.embedder import EmbedderIdentity
 from kp_langchain.errors import ConfigError, VectorError
 from kp_langchain.gate import default_threshold
 from kp_langchain.scoring import (
@@ -31,7 +31,7 @@ from kp_langchain.scoring import (
     resolve_embedder,
 )
 from tests.agents import handler, searching
-from tests.scoring.conftest import Arrivals, Returning, Slow, Words
+from tests.scoring.conftest import Returning, Slow, Words
 
 LINES = Path(__file__).parents[1] / "benchmarks" / "languages.jsonl"
 TASK = json.loads(LINES.read_text(encoding="utf-8").splitlines()[0])
@@ -269,28 +269,6 @@ def test_remembering_adds_the_vector_and_the_fingerprint(trace_of):
     assert (len(entry.fingerprint), entry.domain) == (32, "finance")
 
 
-def test_a_vector_that_comes_late_is_added_alone(trace_of):
-    model, added = Slow(), threading.Event()
-
-    class Waiting(PlainMemory):
-        def add(self, entry):
-            super().add(entry)
-            if entry.vector is not None:
-                added.set()
-
-    memory = Waiting()
-    scorer = Scorer(embedder=model, cache=memory, latency_budget_ms=1)
-    trace = trace_of("a")
-    assert scorer.evaluate(trace).novelty_source == LOADING
-    model.go.set()
-    assert added.wait(60)
-    first, second = memory.entries
-    assert (first.vector, second.fingerprint) == (None, None)
-    assert first.fingerprint is not None
-    assert second.vector is not None
-    assert (second.trace_id, second.domain) == (trace.id, "finance")
-
-
 class Refusing(PlainMemory):
     def __init__(self, error: Exception) -> None:
         super().__init__()
@@ -387,8 +365,8 @@ def test_without_a_vector_an_entry_has_the_hash_of_the_text(trace_of):
     )
 )
 def test_with_a_memory_for_each_domain_each_is_as_if_it_were_the_only_one(texts, trace_of):
-    from kp_langchain.scoring.domain_memories import DomainMemories
-    from kp_langchain.scoring.in_process_memory import InProcessMemory
+    from kp_langchain.scoring.novelty_memory import InProcessMemory
+    from kp_langchain.scoring.process_scorer import DomainMemories
 
     traces = [trace_of(text, domain) for domain, text in texts]
     alone = {domain: Scorer(embedder=Letters(), max_remembered=3) for domain, _ in texts}
@@ -491,24 +469,6 @@ def test_unreadable_ones_among_many_are_as_one_by_one(trace_of):
         sources.add(left.novelty_source)
     assert {"unreadable", NEAREST, REPEAT} <= sources
     assert caches[0].size == caches[1].size == 3
-
-
-def test_what_turns_out_unreadable_after_loading_is_not_remembered(trace_of):
-    class Loading(English):
-        go, ready = threading.Event(), False
-
-        def unreadable_share(self, text):
-            assert self.go.wait(60)
-            return super().unreadable_share(text)
-
-    scorer = Scorer(embedder=Loading(), cache=(cache := Arrivals(26)), latency_budget_ms=0.001)
-    late = scorer.evaluate(trace_of(CHINESE))
-    assert (late.novelty_source, late.unreadable_share) == (LOADING, None)
-    scorer.remember(trace_of(CHINESE))
-    scorer.evaluate(trace_of("read"))  # stands behind the others
-    Loading.go.set()
-    assert cache.arrived.acquire(timeout=60)
-    assert cache.size == 1
 
 
 def test_the_gate_stands_where_it_stands_without_novelty_and_the_log_has_the_share(

@@ -94,20 +94,19 @@ trace = ReasoningTrace.model_validate({"metadata": {"task_domain": "x", "success
 """
 
 
-def test_a_process_that_ends_while_the_model_loads_waits_for_nothing_else(run_python):
-    """The texts that wait are dropped; the one at work is finished."""
+def test_a_process_that_ends_while_the_model_loads_waits_for_the_load(run_python):
     script = """
-from kp_langchain.embedding.background import background
+from kp_langchain.embedding.model_loads import model_loads
 at_work = threading.Event()
 class Loading:
     ready = False
     def embed(self, texts):
         at_work.set()
-        while background._ended_at is None: time.sleep(0.001)
+        while model_loads._ended_at is None: time.sleep(0.001)
         print("embedded", flush=True)
         return [[1.0]]
 scorer = Scorer(embedder=Loading(), latency_budget_ms=1)
-for _ in range(100): scorer.evaluate(trace)
+for _ in range(3): scorer.evaluate(trace)
 at_work.wait()
 """
     assert run_python(HEAD + script).stdout.split() == ["embedded"]

@@ -19,7 +19,7 @@ import pytest
 import sqlalchemy as sa
 
 from kp_langchain import ReasoningTrace, ScoredTrace, Scorer, TraceStore, Verdict
-from kp_langchain.embedding.identity import EmbedderIdentity
+from kp_langchain.embedding.embedder import EmbedderIdentity
 from kp_langchain.gate import ShownTrace
 from kp_langchain.gate.run import ExternalTrace
 from kp_langchain.run_keys import RunKeys

@@ -27,7 +27,7 @@ from kp_langchain import (
     UnknownRunError,
     Verdict,
 )
-from kp_langchain.embedding.identity import EmbedderIdentity
+from kp_langchain.embedding.embedder import EmbedderIdentity
 from kp_langchain.gate import ShownTrace
 from kp_langchain.gate.run import Run
 from kp_langchain.run_keys import RunKeys

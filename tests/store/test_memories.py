@@ -22,7 +22,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kp_langchain import ConfigError, DomainPolicy, Scorer, StoreError, TraceStore, Verdict
-from kp_langchain.embedding.identity import EmbedderIdentity
+from kp_langchain.embedding.embedder import EmbedderIdentity
 from kp_langchain.gate import ShownTrace
 from kp_langchain.gate.run import Run
 from kp_langchain.schema import Metadata, Outcome, ReasoningTrace, Task, TraceStep
