@@ -23,7 +23,7 @@ from kp_langchain.verdict import Verdict
 
 if TYPE_CHECKING:
     from kp_langchain.calibration.next_to_label import Offer
-    from kp_langchain.cli.label import Labelling
+    from kp_langchain.cli.labelling import Labelling
     from kp_langchain.schema import ReasoningTrace
     from kp_langchain.store import StoredRun, TraceStore
 

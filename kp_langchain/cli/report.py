@@ -93,7 +93,7 @@ def _write(data: ReportData, path: Path, *, open_page: bool) -> None:
 def _serve(
     store: TraceStore, filters: dict[str, Any], limit: int, port: int, *, open_page: bool
 ) -> None:
-    from kp_langchain.cli.label import Labelling
+    from kp_langchain.cli.labelling import Labelling
     from kp_langchain.report.collect import collect, read_record
     from kp_langchain.report.page import render
     from kp_langchain.report.server import ReportServer

@@ -38,6 +38,7 @@ from tests.programs import Done
 PROGRAMS = {
     "__main__": ["--quick", "--handlers", "none", "everything", "langsmith"],
     "background": ["--runs", "20"],
+    "commands": ["--runs", "20", "--rounds", "2"],
     "credit": ["--times", "2"],
     "embedders": ["--quick"],
     "imported": ["--every", "300"],
