@@ -20,7 +20,7 @@ from typing import Any
 
 from kp_langchain.errors import KPError
 from kp_langchain.report.collect import ReportData
-from kp_langchain.report.records import STEP_CHARS, Body, milliseconds
+from kp_langchain.report.records import STEP_CHARS, Body, milliseconds, to_json
 
 MARK = "<!doctype html>\n<!-- kp-langchain report -->\n"
 """How every page begins, so that a file can be recognised as one."""
@@ -121,7 +121,7 @@ def _blocks(bodies: Sequence[Body | None], room_bytes: int) -> list[str]:
 def _pack_blocks(bodies: Sequence[Body | None], limit_chars: int) -> Iterator[str]:
     for start in range(0, len(bodies), _RUNS_PER_BLOCK):
         some = bodies[start : start + _RUNS_PER_BLOCK]
-        yield _pack([None if body is None else body.to_json(limit_chars) for body in some])
+        yield _pack([to_json(body, limit_chars) for body in some])
 
 
 def _pack(value: Any) -> str:

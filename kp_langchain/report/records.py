@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from kp_langchain.printable import one_line, printable
 from kp_langchain.review.recall_facts import planted_text
-from kp_langchain.review.run_facts import Claims, claims_of, most_lost, outcome_text
+from kp_langchain.review.run_facts import claims_of, most_lost, outcome_text
 from kp_langchain.schema import ReasoningTrace
 from kp_langchain.scoring.dimensions import REASONS
 
@@ -60,22 +60,13 @@ class Excerpt(NamedTuple):
     left_out: int = 0
     tail: str = ""
 
-    @classmethod
-    def of(cls, text: str, limit_chars: int) -> Excerpt:
-        """Return a text, without its middle if it has more than `limit_chars` characters."""
-        if len(text) <= limit_chars:
-            return cls(_visible(text))
-        head, tail = _split(limit_chars)
-        end = text[len(text) - tail :]
-        return cls(_visible(text[:head]), len(text) - limit_chars, _visible(end))
-
     def shortened(self, limit_chars: int) -> Excerpt:
-        """Return it cut to fewer characters."""
+        """Return it without its middle if it has more than `limit_chars` characters."""
         length = len(self.head) + len(self.tail)
         if length <= limit_chars:
             return self
-        head, tail = _split(limit_chars)
-        end = (self.tail or self.head)[-tail:] if tail else ""
+        head = round(limit_chars * _HEAD_SHARE)
+        end = (self.tail or self.head)[head - limit_chars :]
         return Excerpt(self.head[:head], self.left_out + length - head - len(end), end)
 
     def to_json(self) -> str | list[Any]:
@@ -83,12 +74,13 @@ class Excerpt(NamedTuple):
         return [self.head, self.left_out, self.tail] if self.left_out else self.head
 
 
-def _excerpt(value: object) -> Excerpt:
+def _excerpt(value: object, limit_chars: int = STEP_CHARS) -> Excerpt:
     """Return any JSON-like value as an excerpt; what is not text as indented JSON."""
     if value is None:
         return Excerpt("")
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, indent=1)
-    return Excerpt.of(text, STEP_CHARS)
+    excerpt = Excerpt(text).shortened(limit_chars)
+    return excerpt._replace(head=_visible(excerpt.head), tail=_visible(excerpt.tail))
 
 
 def domain_name(domain: str) -> str:
@@ -96,64 +88,24 @@ def domain_name(domain: str) -> str:
     return one_line(domain, _NAME_CHARS).strip() or "(blank)"
 
 
-def _split(limit_chars: int) -> tuple[int, int]:
-    """Return how many characters of a longer text to keep at its beginning and at its end."""
-    head = round(limit_chars * _HEAD_SHARE)
-    return head, limit_chars - head
-
-
 # ------------------------------------------------------------------ traces
 
 
-class Step(NamedTuple):
-    """A step as the page has it.
-
-    Attributes:
-        type: `thought`, `tool_call`, `observation` or `error_recovery`.
-        tool: The name of its tool; empty if it has none.
-        text: Its content.
-        input: The input of the tool, as JSON; None if there is none.
-        latency_ms: Milliseconds that the call took, if known.
-        tries: How often the call was tried.
-    """
-
-    type: str
-    tool: str
-    text: Excerpt
-    input: Excerpt | None
-    latency_ms: float | None
-    tries: float
-
-    def to_json(self, limit_chars: int) -> list[Any]:
-        """Return it as a list in which no text is longer than `limit_chars`."""
-        given = None if self.input is None else self.input.shortened(limit_chars).to_json()
-        text = self.text.shortened(limit_chars).to_json()
-        return [self.type, self.tool, text, given, self.latency_ms, self.tries]
+Body = dict[str, Any]
+"""The trace of a run as the page has it: its `steps`, how many more are `left_out`, its `result`
+and the `claims` of that. Texts in it are excerpts. A step is a list of its type, its tool, its
+text, its input (None for none), the milliseconds it took (None if unknown), and how often it was
+tried.
+"""
 
 
-class Body(NamedTuple):
-    """The trace of a run as the page has it.
-
-    Attributes:
-        steps: Its steps.
-        left_out: How many more steps it has.
-        result: The result of the run.
-        claims: What that claims; None if the trace is too damaged to say.
-    """
-
-    steps: Sequence[Step]
-    left_out: int
-    result: Excerpt
-    claims: Claims | None
-
-    def to_json(self, limit_chars: int = STEP_CHARS) -> dict[str, Any]:
-        """Return it as JSON-like values in which no text is longer than `limit_chars`."""
-        return {
-            "steps": [step.to_json(limit_chars) for step in self.steps],
-            "left_out": self.left_out,
-            "result": self.result.shortened(limit_chars).to_json(),
-            "claims": None if self.claims is None else _claims_json(self.claims),
-        }
+def to_json(value: Any, limit_chars: int) -> Any:
+    """Return a body, or a part of it, as JSON-like values with no text over `limit_chars`."""
+    if isinstance(value, Excerpt):
+        return value.shortened(limit_chars).to_json()
+    if isinstance(value, dict):
+        return {name: to_json(item, limit_chars) for name, item in value.items()}
+    return [to_json(item, limit_chars) for item in value] if isinstance(value, list) else value
 
 
 def body_of(text: str) -> Body:
@@ -164,23 +116,20 @@ def body_of(text: str) -> Body:
     """
     trace = json.loads(text)
     steps = trace["steps"]
-    return Body(
-        steps=[_step(step) for step in steps[:_STEPS_SHOWN]],
-        left_out=max(0, len(steps) - _STEPS_SHOWN),
-        result=_excerpt(trace["outcome"]["result_summary"]),
-        claims=_claims(trace),
-    )
+    return {
+        "steps": [_step(step) for step in steps[:_STEPS_SHOWN]],
+        "left_out": max(0, len(steps) - _STEPS_SHOWN),
+        "result": _excerpt(trace["outcome"]["result_summary"]),
+        "claims": _claims(trace),
+    }
 
 
-def _claims(trace: dict[str, Any]) -> Claims | None:
+def _claims(trace: dict[str, Any]) -> dict[str, list[str]] | None:
+    """Return what the answer claims by where it stands; None if the trace is too damaged to say."""
     try:
-        return claims_of(ReasoningTrace.model_validate(trace))
+        claims = claims_of(ReasoningTrace.model_validate(trace))
     except ValidationError:
         return None
-
-
-def _claims_json(claims: Claims) -> dict[str, list[str]]:
-    """Return what is claimed by where it stands, each list cut to what the page shows."""
     by_place = {"tone": claims.tone, "seen": claims.seen, "unseen": claims.unseen}
     return {
         place: [one_line(item, _NAME_CHARS) for item in items[:_CLAIMS_SHOWN]]
@@ -188,16 +137,16 @@ def _claims_json(claims: Claims) -> dict[str, list[str]]:
     }
 
 
-def _step(step: dict[str, Any]) -> Step:
+def _step(step: dict[str, Any]) -> list[Any]:
     tool, arguments = step.get("tool") or {}, step.get("input")
-    return Step(
-        type=one_line(step["type"], _NAME_CHARS),
-        tool=one_line(tool.get("name") or "", _NAME_CHARS),
-        text=_excerpt(step.get("content")),
-        input=None if arguments is None else _excerpt(arguments),
-        latency_ms=figure(step.get("latency_ms")),
-        tries=figure(step.get("attempts")) or 1,
-    )
+    return [
+        one_line(step["type"], _NAME_CHARS),
+        one_line(tool.get("name") or "", _NAME_CHARS),
+        _excerpt(step.get("content")),
+        None if arguments is None else _excerpt(arguments),
+        figure(step.get("latency_ms")),
+        figure(step.get("attempts")) or 1,
+    ]
 
 
 def figure(value: object) -> float | None:
@@ -237,7 +186,7 @@ def record_of(
         "id": run.trace_id,
         "at": milliseconds(run.created_at),
         "domain": domain_name(run.domain),
-        "objective": Excerpt.of(objective, _OBJECTIVE_CHARS).to_json(),
+        "objective": _excerpt(objective, _OBJECTIVE_CHARS).to_json(),
         "decision": one_line(run.decision, _NAME_CHARS),
         "gate": "worth" if run.gate == "worth" and run.worth is not None else "score",
         "score": figure(run.score),

@@ -527,7 +527,11 @@ def hostile(store: Store) -> Store:
     first = store.add(
         HOSTILE, steps, domain=HOSTILE, result=HOSTILE, withheld=HOSTILE, verdict=verdict
     )
-    store.add(HOSTILE, steps, domain=HOSTILE, result=HOSTILE, twin_of=first)
+    shown_traces = (ShownTrace(first, 1, 0.5), ShownTrace(HOSTILE, 2, 0.4))
+    fields = {"domain": HOSTILE, "result": HOSTILE, "shown": shown_traces}
+    second = store.add(HOSTILE, steps, twin_of=first, **fields)
+    for trace_id in (first, second):
+        store.note_planted(trace_id, HOSTILE)
     return store
 
 
@@ -556,7 +560,9 @@ def test_a_trace_full_of_markup_runs_nothing(hostile: Store, open_in_browser: Op
     assert "<script>alert(1)</script></script><!--<script>-->" in title
     assert "\ufffd[2J" in title
     assert "\ufffdgnp.exe\ufffd" in title
-    assert not set(title) & set("\x00\x1b\u202e\u2066\U000e0041")
+    text = page.get_by_role("dialog").text_content()
+    assert {"Shown to it", "Planted"} <= set(texts(page, "dialog dt"))
+    assert not set(text) & set("\x00\x1b\u202e\u2066\U000e0041")
     page.fill("#note", HOSTILE.replace("\x00", ""))
     page.locator("#drawer-title").focus()
     page.keyboard.press("y")
@@ -657,20 +663,3 @@ def test_the_drawer_shows_them_and_leads_to_the_run_that_was_shown(
     assert facts()["Credit"].endswith("shown to 1 run, held out from 1")
     assert facts()["Planted"].endswith("planted instructions: override")
     assert "Shown to it" not in facts()
-
-
-def test_markup_in_any_of_it_stays_text(store: Store, open_in_browser: Open) -> None:
-    first = store.add(HOSTILE, threshold=0.1, domain=HOSTILE)
-    later = store.add("later", shown=(ShownTrace(first, 1, 0.5), ShownTrace(HOSTILE, 2, 0.4)))
-    store.note_planted(first, HOSTILE)
-    store.note_planted(later, HOSTILE)
-    watched = open_in_browser(store.page())
-    page = watched.page
-    page.locator("[data-id]").first.click()
-    drawer = page.get_by_role("dialog")
-    text = drawer.text_content()
-    assert "<img src=x onerror=alert(1)>" in text
-    assert not set(text) & set("\x1b\u202e")
-    drawer.get_by_role("button", name="<script>").first.click()
-    assert page.evaluate("document.querySelectorAll('img').length") == 0
-    assert len(watched.requests) == 1
