@@ -19,16 +19,13 @@ if TYPE_CHECKING:
     from kp_langchain.config import DomainPolicy, Settings
     from kp_langchain.errors import (
         ConfigError,
-        EmbedderError,
         KPError,
-        MissingExtraError,
         RegistryError,
         StoreError,
         UnknownRunError,
-        VectorError,
-        WeightsError,
     )
     from kp_langchain.gate import ScoredTrace
+    from kp_langchain.policy import ScoringWeights
     from kp_langchain.recall.chains import KPExampleSelector, KPRetriever
     from kp_langchain.recall.few_shot import to_few_shot
     from kp_langchain.recall.middleware import KPMiddleware
@@ -43,7 +40,6 @@ if TYPE_CHECKING:
     from kp_langchain.scoring.scorer import Scorer
     from kp_langchain.store import TraceStore
     from kp_langchain.verdict import Verdict
-    from kp_langchain.weights import ScoringWeights
 
 _HOMES = {
     "kp_langchain.recording.from_messages": ("trace_from_messages",),
@@ -55,14 +51,10 @@ _HOMES = {
     "kp_langchain.config": ("DomainPolicy", "Settings"),
     "kp_langchain.errors": (
         "ConfigError",
-        "EmbedderError",
         "KPError",
-        "MissingExtraError",
         "RegistryError",
         "StoreError",
         "UnknownRunError",
-        "VectorError",
-        "WeightsError",
     ),
     "kp_langchain.gate": ("ScoredTrace",),
     "kp_langchain.recall.chains": ("KPExampleSelector", "KPRetriever"),
@@ -74,7 +66,7 @@ _HOMES = {
     "kp_langchain.scoring.cache": ("VectorCache",),
     "kp_langchain.scoring.process_scorer": ("aevaluate_value", "default_scorer", "evaluate_value"),
     "kp_langchain.scoring.scorer": ("Scorer",),
-    "kp_langchain.weights": ("ScoringWeights",),
+    "kp_langchain.policy": ("ScoringWeights",),
     "kp_langchain.store": ("TraceStore",),
     "kp_langchain.verdict": ("Verdict",),
 }
@@ -83,14 +75,12 @@ _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 __all__ = [
     "ConfigError",
     "DomainPolicy",
-    "EmbedderError",
     "FinishedRun",
     "KPCallbackHandler",
     "KPError",
     "KPExampleSelector",
     "KPMiddleware",
     "KPRetriever",
-    "MissingExtraError",
     "ReasoningTrace",
     "Registry",
     "RegistryError",
@@ -104,9 +94,7 @@ __all__ = [
     "TraceStore",
     "UnknownRunError",
     "VectorCache",
-    "VectorError",
     "Verdict",
-    "WeightsError",
     "aevaluate_value",
     "capture",
     "default_scorer",

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from operator import attrgetter
 from typing import Protocol
@@ -151,24 +151,16 @@ def leave_in_child(owner: ForkAware) -> None:
     _owners.add(owner)
 
 
-def call_in_child(function: Callable[[], object]) -> None:
-    """Call a function in each forked child."""
-    _functions.append(function)
-
-
 def _after_fork_in_child() -> None:
     for lock in list(_locks):
         lock._renew_if_orphaned()  # noqa: SLF001 - same module
     fork_gate.after_fork_in_child()
-    for function in _functions:
-        function()
     for owner in list(_owners):
         owner.leave_to_parent()
 
 
 _locks: weakref.WeakSet[ForkSafeLock] = weakref.WeakSet()
 _owners: weakref.WeakSet[ForkAware] = weakref.WeakSet()
-_functions: list[Callable[[], object]] = []
 fork_gate = ForkGate()
 
 if hasattr(os, "register_at_fork"):  # missing on Windows, which has no fork

@@ -6,14 +6,13 @@ If a logging handler, filter or record factory of the host raises, only the log 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
-from contextlib import suppress
-from functools import cache
-from typing import Any
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 
 from kp_langchain._forksafe import ForkSafeLock
 from kp_langchain.errors import KPError
-from kp_langchain.printable import one_line, printable_fields
+from kp_langchain.text import one_line, printable_fields
 
 _LOGGER = logging.getLogger("kp_langchain")
 _LONGEST_ARGUMENT_CHARS = 1000
@@ -39,50 +38,8 @@ def _printable(value: object) -> object:
     return one_line(value, _LONGEST_ARGUMENT_CHARS)
 
 
-class _EventRecord:
-    """A log record with the attribute `event`, but without a field of that name.
-
-    structlog copies all fields of a record into its own dictionary, where `event` is the message.
-    So the name of the event is in the field `kp_event`, and `event` reads that field. An `event`
-    that the host sets on the record takes precedence.
-    """
-
-    class _Event:
-        def __get__(self, record: object, kind: type | None = None) -> Any:
-            try:
-                return vars(record)["kp_event"]
-            except (KeyError, TypeError):
-                raise AttributeError("event") from None
-
-    event = _Event()
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        # The class is created at run time, so pickle cannot import it.
-        return _new_event_record, (type(self).__bases__[1],), vars(self)
-
-
-@cache
-def _event_class(kind: type) -> type:
-    return type(kind.__name__, (_EventRecord, kind), {"__module__": __name__})
-
-
-def _new_event_record(kind: type) -> Any:
-    event_class: Any = _event_class(kind)
-    return event_class.__new__(event_class)
-
-
-def _add_event(record: logging.LogRecord) -> bool:
-    """Give a record with an event name the attribute `event`; a filter."""
-    with suppress(Exception):  # the host's records may be of any class
-        if "kp_event" in vars(record):
-            kind: Any = type(record)
-            # In place, because a filter can replace a record only since Python 3.12.
-            record.__class__ = _event_class(kind)
-    return True
-
-
-# Before the host's filters, which may read the attributes that these set.
-_LOGGER.filters[:0] = [_add_event, _make_printable]
+# Before the host's filters, which may show what this replaces.
+_LOGGER.filters.insert(0, _make_printable)
 
 
 def warn_once(kind: str, message: str, *args: object) -> None:
@@ -109,15 +66,13 @@ def log_event(message: str, *args: object, fields: Mapping[str, object]) -> None
     Args:
         message: A format string.
         args: Its arguments.
-        fields: The attributes of the record. `event` becomes the field `kp_event`, which is read as
-            `record.event`.
+        fields: The attributes of the record. `kp_event` is the name of the event: structlog and
+            others have a use of their own for `event`.
 
     Raises:
         Exception: Whatever a handler, filter or record factory of the host raises.
     """
     fields = printable_fields(fields, _LONGEST_ARGUMENT_CHARS)
-    if "event" in fields:
-        fields["kp_event"] = fields.pop("event")
     try:
         _LOGGER.info(message, *args, extra=fields)
     except KeyError:  # the host's records already have one of these attributes
@@ -131,3 +86,29 @@ def describe_error(error: BaseException) -> str:
     """
     name = type(error).__name__
     return f"{name}: {error}" if isinstance(error, KPError) else name
+
+
+_is_quiet: ContextVar[bool] = ContextVar("_is_quiet", default=False)
+
+
+def _pass_unless_quiet(record: logging.LogRecord) -> bool:  # noqa: ARG001 - logging's signature
+    return not _is_quiet.get()
+
+
+@contextmanager
+def quiet_loggers(*loggers: str) -> Iterator[None]:
+    """Drop the records of these loggers inside the block, in this thread alone.
+
+    The filters are never removed, because another thread may be iterating over them; outside such
+    blocks they drop nothing. The levels and handlers, which are the host's, do not change.
+
+    Args:
+        loggers: The names of the loggers. Loggers below them are not affected.
+    """
+    for name in loggers:
+        logging.getLogger(name).addFilter(_pass_unless_quiet)  # adds it at most once
+    token = _is_quiet.set(True)
+    try:
+        yield
+    finally:
+        _is_quiet.reset(token)

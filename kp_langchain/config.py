@@ -10,48 +10,60 @@ threshold = 0.7             # or KP_DOMAINS__FINANCE__THRESHOLD=0.7
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextvars import ContextVar
+import re
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, PrivateAttr, SecretStr, ValidationError
-from pydantic.fields import FieldInfo
-from pydantic_settings import (
-    BaseSettings,
-    EnvSettingsSource,
-    PydanticBaseSettingsSource,
-    SettingsConfigDict,
-    SettingsError,
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PrivateAttr,
+    SecretStr,
+    ValidationError,
 )
+from pydantic_settings import EnvSettingsSource, NoDecode, SettingsError
 
-from kp_langchain import config_faults
 from kp_langchain._logging import warn_once
-from kp_langchain.config_faults import ENVIRONMENT, PREFIX, Layer, mask_password
-from kp_langchain.config_files import ConfigFile, config_file, places, read_files
-from kp_langchain.config_types import (
-    COUNT,
-    SECONDS,
-    Baseline,
-    Count,
-    Days,
-    Milliseconds,
-    Names,
-    Remembered,
-    Seconds,
-)
-from kp_langchain.domain_policy import DomainPolicy
+from kp_langchain.config_files import FILE_VARIABLE, ConfigFile, config_file, places, read_files
 from kp_langchain.errors import ConfigError
-from kp_langchain.folders import data_dir
-from kp_langchain.near_names import near_name
+from kp_langchain.files import data_dir
+from kp_langchain.policy import PROFILES, UNIT, WEIGHT_NAMES, DomainPolicy, Number, refuse_bool
 from kp_langchain.redaction.custom_rules import Rules
-from kp_langchain.run_keys import RunKeySources
-from kp_langchain.weights import PROFILES
+from kp_langchain.text import near_key, near_name, printable
 
 __all__ = ["DomainPolicy", "Settings", "config_file", "data_dir", "mask_password"]
 
+Layer = tuple[str, Mapping[str, Any]]
+"""A source of settings: its name in messages, and the settings that it gives."""
 
-class Settings(BaseSettings):
+_ARGUMENT, _ENVIRONMENT = "argument", "environment variable"
+_PREFIX = "KP_"
+CAPTURE_VARIABLES = ("KP_CAPTURE", "KP_DOMAIN")
+"""Read by the process-wide capture; no settings."""
+
+_YEAR_S = 365 * 24 * 3600.0  # a timeout beyond that may be more than the operating system accepts
+_DAY_MS = 24 * 3600 * 1000.0
+_MOST_REMEMBERED = 1_000_000  # such vectors take 1.7 GB
+_LONGEST_VALUE_CHARS = 120
+_VARIABLE_SIMILARITY_MIN = 0.75
+_SECONDS = f"seconds above 0, at most {_YEAR_S:.0f} (a year)"
+_COUNT = "a whole number above 0"
+
+
+def _split(value: object) -> object:
+    return [name.strip() for name in value.split(",")] if isinstance(value, str) else value
+
+
+Count = Annotated[int, BeforeValidator(refuse_bool), Field(gt=0, description=_COUNT)]
+Seconds = Annotated[Number, Field(gt=0, le=_YEAR_S, description=_SECONDS)]
+# In the environment separated by commas, because a list there would have to be JSON.
+Names = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_split)]
+
+
+class Settings(BaseModel):
     """All settings. None counts as not given.
 
     Constructing it reads all sources. An argument comes first, then the environment variable
@@ -84,7 +96,6 @@ class Settings(BaseSettings):
         defaults: Policy for every domain.
         domains: Policies by domain name; each inherits from `defaults`.
         redaction: What is redacted in addition to the built-in rules; see `Rules`.
-        run_keys: Which keys of a run's config are kept to find it by; see `RunKeySources`.
         send_scores_to: Names of tools that are sent the score of each run: `langsmith`, `langfuse`,
             `phoenix`, `opik`, `mlflow`, `opentelemetry`. In the environment separated by commas.
         max_text_chars: Longest text kept of one step's content, input or output, in characters.
@@ -110,14 +121,7 @@ class Settings(BaseSettings):
             domain would be sent with only their secrets redacted.
     """
 
-    model_config = SettingsConfigDict(
-        env_prefix=PREFIX,
-        env_nested_delimiter="__",
-        env_ignore_empty=True,
-        extra="forbid",
-        frozen=True,
-        hide_input_in_errors=True,
-    )
+    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
     database_url: str | None = Field(
         default=None, repr=False, description="postgresql://..., sqlite:///path, or a file's path"
@@ -125,12 +129,19 @@ class Settings(BaseSettings):
     embedding_model: str | None = Field(
         default=None, description="folder or name of an embedding model"
     )
-    embedding_baseline: Baseline = 0.0
-    latency_budget_ms: Milliseconds = 100.0
-    novelty_memory: Remembered = 1000
-    novelty_ttl_s: Seconds | None = Field(default=None, description=SECONDS)
+    embedding_baseline: Number = Field(default=0.0, ge=0, lt=1, description=f"{UNIT}, below 1")
+    latency_budget_ms: Number = Field(
+        default=100.0,
+        gt=0,
+        le=_DAY_MS,
+        description=f"milliseconds above 0, at most {_DAY_MS:.0f} (a day)",
+    )
+    novelty_memory: Count = Field(
+        default=1000, le=_MOST_REMEMBERED, description=f"{_COUNT}, at most {_MOST_REMEMBERED}"
+    )
+    novelty_ttl_s: Seconds | None = Field(default=None, description=_SECONDS)
     novelty_scope: Literal["all", "domain"] = Field(default="all", description="'all' or 'domain'")
-    step_cap: Count | None = Field(default=None, description=COUNT)
+    step_cap: Count | None = Field(default=None, description=_COUNT)
     disabled: bool = Field(default=False, description="true or false")
     registry_url: str | None = Field(default=None, description="text such as https://host")
     api_key: SecretStr | None = Field(default=None, description="text such as kp_...")
@@ -140,52 +151,48 @@ class Settings(BaseSettings):
         default_factory=dict, description="a table for each domain: [domains.<name>]"
     )
     redaction: Rules = Field(default=Rules(), description="a table: [redaction]")
-    run_keys: RunKeySources = Field(default=RunKeySources(), description="a table: [run_keys]")
     send_scores_to: Names = Field(default=(), description='a list of tools such as ["langsmith"]')
     max_text_chars: Count = 4000
     max_run_chars: Count = 200_000
     max_steps: Count = 1000
     max_open_runs: Count = 1000
     max_paused_runs: Count = 1000
-    paused_days: Days = 7.0
+    paused_days: Number = Field(default=7.0, ge=0, le=36_500, description="days from 0 to 36500")
     max_queue: Count = 1000
     run_timeout_s: Seconds = 3600.0
     exit_timeout_s: Seconds = 10.0
     function_timeout_s: Seconds = 10.0
 
-    # The settings without the working folder's file, or why those cannot be used; None if no policy
-    # is from that file.
-    _without_folder: Settings | str | None = PrivateAttr(default=None)
-    _origins: dict[tuple[str, str], str] = PrivateAttr(default_factory=dict)
-    _key_registry: str | None = PrivateAttr(default=None)
+    # The settings without the working folder's file; None if no policy is from that file.
+    _without_folder: Settings | None = PrivateAttr(default=None)
+    _layers: list[Layer] = PrivateAttr(default_factory=list)
 
-    def __init__(self, **arguments: Any) -> None:
+    def __init__(self, files: tuple[ConfigFile, ...] | None = None, /, **arguments: Any) -> None:
         arguments = {n: _plain(value) for n, value in arguments.items() if value is not None}
-        files = _files.get()
-        if files is None:
-            files = read_files(type(self).model_fields)
-        sources: list[Layer] = [
-            (ENVIRONMENT, _environment(type(self))),
+        files = read_files(type(self).model_fields) if files is None else files
+        layers: list[Layer] = [
+            (_ARGUMENT, arguments),
+            (_ENVIRONMENT, _environment(type(self))),
             *((file.name, file.values) for file in files),
         ]
+        merged: dict[str, Any] = {}
+        for _, values in reversed(layers):
+            merged = _merged(values, merged)
         faults: list[Any] = []
-        token = _sources.set(sources)
         try:
-            super().__init__(**arguments)
+            super().__init__(**merged)
         except ValidationError as error:
             faults = error.errors(include_url=False)
-        finally:
-            _sources.reset(token)
-        layers = [*((f"argument {name}", {name: arguments[name]}) for name in arguments), *sources]
         if faults:
             # Outside the handler: pydantic's own error would show the values in the traceback.
-            raise ConfigError(config_faults.describe_faults(faults, layers, type(self)))
-        self._origins = config_faults.policy_origins(layers)
-        self._key_registry = _registry_beside_key(arguments, layers)
-        if any(not file.origin.counts_whole and _has_policies(file) for file in files):
-            self._without_folder = self._read_without_folder(files, arguments)
+            lines = "".join(f"\n  {printable(_describe(fault, layers))}" for fault in faults)
+            raise ConfigError(f"these settings cannot be used:{lines}")
+        self._layers = layers
+        own_files = tuple(file for file in files if file.origin.counts_whole)
+        if any(file.has_policies and not file.origin.counts_whole for file in files):
+            self._without_folder = _settings_without_folder(type(self), own_files, arguments)
         self.refuse_leaks(["", *self.domains])
-        config_faults.warn_of_names(unknown_variables(), self.misspelt_domains)
+        _warn_of_names(unknown_variables(), self.domains)
 
     @classmethod
     def current(cls) -> Settings:
@@ -198,7 +205,8 @@ class Settings(BaseSettings):
             ConfigError: As for the constructor.
         """
         global _current
-        state, current = _source_state(), _current
+        variables = [one for one in os.environ.items() if one[0].upper().startswith(_PREFIX)]
+        state, current = (places(), variables), _current
         if current is None or current[0] != state:
             current = _current = (state, cls())
         return current[1]
@@ -214,49 +222,14 @@ class Settings(BaseSettings):
         Raises:
             ConfigError: As for the constructor.
         """
-        files = read_files(cls.model_fields, supposed=(path or config_file(), text))
-        return cls._of(files, {})
-
-    @classmethod
-    def _of(cls, files: tuple[ConfigFile, ...], arguments: Mapping[str, Any]) -> Settings:
-        token = _files.set(files)
-        try:
-            return cls(**arguments)
-        finally:
-            _files.reset(token)
-
-    @classmethod
-    def _read_without_folder(
-        cls, files: tuple[ConfigFile, ...], arguments: Mapping[str, Any]
-    ) -> Settings | str:
-        """Return the settings of the files that count as a whole, or why they are invalid."""
-        try:
-            return cls._of(tuple(file for file in files if file.origin.counts_whole), arguments)
-        except ConfigError as error:
-            return str(error)
-
-    @classmethod
-    def settings_customise_sources(
-        cls,
-        settings_cls: type[BaseSettings],
-        init_settings: PydanticBaseSettingsSource,
-        env_settings: PydanticBaseSettingsSource,  # noqa: ARG003 - already read
-        dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003
-        file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003
-    ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Return the sources of settings, the one with precedence first."""
-        return init_settings, *(_ExactKeys(settings_cls, values) for _, values in _sources.get())
-
-    @property
-    def misspelt_domains(self) -> dict[str, str]:
-        """The domains here that look like misspelt built-in ones, each with the built-in one."""
-        near = {name: near_name(name, PROFILES) for name in self.domains}
-        return {name: domain for name, domain in near.items() if domain is not None}
+        return cls(read_files(cls.model_fields, supposed=(path or config_file(), text)))
 
     @property
     def api_key_registry(self) -> str | None:
         """The URL of the registry that `api_key` belongs to; its own source may give another."""
-        return self._key_registry or self.registry_url
+        with_key = next((values for _, values in self._layers if values.get("api_key")), {})
+        registry = with_key.get("registry_url")
+        return registry if isinstance(registry, str) else self.registry_url
 
     def policy_for(self, domain: str, over: DomainPolicy | None = None) -> DomainPolicy:
         """Return the policy of `domain` (exact name), with what it inherits from `defaults`.
@@ -266,18 +239,13 @@ class Settings(BaseSettings):
         Args:
             domain: The domain's name.
             over: A policy that takes precedence over both.
-
-        Raises:
-            ConfigError: The runs may be sent, and the settings are invalid without the working
-                folder's file. Constructing settings or a handler raises this first.
         """
-        policy = self._merge(domain, over)
+        policy = self.defaults
+        if domain in self.domains:
+            policy = self.domains[domain].merged_over(policy)
+        policy = policy if over is None else over.merged_over(policy)
         if self._without_folder is None or policy.visibility == "private":
             return policy
-        if isinstance(self._without_folder, str):
-            raise ConfigError(
-                f"without a kp.toml that may be another person's, {self._without_folder}"
-            )
         # A folder's file must not decide which runs of another owner are sent.
         own_policy = self._without_folder.policy_for(domain, over)
         if own_policy != policy:
@@ -288,12 +256,6 @@ class Settings(BaseSettings):
                 f"domain {domain}" if domain else "any domain",
             )
         return own_policy
-
-    def _merge(self, domain: str, over: DomainPolicy | None) -> DomainPolicy:
-        policy = self.defaults
-        if domain in self.domains:
-            policy = self.domains[domain].merged_over(policy)
-        return policy if over is None else over.merged_over(policy)
 
     def refuse_leaks(
         self,
@@ -313,89 +275,51 @@ class Settings(BaseSettings):
             above = over(domain)
             policy = self.policy_for(domain, above)
             if policy.stays_local and policy.visibility != "private":
-                fields = above.given() if above else {}
-                privacy_origin, visibility_origin = (
-                    "argument policy" if field in fields else self._origin(domain, field)
+                given = above.given() if above else {}
+                privacy, visibility = (
+                    "argument policy" if field in given else self._origin(domain, field)
                     for field in ("privacy_level", "visibility")
                 )
                 raise ConfigError(
-                    config_faults.leak_message(
-                        domain,
-                        policy.visibility,
-                        privacy_origin=privacy_origin,
-                        visibility_origin=visibility_origin,
-                    )
+                    f"{f'domain {domain!r}' if domain else 'defaults'}: privacy_level = 'private' "
+                    f"({privacy}) leaves e-mail addresses and the like in a run, so it stays "
+                    f"local, but visibility = {policy.visibility!r} ({visibility}) sends it to the "
+                    "registry, where anyone can read it; set visibility to 'private', or "
+                    "privacy_level to 'aggregated'"
                 )
 
     def _origin(self, domain: str, field: str) -> str:
-        own = self._without_folder
-        origins = (own if isinstance(own, Settings) else self)._origins  # noqa: SLF001
-        default = origins.get(("", field), "the default")
-        return origins.get((domain, field), default) if domain else default
-
-
-class _ExactKeys(PydanticBaseSettingsSource):
-    """A source whose keys are case-sensitive.
-
-    Pydantic's own source reads `REGISTRY_URL` as `registry_url`. The keys that do not count in a
-    working folder's file are looked up by name, so another spelling has to be an unknown key.
-    """
-
-    def __init__(self, settings_cls: type[BaseSettings], values: Mapping[str, Any]) -> None:
-        super().__init__(settings_cls)
-        self._values = values
-
-    def get_field_value(self, field: FieldInfo, field_name: str) -> tuple[Any, str, bool]:
-        """Return a field's value, its key, and whether the value is still to be parsed: never."""
-        del field
-        return self._values.get(field_name), field_name, False
-
-    def __call__(self) -> dict[str, Any]:
-        """Return all values of the source."""
-        return dict(self._values)
+        """Return where a field of a domain's policy comes from, for messages."""
+        layers = (self._without_folder or self)._layers  # noqa: SLF001 - same class
+        for path in (("domains", domain), ("defaults",)):
+            for origin, values in layers:
+                if _depth(values, (*path, field)) == len(path) + 1:
+                    argument = f" {path[0]}" if origin == _ARGUMENT else ""
+                    return f"{origin}{argument}: {'.'.join((*path, field))}"
+        return "the default"
 
 
 # The settings without arguments, with the state of the sources that they were read from.
 _current: tuple[object, Settings] | None = None
-# Arguments of `Settings.__init__` that pydantic gives no way to pass.
-_files: ContextVar[tuple[ConfigFile, ...] | None] = ContextVar("files", default=None)
-_sources: ContextVar[Sequence[Layer]] = ContextVar("sources", default=())
+_TABLES: dict[str, type[BaseModel]] = {
+    "defaults": DomainPolicy, "domains": DomainPolicy, "redaction": Rules,
+}  # fmt: skip
 
 
-def _source_state() -> object:
-    """Return everything that `Settings()` depends on, for comparison."""
-    variables = [item for item in os.environ.items() if item[0].upper().startswith(PREFIX)]
-    return places(), variables
-
-
-def unknown_variables() -> dict[str, str | None]:
-    """Return the environment variables `KP_*` that are not settings.
-
-    Returns:
-        By name, the variable that was probably meant; None for one that may belong to another
-        program.
-    """
-    return config_faults.unknown_variables(Settings, PROFILES)
-
-
-def _environment(settings: type[BaseSettings]) -> dict[str, Any]:
+def _environment(settings: type[Settings]) -> dict[str, Any]:
+    """Return what the environment sets, its tables put together."""
+    # Of the class, which need not be one of pydantic-settings, it reads the fields alone.
+    source = EnvSettingsSource(
+        settings,  # type: ignore[arg-type]
+        case_sensitive=False,
+        env_prefix=_PREFIX,
+        env_nested_delimiter="__",
+        env_ignore_empty=True,
+    )
     try:
-        return EnvSettingsSource(settings)()
+        return source()
     except SettingsError as error:
         raise ConfigError(f"an environment variable cannot be read: {error}") from None
-
-
-def _has_policies(file: ConfigFile) -> bool:
-    return "defaults" in file.values or "domains" in file.values
-
-
-def _registry_beside_key(arguments: Mapping[str, Any], layers: Iterable[Layer]) -> str | None:
-    """Return the registry that the first source with a key gives as well."""
-    for values in (arguments, *(values for _, values in layers)):
-        if values.get("api_key"):
-            registry = values.get("registry_url")
-            return registry if isinstance(registry, str) else None
-    return None
 
 
 def _plain(value: Any) -> Any:
@@ -408,3 +332,162 @@ def _plain(value: Any) -> Any:
             for key, item in value.items()
         }
     return value
+
+
+def _merged(over: Mapping[str, Any], base: Mapping[str, Any]) -> dict[str, Any]:
+    """Return `base` with the values of `over` in place of its own, table by table."""
+    merged = dict(base)
+    for key, value in over.items():
+        below = merged.get(key)
+        are_tables = isinstance(value, Mapping) and isinstance(below, Mapping)
+        merged[key] = _merged(value, below) if are_tables else value  # type: ignore[arg-type]
+    return merged
+
+
+def _settings_without_folder(
+    settings: type[Settings], files: tuple[ConfigFile, ...], arguments: Mapping[str, Any]
+) -> Settings:
+    try:
+        return settings(files, **arguments)
+    except ConfigError as error:
+        raise ConfigError(f"without a kp.toml that may be another person's, {error}") from None
+
+
+# ------------------------------------------------------------------ messages
+
+
+def _describe(fault: Any, layers: Iterable[Layer]) -> str:
+    """Return the message about a fault that pydantic found: where, the value, what to write."""
+    location = tuple(fault["loc"])
+    origin = max(layers, key=lambda layer: _depth(layer[1], location))[0]
+    if origin == _ARGUMENT:
+        origin = f"{origin} {location[0]}"
+    elif origin == _ENVIRONMENT:
+        origin = f"{origin} {_PREFIX}{'__'.join(map(str, location)).upper()}"
+    place = f"{origin}: {'.'.join(map(str, location))}"
+    if fault["type"] == "missing":
+        return f"{place} is missing"
+    place += f" = {_show(str(location[-1]), fault['input'])}"
+    table, *path = location
+    model: type[BaseModel] = Settings
+    if table in _TABLES and len(location) > 1 + (table == "domains"):
+        model, path = _TABLES[table], path[1:] if table == "domains" else path
+    else:
+        path = [table]
+    if fault["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
+        keys = list(model.model_fields if len(path) == 1 else WEIGHT_NAMES)
+        near = near_key(str(path[-1]), keys)
+        return f"{place}: unknown key; " + (
+            f"did you mean {near}?" if near else f"known here: {', '.join(keys)}"
+        )
+    field = model.model_fields.get(path[0])  # None for the name of a domain
+    # A table's own message says what is wrong; a number's description says more than pydantic.
+    is_own_message = fault["type"] == "value_error" and path == ["weights"]
+    if field is None or field.description is None or is_own_message:
+        return f"{place}: {fault['msg'].removeprefix('Value error, ')}"
+    return f"{place}: expected {field.description}"
+
+
+def _depth(values: object, location: tuple[Any, ...]) -> int:
+    """Return how far `location` can be followed into nested `values`."""
+    for depth, part in enumerate(location):
+        if not isinstance(values, Mapping) or values.get(part) is None:
+            return depth
+        values = values[part]
+    return len(location)
+
+
+def _show(key: str, value: object) -> str:
+    """Return a value for a message; `***` for a secret."""
+    if re.search(r"password|passwd|secret|token|api_?key|pseudonym", key, re.IGNORECASE):
+        return "***"
+    try:
+        text = mask_password(repr(value))
+    except Exception:  # noqa: BLE001 - the repr of a foreign object may raise anything
+        text = f"<{type(value).__name__}>"
+    return text if len(text) <= _LONGEST_VALUE_CHARS else text[:_LONGEST_VALUE_CHARS] + "..."
+
+
+def mask_password(text: str) -> str:
+    """Return `text` with the passwords of any URLs in it replaced by `***`."""
+    text = re.sub(r"(://[^:@/\s]*):.*@", r"\1:***@", text, flags=re.DOTALL)
+    return re.sub(r"(?i)([?&\s]\w*password\s*=\s*)[^&\s'\"]+", r"\1***", text)
+
+
+# ------------------------------------------------------------------ names that have no effect
+
+
+def unknown_variables() -> dict[str, str | None]:
+    """Return the environment variables `KP_*` that are not settings.
+
+    Returns:
+        By name, the variable that was probably meant; None for one that may belong to another
+        program.
+    """
+    variables = {FILE_VARIABLE, *CAPTURE_VARIABLES}
+    variables |= {f"{_PREFIX}{name.upper()}" for name in Settings.model_fields}
+    tables = tuple(f"{_PREFIX}{name.upper()}__" for name in _TABLES)
+    unknown = [
+        name
+        for name, value in os.environ.items()
+        if value  # an empty variable counts as not set
+        and name.upper().startswith(_PREFIX)
+        and name.upper() not in variables
+        and not name.upper().startswith(tables)
+    ]
+    return {name: _meant_variable(name, variables) for name in unknown}
+
+
+def _meant_variable(variable: str, variables: Iterable[str]) -> str | None:
+    # Compared without the prefix, which all have in common.
+    meant = {name.removeprefix(_PREFIX): name for name in variables}
+    for table, model in _TABLES.items():
+        owners = [f"domains__{domain}" for domain in PROFILES] if table == "domains" else [table]
+        for path in (f"{owner}__{key}".upper() for owner in owners for key in model.model_fields):
+            meant[path] = f"{_PREFIX}{path}"
+    for key in DomainPolicy.model_fields:  # users tend to omit the name of the table
+        meant.setdefault(key.upper(), f"{_PREFIX}DEFAULTS__{key.upper()}")
+    name = variable[len(_PREFIX) :].upper()
+    near = near_name(name, meant, similarity_min=_VARIABLE_SIMILARITY_MIN)
+    return meant.get(name if near is None else near)
+
+
+def _warn_of_names(variables: Mapping[str, str | None], domains: Iterable[str]) -> None:
+    """Warn once about each setting that has no effect because its name is misspelt."""
+    for variable, near in variables.items():
+        if near is not None:
+            warn_once(
+                f"variable:{variable}",
+                "%s is not a setting and has no effect; did you mean %s?",
+                variable,
+                near,
+            )
+    for name in domains:
+        domain = near_name(name, PROFILES)
+        if domain is not None:
+            warn_once(
+                f"domain:{name}",
+                "domain %s has a policy in the settings (%s), which applies only to runs of "
+                "exactly this name; did you mean %s?",
+                repr(name),
+                f"domains.{name}",
+                repr(domain),
+            )
+
+
+def warn_of_domain(domain: str, choices: Iterable[str]) -> None:
+    """Warn once about the unknown domain of a run, if its name is nearly a known one.
+
+    Args:
+        domain: The domain's name.
+        choices: Names of domains with weights, a threshold or a policy.
+    """
+    near = near_name(domain, choices)
+    if near is not None:
+        warn_once(
+            f"domain:{domain}",
+            "domain %s has no weights, threshold or policy of its own, so the defaults apply; "
+            "did you mean %s? Names of domains must match exactly",
+            repr(domain),
+            repr(near),
+        )

@@ -12,7 +12,6 @@ import tomllib
 from collections.abc import Container, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from io import BufferedReader
 from pathlib import Path
 from shlex import quote
 from typing import Any
@@ -20,11 +19,11 @@ from typing import Any
 from pydantic import ValidationError
 
 from kp_langchain._logging import warn_once
-from kp_langchain.domain_policy import DomainPolicy
 from kp_langchain.errors import ConfigError
-from kp_langchain.folders import config_dir
-from kp_langchain.printable import printable
+from kp_langchain.files import config_dir
+from kp_langchain.policy import DomainPolicy
 from kp_langchain.redaction.custom_rules import Rules
+from kp_langchain.text import printable
 
 FILE_VARIABLE = "KP_CONFIG"
 FILE_NAME = "kp.toml"
@@ -65,21 +64,30 @@ class FileOrigin(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ConfigFile:
-    """A configuration file that was read.
+    """A configuration file, or the place for one; two are equal if they are read in the same way.
 
     Attributes:
         path: Its absolute path.
         name: Its name in messages.
-        origin: How it came to be read.
-        values: The settings in it that apply.
+        origin: How it comes to be read.
+        content: Its content; None if there is no file, or it cannot be read.
+        error: Why it cannot be read; None if it can be, or need not exist.
+        values: The settings in it that apply, once it is parsed.
         ignored_keys: The keys that are ignored, dotted.
     """
 
     path: Path
     name: str
     origin: FileOrigin
+    content: bytes | None = field(default=None, repr=False)
+    error: str | None = None
     values: dict[str, Any] = field(default_factory=dict, repr=False)
     ignored_keys: tuple[str, ...] = ()
+
+    @property
+    def has_policies(self) -> bool:
+        """Whether it sets policies."""
+        return "defaults" in self.values or "domains" in self.values
 
     @property
     def remedy(self) -> str:
@@ -90,27 +98,6 @@ class ConfigFile:
         own = own_file()
         move = "" if own is None else f"put them into {quote(str(own))}, or "
         return f"if you want them, {move}name the file: {FILE_VARIABLE}={path}"
-
-
-@dataclass(frozen=True, slots=True)
-class _Place:
-    """A place for a configuration file, and what is there.
-
-    Two are equal if they would be read in the same way.
-
-    Attributes:
-        path: The absolute path.
-        name: The file's name in messages.
-        origin: How it comes to be read.
-        content: The file's content; None if there is no file, or it cannot be read.
-        error: Why it cannot be read; None if it can be, or need not exist.
-    """
-
-    path: Path
-    name: str
-    origin: FileOrigin
-    content: bytes | None = field(default=None, repr=False)
-    error: str | None = None
 
 
 def config_file() -> Path:
@@ -128,15 +115,15 @@ def own_file() -> Path | None:
     return path if path.is_absolute() else None
 
 
-def places() -> tuple[_Place, ...]:
+def places() -> tuple[ConfigFile, ...]:
     """Return the places of configuration files with their content, by descending precedence."""
-    path = own_file()
-    own_place = None if path is None else _place(path, FileOrigin.OWN)
+    own = own_file()
     if os.environ.get(FILE_VARIABLE):
-        first: _Place | None = _place(config_file(), FileOrigin.NAMED)
+        first: ConfigFile | None = _read(config_file(), FileOrigin.NAMED)
     else:
-        first = _working_place(own_place)
-    return tuple(place for place in (first, own_place) if place is not None)
+        first = _working_file(own)
+    found = (first, None if own is None else _read(own, FileOrigin.OWN))
+    return tuple(file for file in found if file is not None)
 
 
 def read_files(
@@ -152,12 +139,12 @@ def read_files(
         ConfigError: One cannot be read, or is not TOML.
     """
     files = []
-    for place in places():
-        if supposed is not None and place.path == supposed[0].expanduser().absolute():
-            place = replace(place, content=supposed[1].encode(), error=None)
-        if place.content is None and place.error is None:
+    for file in places():
+        if supposed is not None and file.path == supposed[0].expanduser().absolute():
+            file = replace(file, content=supposed[1].encode(), error=None)
+        if file.content is None and file.error is None:
             continue
-        file = _read(place, known_keys)
+        file = _parse(file, known_keys)
         if file.ignored_keys:
             _warn(file)
         files.append(file)
@@ -183,76 +170,68 @@ def _add_redaction(values: dict[str, Any], own_values: dict[str, Any]) -> None:
     del values["redaction"]
 
 
-def _working_place(own_place: _Place | None) -> _Place | None:
+def _working_file(own: Path | None) -> ConfigFile | None:
     """Return `kp.toml` in the working folder, unless that is the user's configuration folder."""
     try:
         path = Path(os.getcwd(), FILE_NAME)  # noqa: PTH109 - Path.cwd() is slower, and each handler calls this
-    except OSError:  # the folder is gone
+        is_own = own is not None and path == own.parent.resolve() / FILE_NAME
+    except (OSError, RuntimeError):  # the folder is gone
         return None
-    place = _place(path, FileOrigin.WORKING, name=FILE_NAME)
-    if place.content is None or own_place is None or own_place.content is None:
-        return place
-    is_own = path == own_place.path.parent.resolve() / FILE_NAME
-    return None if is_own else place
+    return None if is_own else _read(path, FileOrigin.WORKING)
 
 
-def _place(path: Path, origin: FileOrigin, name: str | None = None) -> _Place:
-    name = str(path) if name is None else name
+def _read(path: Path, origin: FileOrigin) -> ConfigFile:
+    """Return a file with its content, or why it cannot be read."""
+    name = FILE_NAME if origin is FileOrigin.WORKING else str(path)
+    file = ConfigFile(path, name, origin)
     try:
         path = path if path.is_absolute() else path.expanduser().absolute()
-        content, is_foreign = _content(path, regular=origin is not FileOrigin.NAMED)
+        file = replace(file, path=path)
+        status = path.stat()
+        if origin is FileOrigin.OWN and _is_foreign(status):
+            file = replace(file, origin=FileOrigin.FOREIGN)
+        if str(path) == os.devnull:
+            return replace(file, content=b"")
+        _check_regular(status)
+        return replace(file, content=path.read_bytes())
     except FileNotFoundError:
         missing = f"does not exist; create it or unset {FILE_VARIABLE}"
-        return _Place(path, name, origin, error=missing if origin is FileOrigin.NAMED else None)
+        return replace(file, error=missing if origin is FileOrigin.NAMED else None)
     except (OSError, RuntimeError) as error:  # RuntimeError: "~" without a home folder
         cause = getattr(error, "strerror", None) or str(error)
-        if origin is not FileOrigin.NAMED and not os.path.lexists(path):
-            # Nobody's: a service may run without a home, or in a folder that it may not enter.
-            if not isinstance(error, NotADirectoryError):
-                warn_once(f"unseen:{path}", "no settings are read from %s: %s", path, cause)
-            return _Place(path, name, origin)
-        reason = f"cannot be read: {cause}; make it a readable file, or remove it"
-        return _Place(path, name, origin, error=reason)
-    if origin is FileOrigin.OWN and is_foreign:
-        origin = FileOrigin.FOREIGN
-    return _Place(path, name, origin, content)
+        if origin is FileOrigin.NAMED or os.path.lexists(path):
+            reason = f"cannot be read: {cause}; make it a readable file, or remove it"
+            return replace(file, error=reason)
+        # Nobody's: a service may run without a home, or in a folder that it may not enter.
+        if not isinstance(error, NotADirectoryError):
+            warn_once(f"unseen:{path}", "no settings are read from %s: %s", path, cause)
+        return file
 
 
-def _content(path: Path, *, regular: bool) -> tuple[bytes, bool]:
-    """Return a file's content, and whether another user owns it or may write it."""
-    # O_NONBLOCK: opening a named pipe must not wait for its other end.
-    flags = os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_NONBLOCK", 0)
-    with open(path, "rb", buffering=0, opener=lambda name, _: os.open(name, flags)) as file:
-        status = os.fstat(file.fileno())
-        if not stat.S_ISREG(status.st_mode):
-            if regular:
-                raise OSError("it is not a regular file")
-            if stat.S_ISFIFO(status.st_mode):  # the next handler would read nothing
-                raise OSError("it is a pipe, which can be read only once")
-            reader = BufferedReader(file)
-            content = reader.read(_LONGEST_BYTES + 1) or b""
-            reader.detach()
-        else:
-            content = file.read(min(status.st_size, _LONGEST_BYTES) + 1)
-    if len(content) > _LONGEST_BYTES:
+def _check_regular(status: os.stat_result) -> None:
+    if not stat.S_ISREG(status.st_mode):  # a pipe would keep the program waiting
+        raise OSError("it is not a regular file")
+    if status.st_size > _LONGEST_BYTES:
         raise OSError(f"it is larger than {_LONGEST_BYTES >> 20} MB")
-    # From the open file, because another one may take its place meanwhile.
-    is_foreign = os.name == "posix" and (
+
+
+def _is_foreign(status: os.stat_result) -> bool:
+    """Return whether another user owns a file or may write it."""
+    return os.name == "posix" and (
         status.st_uid not in (0, os.geteuid()) or bool(status.st_mode & stat.S_IWOTH)
     )
-    return content, is_foreign
 
 
-def _read(place: _Place, known_keys: Container[str]) -> ConfigFile:
-    name = place.name
-    if place.origin is FileOrigin.NAMED:
+def _parse(file: ConfigFile, known_keys: Container[str]) -> ConfigFile:
+    """Return a file with the settings in it that apply."""
+    name, text = file.name, ""
+    if file.origin is FileOrigin.NAMED:
         name += f" ({FileOrigin.NAMED.value})"
-    text = ""
+    if file.error is not None:
+        raise ConfigError(printable(f"{name} {file.error}"))
     try:
-        if place.error is not None:
-            raise ConfigError(printable(f"{name} {place.error}"))
         # Some editors write a byte order mark before UTF-8.
-        text = (place.content or b"").decode("utf-8-sig")
+        text = (file.content or b"").decode("utf-8-sig")
         values = tomllib.loads(text)
     except UnicodeDecodeError as error:
         line = error.object.count(b"\n", 0, error.start) + 1
@@ -264,9 +243,9 @@ def _read(place: _Place, known_keys: Container[str]) -> ConfigFile:
     except RecursionError:
         reason = "is not valid TOML: it is nested too deeply"
     else:
-        ignored_keys = [] if place.origin.counts_whole else _drop_ignored(values, known_keys)
-        _resolve(values, place.path.parent)
-        return ConfigFile(place.path, place.name, place.origin, values, tuple(ignored_keys))
+        ignored_keys = [] if file.origin.counts_whole else _drop_ignored(values, known_keys)
+        _resolve(values, file.path.parent)
+        return replace(file, values=values, ignored_keys=tuple(ignored_keys))
     raise ConfigError(printable(f"{name} {reason}"))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 from collections.abc import Iterable, Sequence
 
-from kp_langchain.printable import printable
+from kp_langchain.text import printable
 
 _LONGEST_TEXT_CHARS = 2000
 _MUTED = "opacity:.65"

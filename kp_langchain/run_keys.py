@@ -10,19 +10,17 @@ from __future__ import annotations
 import hmac
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from hashlib import sha256
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Literal, Self
 from uuid import UUID, uuid4
 
-from pydantic import BaseModel, ConfigDict, Field
-
 from kp_langchain._logging import warn_once
 from kp_langchain.errors import ConfigError
+from kp_langchain.files import secret_key
 from kp_langchain.redaction import redact
-from kp_langchain.secret_key import secret_key
 
 if TYPE_CHECKING:
     from kp_langchain.redaction.custom_rules import Rules
@@ -30,14 +28,21 @@ if TYPE_CHECKING:
 Kind = Literal["session", "thread", "user", "namespace", "tag", "name"]
 KINDS: tuple[Kind, ...] = ("session", "thread", "user", "namespace", "tag", "name")
 
+SESSION_NAMES = ("session_id", "conversation_id", "langfuse_session_id")
+USER_NAMES = ("user_id", "langfuse_user_id")
+THREAD_NAME = "thread_id"
+NAMESPACE_NAME = "kp_namespace"
+"""The names in a run's metadata under which its keys are; the first one present counts.
+
+What is kept of a run with a namespace is shown only to runs in the same one.
+"""
+
 KEY_CHARS = 200
 MOST_TAGS = 20
-_LONGEST_CHARS = 100_000
-_LARGE_BITS = 512
+_LONGEST_CHARS = 100_000  # a longer value counts as none
 _DIGEST_CHARS = 32  # 128 bits
 _HASH = re.compile(r"hash:[0-9a-f]{32}")
 _UNKNOWN = re.compile(r"unknown:[0-9a-f]{32}")  # the namespace of a single run
-_PAIRS_START = '[["'  # of a namespace that several keys give together
 # Perhaps a customer number, or a telephone number as messengers write it; redaction cannot tell.
 _NUMBER = re.compile(r"[+(]?[0-9](?:[-+. ()/]*[0-9]){6,}")
 # Tags that LangChain and LangGraph add.
@@ -46,38 +51,6 @@ _FRAMEWORK_TAG = re.compile(
     r"|retry:attempt:[0-9]+|langsmith:.*",
     re.DOTALL,
 )
-
-_Names = tuple[str, ...]
-
-
-class RunKeySources(BaseModel):
-    """Which keys of a run are kept, and where in its metadata they are: an allow-list.
-
-    Attributes:
-        session: Names in the run's metadata; the first one present gives the session. An empty list
-            keeps none.
-        thread: The same for the thread.
-        user: The same for the user; only a hash is kept.
-        namespace: Names in the run's metadata; all that are present give the namespace together.
-            What is kept of a run with one is shown only to runs in the same namespace. Name
-            `user_id` here as well to keep users apart.
-        tags: Whether the tags of the run's config are kept.
-        name: Whether the run's name is kept.
-    """
-
-    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
-
-    session: _Names = Field(
-        default=("session_id", "conversation_id", "langfuse_session_id"),
-        description="a list of metadata keys",
-    )
-    thread: _Names = Field(default=("thread_id",), description="a list of metadata keys")
-    user: _Names = Field(
-        default=("user_id", "langfuse_user_id"), description="a list of metadata keys"
-    )
-    namespace: _Names = Field(default=("kp_namespace",), description="a list of metadata keys")
-    tags: bool = Field(default=True, description="true or false")
-    name: bool = Field(default=True, description="true or false")
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +74,7 @@ class RunKeys:
     namespace: str | None = None
 
     def after(self, earlier: RunKeys | None) -> RunKeys:
-        """Return these keys, with those of the run's earlier part for the ones that are missing."""
+        """Return these keys, with those from before the pause for the ones that are missing."""
         if earlier is None:
             return self
         values = {
@@ -125,7 +98,6 @@ class RunKeys:
 
 
 def collect(
-    sources: RunKeySources,
     metadata: Mapping[str, Any],
     tags: object,
     name: str,
@@ -134,7 +106,6 @@ def collect(
     """Return the keys of a run.
 
     Args:
-        sources: Which keys to keep.
         metadata: The root run's metadata.
         tags: Its tags; anything but a list of texts counts as none.
         name: Its name.
@@ -142,13 +113,10 @@ def collect(
     """
 
     def first(kind: Kind, keys: Iterable[str]) -> str | None:
-        for key in keys:
-            text = id_text(metadata.get(key))
-            if text:
-                return to_stored_form(kind, text)
-        return None
+        text = next(filter(None, (id_text(metadata.get(key)) for key in keys)), "")
+        return to_stored_form(kind, text) if text else None
 
-    all_tags: Any = tags if sources.tags and type(tags) in (list, tuple) else ()
+    all_tags: Any = tags if type(tags) in (list, tuple) else ()
     user_tags = (
         tag
         for tag in map(id_text, islice(all_tags, 10 * MOST_TAGS))
@@ -156,26 +124,27 @@ def collect(
     )
     stored_tags = (to_stored_form("tag", tag) for tag in islice(user_tags, MOST_TAGS))
     return RunKeys(
-        session=first("session", sources.session),
-        thread=first("thread", sources.thread),
-        user=first("user", sources.user),
-        namespace=namespace_in(sources, metadata, to_stored_form),
-        name=(to_stored_form("name", name) if sources.name and name else None),
+        session=first("session", SESSION_NAMES),
+        thread=first("thread", (THREAD_NAME,)),
+        user=first("user", USER_NAMES),
+        namespace=stored_namespace(namespace_text(metadata), to_stored_form),
+        name=to_stored_form("name", name) if name else None,
         tags=tuple(dict.fromkeys(tag for tag in stored_tags if tag)),
     )
 
 
-def namespace_in(
-    sources: RunKeySources,
-    metadata: Mapping[str, Any],
-    to_stored_form: Callable[[Kind, str], str | None],
+def stored_namespace(
+    text: str | None, to_stored_form: Callable[[Kind, str], str | None]
 ) -> str | None:
-    """Return the namespace of a run in its stored form; the arguments are those of `collect`.
+    """Return the namespace of a run in its stored form.
 
     Where it is unusable or cannot be hashed, the run has a namespace of its own, so that no other
     is shown it.
+
+    Args:
+        text: The namespace in plain text, as `namespace_text` returns it.
+        to_stored_form: As for `collect`.
     """
-    text = namespace_text(sources, metadata)
     if text is None:
         return None
     form = to_stored_form("namespace", text) if text else None
@@ -187,36 +156,28 @@ def _own_namespace() -> str:
     return f"unknown:{uuid4().hex}"
 
 
-def namespace_text(sources: RunKeySources, metadata: Mapping[str, Any]) -> str | None:
+def namespace_text(metadata: Mapping[str, Any]) -> str | None:
     """Return the namespace of a run in plain text.
 
     Args:
-        sources: Under which names in the metadata it is.
         metadata: The run's metadata.
 
     Returns:
-        None if the metadata name none. The value, if they have one; if they have several, the JSON
-        list of pairs of name and value. "" if one is unusable, which a warning says once.
+        None if the metadata name none; "" if theirs is unusable, which a warning says once.
     """
-    values = {key: metadata.get(key) for key in sources.namespace}
-    pairs = [(key, id_text(value)) for key, value in values.items() if value is not None]
-    unusable = [key for key, text in pairs if not text]
-    if unusable:
-        _warn_of_unusable(unusable[0])
-        return ""
-    if len(pairs) == 1 and pairs[0][0] in sources.user:
-        return _pairs_text(pairs)  # a user is kept only as a hash, as lists are
-    return _joined(pairs) if pairs else None
-
-
-def argument_text(sources: RunKeySources, namespace: str) -> str:
-    """Return the namespace that a program names itself, as `namespace_text` returns it.
-
-    Args:
-        sources: Under which names in the metadata namespaces are.
-        namespace: The single value, as `check_namespace` returns it.
-    """
-    return _joined([(next(iter(sources.namespace), "kp_namespace"), namespace)])
+    value = metadata.get(NAMESPACE_NAME)
+    if value is None:
+        return None
+    text = id_text(value)
+    if not text:
+        warn_once(
+            "namespace",
+            "the metadata of a run have a %s that is empty, or neither text, an integer nor a "
+            "UUID; such runs are shown only traces without a namespace, and theirs are shown to "
+            "no other run",
+            NAMESPACE_NAME,
+        )
+    return text
 
 
 def check_namespace(value: object) -> str | None:
@@ -240,52 +201,18 @@ def check_namespace(value: object) -> str | None:
     )
 
 
-def _joined(pairs: Sequence[tuple[str, str]]) -> str:
-    """Return the namespace that keys and their values give together: never that of others."""
-    if len(pairs) == 1 and not pairs[0][1].startswith(_PAIRS_START):
-        return pairs[0][1]
-    return _pairs_text(pairs)
-
-
-def _pairs_text(pairs: Sequence[tuple[str, str]]) -> str:
-    return _bounded(json.dumps(pairs, ensure_ascii=False))
-
-
-def _warn_of_unusable(key: str) -> None:
-    warn_once(
-        f"namespace:{key}",
-        "the metadata of a run have a namespace in %r that is empty, or neither text, an integer "
-        "nor a UUID; such runs are shown only traces without a namespace, and theirs are shown to "
-        "no other run",
-        key,
-    )
-
-
 def id_text(value: object) -> str:
-    """Return a string, integer or UUID as text, and "" for anything else.
-
-    A very long text is cut and ends in its hash, so that different texts stay different.
-    """
+    """Return a string, integer or UUID as text; "" for anything else, or what is very long."""
     try:
         if isinstance(value, str):
-            return _bounded(str.__str__(value).strip())
-        if isinstance(value, bool):
-            return ""
-        if isinstance(value, int):
-            is_large = int.bit_length(value) > _LARGE_BITS  # Python may refuse to write decimals
-            return _bounded(f"{int.__index__(value):x}") if is_large else int.__repr__(value)
-        if isinstance(value, UUID):
-            return UUID.__str__(value)
-    except Exception:  # noqa: BLE001 - raised by a foreign subclass
+            text = str.__str__(value).strip()
+        elif isinstance(value, int) and not isinstance(value, bool):
+            text = int.__repr__(value)
+        else:
+            text = UUID.__str__(value) if isinstance(value, UUID) else ""
+    except Exception:  # noqa: BLE001 - raised by a foreign subclass, or for a very large number
         return ""
-    return ""
-
-
-def _bounded(text: str) -> str:
-    if len(text) <= _LONGEST_CHARS:
-        return text
-    digest = sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
-    return text[: _LONGEST_CHARS - len(digest)] + digest
+    return text if len(text) <= _LONGEST_CHARS else ""
 
 
 def have_same_keys(names: Iterable[str], one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
@@ -360,7 +287,7 @@ def namespace_forms(text: str, rules: Rules | None) -> list[str]:
         return []
     hashed = [] if key is None else [_hash("namespace", text, key)]
     is_stored_form = _HASH.fullmatch(text) or _UNKNOWN.fullmatch(text)
-    return hashed if is_stored_form or text.startswith(_PAIRS_START) else [text, *hashed]
+    return hashed if is_stored_form else [text, *hashed]
 
 
 def _unchanged_by(rules: Rules | None) -> Callable[[str], bool]:
@@ -370,8 +297,7 @@ def _unchanged_by(rules: Rules | None) -> Callable[[str], bool]:
 def _is_harmless(kind: Kind, text: str, is_unchanged: Callable[[str], bool]) -> bool:
     if kind == "user" or len(text) > KEY_CHARS or not text.isprintable() or _HASH.fullmatch(text):
         return False
-    # Several keys may be those of a user, and a name must not be taken for another one's form.
-    if kind == "namespace" and (text.startswith(_PAIRS_START) or _UNKNOWN.fullmatch(text)):
+    if kind == "namespace" and _UNKNOWN.fullmatch(text):  # the form of another one
         return False
     if kind in ("session", "thread") and _NUMBER.fullmatch(text):
         return False
@@ -399,3 +325,52 @@ def _key(rules: Rules | None) -> bytes | None:
             error,
         )
         return None
+
+
+# ------------------------------------------------------------------ the id of an agent
+
+AGENT_PREFIX = "kp:agent:"
+_AGENT_EXAMPLE = "kp:agent:desk"
+_LONGEST_AGENT_CHARS = 200
+
+
+def normalise_agent_id(agent_id: str) -> str:
+    """Return an agent's id in its canonical form, `kp:agent:<id>`."""
+    text = agent_id.strip()
+    return text if text.startswith(AGENT_PREFIX) else f"{AGENT_PREFIX}{text}"
+
+
+def check_agent_id(agent_id: str, rules: Rules | None = None) -> str:
+    """Return an agent's id in its canonical form, after checking that traces can carry it.
+
+    A registry deletes a unit only for the agent that the unit names, so the two must be equal.
+
+    Args:
+        agent_id: The id, with or without `kp:agent:`.
+        rules: The user's redaction rules.
+
+    Raises:
+        ConfigError: The id is empty, too long or unprintable, or redaction would change it. The
+            message shows it redacted.
+    """
+    text = normalise_agent_id(agent_id)
+    instead = f"give another agent_id, such as {_AGENT_EXAMPLE}"
+    if text == AGENT_PREFIX:
+        raise ConfigError(f"agent_id is empty; {instead}")
+    if len(text) > _LONGEST_AGENT_CHARS or not text.isprintable():
+        raise ConfigError(
+            f"agent_id has {len(text)} characters, or some that cannot be printed; {instead} with "
+            f"at most {_LONGEST_AGENT_CHARS}"
+        )
+    without = redact_agent_id(text, rules)
+    if without != text:
+        raise ConfigError(
+            f"agent_id would be redacted to {without!r}, so that nothing sent under it could be "
+            f"withdrawn; {instead}"
+        )
+    return text
+
+
+def redact_agent_id(agent_id: str, rules: Rules | None = None) -> str:
+    """Return an agent's id as redaction at the strictest level leaves it."""
+    return str(redact(agent_id, level="aggregated", rules=rules).value)

@@ -17,8 +17,8 @@ from pydantic import ValidationError
 from kp_langchain import DomainPolicy, KPCallbackHandler, Scorer, ScoringWeights, Settings
 from kp_langchain.config import data_dir, mask_password
 from kp_langchain.errors import ConfigError
-from kp_langchain.near_names import near_name
-from kp_langchain.weights import PROFILES
+from kp_langchain.policy import PROFILES
+from kp_langchain.text import near_name
 from tests.agents import ASK, handler, searching
 
 pytestmark = pytest.mark.usefixtures("default_limits")
@@ -52,11 +52,6 @@ def test_defaults() -> None:
         "registry_url": None, "api_key": None, "agent_id": None,
         "redaction": {"patterns": {}, "names": [], "allow": [], "pseudonym_key": None,
                       "redactor": None},
-        "run_keys": {
-            "session": ("session_id", "conversation_id", "langfuse_session_id"),
-            "thread": ("thread_id",), "user": ("user_id", "langfuse_user_id"),
-            "namespace": ("kp_namespace",), "tags": True, "name": True,
-        },
         "defaults": DomainPolicy().model_dump(), "domains": {}, "max_text_chars": 4000,
         "max_run_chars": 200_000, "max_steps": 1000, "max_open_runs": 1000,
         "max_paused_runs": 1000, "paused_days": 7.0, "max_queue": 1000, "run_timeout_s": 3600.0,
@@ -128,7 +123,7 @@ def test_every_field_can_be_set_in_a_file_and_in_the_environment(
         "max_paused_runs": 4, "paused_days": 0.5, "max_queue": 5, "run_timeout_s": 6.5,
         "exit_timeout_s": 0.5, "function_timeout_s": 1.5, "send_scores_to": ("langfuse", "mlflow"),
     }  # fmt: skip
-    tables = {"defaults", "domains", "redaction", "run_keys", "api_key"}
+    tables = {"defaults", "domains", "redaction", "api_key"}
     assert {*values, *tables} == set(Settings.model_fields)
     lines = []
     for name, value in values.items():
@@ -404,7 +399,7 @@ def test_a_file_that_cannot_be_read(folder: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv("KP_CONFIG", "x" * 5000)
     assert "(named by KP_CONFIG) cannot be read" in refusal()
     monkeypatch.setenv("KP_CONFIG", "kp.toml")
-    assert re.search(r"kp.toml \(named by KP_CONFIG\) .*: it is a pipe", refusal())
+    assert re.search(r"kp.toml \(named by KP_CONFIG\) .*: it is not a regular file", refusal())
     monkeypatch.setenv("KP_CONFIG", os.devnull)
     assert Settings().registry_url is None
     monkeypatch.delenv("KP_CONFIG")

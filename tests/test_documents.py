@@ -233,9 +233,7 @@ def test_toml_does_what_the_guides_say() -> None:
     (text,) = texts(GUIDES / "registry.md", "toml")
     write_user_config(text)
     assert Settings().policy_for("finance").visibility == "network"
-    (text,) = texts(GUIDES / "recording.md", "toml")
-    write_user_config(text)
-    assert Settings().run_keys.session == ("chat_id", "session_id")
+    write_user_config("")
     (text,) = texts(README, "toml")
     Path("kp.toml").write_text(text)  # all of it counts in any folder
     assert Settings().policy_for("finance") == DomainPolicy(threshold=0.7, keep="all")
@@ -261,7 +259,7 @@ def test_every_setting_is_in_the_guide_with_its_default() -> None:
     guide = GUIDES / "configuration.md"
     settings = {cells[0].strip("`"): cells[1] for cells in rows(guide, "## All settings")}
     assert settings.keys() == Settings.model_fields.keys()
-    tables = {"defaults", "domains", "redaction", "run_keys"}
+    tables = {"defaults", "domains", "redaction"}
     for name in settings.keys() - tables:
         assert settings[name] == default_of(Settings, name), name
     policy = {cells[0].strip("`"): cells[1] for cells in rows(guide, "## Policies")}
@@ -269,7 +267,7 @@ def test_every_setting_is_in_the_guide_with_its_default() -> None:
     for name in policy.keys() - {"threshold", "weights"}:
         assert policy[name] == default_of(DomainPolicy, name), name
     text = guide.read_text(encoding="utf-8")
-    for name in [*Rules.model_fields, *type(Settings().run_keys).model_fields]:
+    for name in Rules.model_fields:
         assert f"`{name}`" in text
 
 

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import copy
 import json
 import logging
-import pickle
 from collections.abc import Iterator
-from logging.handlers import QueueHandler
-from queue import SimpleQueue
-from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from kp_langchain._logging import log_event, warn_once
-from kp_langchain.printable import beside, printable, printable_json
+from kp_langchain.text import beside, printable, printable_json
 from tests.agents import ASK, handler, run, searching
 
 HOSTILE = (
@@ -57,14 +52,9 @@ def scored_of(lines: Lines) -> tuple[logging.LogRecord, str]:
     ((record, line),) = [
         (record, line)
         for record, line in zip(lines.records, lines.lines, strict=True)
-        if getattr(record, "event", "") == "kp.trace_scored"
+        if getattr(record, "kp_event", "") == "kp.trace_scored"
     ]
     return record, line
-
-
-def travelled(record: logging.LogRecord) -> Iterator[logging.LogRecord]:
-    """A record as it is, and as queues and processes hand it on."""
-    yield from (record, copy.copy(record), pickle.loads(pickle.dumps(record)))  # noqa: S301
 
 
 def test_structlogs_event_is_the_message_and_ours_a_field_beside_it(lines: Lines) -> None:
@@ -89,83 +79,6 @@ def test_structlogs_event_is_the_message_and_ours_a_field_beside_it(lines: Lines
     assert (rendered["kp_event"], rendered["level"]) == ("kp.trace_scored", "info")
     assert rendered["score"] == vars(record)["score"]
     assert "event" not in vars(record)
-
-
-def test_the_event_travels_with_the_record(lines: Lines) -> None:
-    queue: SimpleQueue[Any] = SimpleQueue()
-    logger = logging.getLogger("kp_langchain")
-    logger.addHandler(to_queue := QueueHandler(queue))
-    try:
-        scored_of(lines)
-    finally:
-        logger.removeHandler(to_queue)
-    records = [queue.get_nowait() for _ in range(queue.qsize())]
-    (record,) = (one for one in records if getattr(one, "event", "") == "kp.trace_scored")
-    for one in travelled(record):
-        assert one.event == "kp.trace_scored"  # type: ignore[attr-defined]
-        assert vars(one)["domain"] == "finance"
-
-
-class HostRecord(logging.LogRecord):
-    """A host's own class of records."""
-
-    @property
-    def team(self) -> str:
-        return "payments"
-
-
-class OwnEvent(logging.LogRecord):
-    """A host's records have an `event` already."""
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.event = "the host's"
-
-
-class Slotted(logging.LogRecord):
-    __slots__ = ("more",)
-
-
-@pytest.mark.parametrize(
-    ("kind", "event"),
-    [(HostRecord, "kp.thing"), (OwnEvent, "the host's"), (Slotted, "kp.thing")],
-)
-def test_records_of_the_hosts_own_class_stay_what_they_are(
-    lines: Lines, kind: type[logging.LogRecord], event: str
-) -> None:
-    before = logging.getLogRecordFactory()
-    logging.setLogRecordFactory(kind)
-    try:
-        log_event("it %s", "happened", fields={"event": "kp.thing", "figure": 3})
-        logging.getLogger("kp_langchain").info("without an event")
-    finally:
-        logging.setLogRecordFactory(before)
-    record, plain = lines.records
-    assert lines.lines[0] == "it happened"
-    for one in travelled(record):
-        assert isinstance(one, kind)
-        assert getattr(one, "event", None) == event
-        assert one.figure == 3  # type: ignore[attr-defined]
-    assert type(plain) is kind
-
-
-def test_a_filter_of_the_hosts_may_read_and_set_the_event(lines: Lines) -> None:
-    seen = []
-
-    def rename(record: logging.LogRecord) -> bool:
-        seen.append(record.event)  # type: ignore[attr-defined]
-        record.event = "mine"
-        return True
-
-    logger = logging.getLogger("kp_langchain")
-    logger.addFilter(rename)
-    try:
-        log_event("it happened", fields={"event": "kp.thing"})
-    finally:
-        logger.removeFilter(rename)
-    assert seen == ["kp.thing"]
-    assert lines.records[0].event == "mine"  # type: ignore[attr-defined]
-    assert vars(lines.records[0])["kp_event"] == "kp.thing"
 
 
 # Each is one printable line.
@@ -195,7 +108,7 @@ def test_no_text_of_ours_or_of_a_run_forges_a_log_line(lines: Lines) -> None:
     metadata = {"kp_domain": HOSTILE + "x" * 10_000}
     searching().invoke(ASK, {"callbacks": [watching], "metadata": metadata})
     assert watching.flush()
-    assert [one for one in lines.records if getattr(one, "event", "") == "kp.trace_scored"]
+    assert [one for one in lines.records if getattr(one, "kp_event", "") == "kp.trace_scored"]
     assert all(line.isprintable() and len(line) < 1500 for line in lines.lines)
     for record in lines.records:
         texts = [value for value in vars(record).values() if isinstance(value, str)]

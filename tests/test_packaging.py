@@ -27,12 +27,11 @@ EXTRAS: dict[str, list[str]] = PROJECT["optional-dependencies"]
 
 ROOMS = [  # each may import its own row and the rows above
     {
-        "errors", "schema", "_forksafe", "_logging", "_quiet_loggers", "json_text",
-        "_version", "near_names", "novelty_sources", "printable", "private_files", "folders",
-        "verdict", "weights", "notebook_html",
+        "errors", "schema", "_forksafe", "_logging", "text", "files", "novelty_sources", "verdict",
+        "values", "notebook_html", "_version",
     },
-    {"redaction", "agent_id", "run_keys", "secret_key"},
-    {"config", "config_faults", "config_files", "config_types", "domain_policy"},
+    {"redaction", "run_keys"},
+    {"config", "config_files", "policy"},
     {"embedding"},
     {"scoring"},
     {"gate"},

@@ -25,9 +25,6 @@ send_scores_to = ["langsmith"]
 disabled = true
 max_queue = 1
 
-[run_keys]
-session = ["api_token"]
-
 [redaction]
 allow = ["(?s).+"]
 names = ["employee number"]
@@ -47,7 +44,8 @@ threshold = 0.25
 """
 IGNORED = (
     "registry_url, database_url, api_key, agent_id, embedding_model, send_scores_to, disabled, "
-    "max_queue, run_keys, defaults.visibility, defaults.privacy_level, redaction.allow and 4 more"
+    "max_queue, defaults.visibility, defaults.privacy_level, redaction.allow, "
+    "redaction.pseudonym_key and 3 more"
 )
 KEY = "kp_0123456789abcdef"
 
@@ -172,9 +170,9 @@ def test_a_mistake_in_redaction_is_told_to_be_where_it_stands(
 def test_what_is_ignored_is_not_looked_at_either(
     folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    (folder / "kp.toml").write_text("database_url = 7\n[run_keys]\nsesion = 1\n")
+    (folder / "kp.toml").write_text("database_url = 7\n[domains.x]\nvisibility = 1\n")
     assert Settings().database_url is None
-    assert "are ignored: database_url, run_keys; " in caplog.text
+    assert "are ignored: database_url, domains.x.visibility; " in caplog.text
 
 
 @pytest.mark.parametrize("how", ["named", "own", "environment", "argument"])
@@ -215,14 +213,13 @@ def test_a_folder_does_not_decide_which_runs_are_sent(
     assert found.policy_for("other", DomainPolicy(visibility="org")).threshold is None
 
 
-def test_what_cannot_be_used_without_the_folders_policy_is_an_error_where_runs_may_be_sent(
+def test_what_cannot_be_used_without_the_folders_policy_is_an_error(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     weights = "complexity=0.25, novelty=0.25, tool_diversity=0.25, outcome_confidence=0.25"
     (folder / "kp.toml").write_text(f"[domains.code]\nweights = {{{weights}}}\n")
-    monkeypatch.setenv("KP_DOMAINS__CODE__WEIGHTS__NOVELTY", "0.25")
     assert Settings().policy_for("code").weights is not None
-    monkeypatch.setenv("KP_DOMAINS__CODE__VISIBILITY", "network")
+    monkeypatch.setenv("KP_DOMAINS__CODE__WEIGHTS__NOVELTY", "0.25")
     with pytest.raises(ConfigError, match=r"without a kp\.toml that may be another person's"):
         Settings()
 
@@ -233,7 +230,7 @@ def test_a_policy_is_written_where_it_counts(folder: Path, own: Path) -> None:
     assert write_policy("code", threshold=0.625).path == Path("kp.toml")
     written = write_policy("finance", threshold=0.75)
     assert (written.path, written.is_new_file, written.overridden_by) == (own, False, {})
-    assert own.read_text() == f"{shared}threshold = 0.75\n"
+    assert own.read_text() == "[domains.finance]\nthreshold = 0.75\nvisibility = 'network'\n"
     assert (folder / "kp.toml").read_text() == "[domains.code]\nthreshold = 0.625\n"
     assert Settings().policy_for("code").threshold == 0.625
     assert Settings().policy_for("finance").threshold == 0.75

@@ -41,8 +41,8 @@ from kp_langchain.calibration.model import (
     task_hash,
     with_weights,
 )
+from kp_langchain.policy import PROFILES, ScoringWeights
 from kp_langchain.scoring.dimensions import DEFAULT_CONFIDENCE
-from kp_langchain.weights import PROFILES, ScoringWeights
 
 if TYPE_CHECKING:
     import numpy as np

@@ -26,8 +26,7 @@ from kp_langchain.scoring.dimensions import NEUTRAL_NOVELTY
 
 if TYPE_CHECKING:
     from kp_langchain.calibration.model import ConfidenceModel, LabelledRun
-    from kp_langchain.domain_policy import DomainPolicy, Gate
-    from kp_langchain.weights import ScoringWeights
+    from kp_langchain.policy import DomainPolicy, Gate, ScoringWeights
 
 # An advantage over no gate counts if the lower end of this interval of the worth's AUC is above
 # 0.5. All runs are in it: among the kept tenth of 150 alone, an interval of any use would include

@@ -23,6 +23,7 @@ from kp_langchain.calibration.features import (
     meaning_of,
 )
 from kp_langchain.errors import OutdatedModelError
+from kp_langchain.policy import ScoringWeights
 from kp_langchain.scoring.dimensions import (
     DEFAULT_CONFIDENCE,
     DIMENSION_NAMES,
@@ -33,7 +34,6 @@ from kp_langchain.scoring.dimensions import (
     estimated_success,
     outcome_confidence,
 )
-from kp_langchain.weights import ScoringWeights
 
 _Number = Annotated[float, Field(allow_inf_nan=False)]
 _Unit = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]

@@ -22,8 +22,7 @@ from kp_langchain.cli.output import (
 )
 from kp_langchain.errors import KPError, MissingExtraError
 from kp_langchain.gate.check import DEFAULT_PASS_RATE, pass_rate_of
-from kp_langchain.near_names import near_name
-from kp_langchain.printable import printable
+from kp_langchain.text import near_name, printable
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -32,7 +31,7 @@ if TYPE_CHECKING:
     from kp_langchain.calibration.gate_proposal import GateFigures, GateProposal, ThresholdTarget
     from kp_langchain.calibration.model import ConfidenceModel
     from kp_langchain.cli.policy_file import WrittenPolicy
-    from kp_langchain.domain_policy import DomainPolicy
+    from kp_langchain.policy import DomainPolicy
     from kp_langchain.store import TraceStore
     from kp_langchain.store.confidence_models import InstalledModel
 

@@ -11,7 +11,7 @@ import typer
 from kp_langchain.cli.options import new_app
 from kp_langchain.cli.output import make_console
 from kp_langchain.errors import KPError
-from kp_langchain.printable import short_id
+from kp_langchain.text import short_id
 
 app = new_app()
 

@@ -171,9 +171,9 @@ def _domain_of(variable: str) -> str | None:
 
 def _misspelt_domains(domains: Iterable[str], database: str | None) -> dict[str, str]:
     """Map each domain without runs that looks like a misspelt built-in one to that one."""
-    from kp_langchain.near_names import near_name
+    from kp_langchain.policy import PROFILES
     from kp_langchain.store import TraceStore
-    from kp_langchain.weights import PROFILES
+    from kp_langchain.text import near_name
 
     pairs = ((name, near_name(name, PROFILES)) for name in domains)
     misspelt = {name: near for name, near in pairs if near is not None}
@@ -306,8 +306,8 @@ def _pause_s(registry: Registry, database: str | None) -> float:
 
 def _agent(registry: Registry, settings: Settings) -> Finding:
     """Compare the agent that traces carry with the one that the key belongs to."""
-    from kp_langchain.agent_id import redact_agent_id
     from kp_langchain.registry.credentials import agent_of, key_agent
+    from kp_langchain.run_keys import redact_agent_id
 
     try:
         agent_id, of_key = agent_of(None, settings, registry), key_agent(registry)

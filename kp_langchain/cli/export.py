@@ -12,7 +12,7 @@ import typer
 from kp_langchain.cli.options import Database, new_app, open_store, takes_filters
 from kp_langchain.cli.output import STDIO, counted, json_line, takes_unicode, text_output, warn
 from kp_langchain.errors import KPError
-from kp_langchain.printable import printable
+from kp_langchain.text import printable
 
 if TYPE_CHECKING:
     from kp_langchain.schema import ReasoningTrace

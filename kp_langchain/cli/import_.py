@@ -14,7 +14,7 @@ from kp_langchain.cli.options import INTERRUPTED, AsJsonLines, Database, Timeout
 from kp_langchain.cli.output import say, say_json, warn
 from kp_langchain.cli.sending import current_registry, send_due
 from kp_langchain.errors import KPError
-from kp_langchain.printable import one_line, printable, short_id
+from kp_langchain.text import one_line, printable, short_id
 
 if TYPE_CHECKING:
     from kp_langchain.importing.importer import Imported

@@ -15,7 +15,7 @@ import typer
 
 from kp_langchain.cli.output import STDIO, file_errors
 from kp_langchain.errors import KPError
-from kp_langchain.json_text import read_documents, read_json
+from kp_langchain.text import read_documents, read_json
 
 LONGEST_LINE_BYTES = 16 << 20
 """A line of a trace or a verdict that is longer is not read."""

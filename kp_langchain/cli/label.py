@@ -23,7 +23,7 @@ from kp_langchain.cli.options import (
 )
 from kp_langchain.cli.output import STDIO, file_errors, say_json, warn
 from kp_langchain.errors import KPError, VerdictError
-from kp_langchain.printable import one_line
+from kp_langchain.text import one_line
 from kp_langchain.verdict import RunVerdict, Verdict
 
 if TYPE_CHECKING:

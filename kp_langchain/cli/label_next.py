@@ -17,8 +17,8 @@ from kp_langchain.calibration.next_to_label import TaskVerdict, next_to_label, s
 from kp_langchain.cli.output import counted, make_console, visible, warn
 from kp_langchain.cli.run_view import call_lines, cut, print_whole
 from kp_langchain.errors import StoreError, UnknownRunError
-from kp_langchain.printable import beside, one_line, short_id
 from kp_langchain.review.run_facts import claims_of
+from kp_langchain.text import beside, one_line, short_id
 from kp_langchain.verdict import Verdict
 
 if TYPE_CHECKING:

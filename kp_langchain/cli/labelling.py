@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from kp_langchain.cli.output import say, say_json, warn
 from kp_langchain.cli.sending import current_registry, score_tools, send_due, send_scores
 from kp_langchain.errors import UnknownRunError
-from kp_langchain.printable import printable, short_id
+from kp_langchain.text import printable, short_id
 from kp_langchain.verdict import counting
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ import typer
 from typer.core import TyperGroup
 
 from kp_langchain.errors import KPError
-from kp_langchain.printable import printable
+from kp_langchain.text import printable
 
 if TYPE_CHECKING:
     from kp_langchain.store import TraceStore

@@ -18,7 +18,7 @@ from kp_langchain.cli.sending import (
     why_nothing_is_sent,
 )
 from kp_langchain.errors import KPError
-from kp_langchain.printable import one_line, printable, short_id
+from kp_langchain.text import one_line, printable, short_id
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -169,7 +169,7 @@ def retry(contribution_id: ContributionId, database: Database = None) -> None:
         again = replace(one, state="pending", due_at=now, changed_at=now, registry=url)
         if url != one.registry:
             again = replace(again, first_attempt_at=None, registry_id=None)
-        store.outbox.settle(again, read=one)
+        store.outbox.record_answer(again, read=one)
         say(f"{one.trace_id} is pending for {url}; send it: kp-langchain registry outbox send")
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from kp_langchain.errors import KPError
-from kp_langchain.printable import printable, printable_json
+from kp_langchain.text import printable, printable_json
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType

@@ -13,7 +13,7 @@ import typer
 from kp_langchain.cli.options import AsJson, AsJsonLines, Database, Limit, group_app, open_store
 from kp_langchain.cli.output import counted, make_console, runs_table, say, say_json
 from kp_langchain.errors import KPError
-from kp_langchain.printable import printable_json, short_id
+from kp_langchain.text import printable_json, short_id
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -11,8 +11,7 @@ import typer
 
 from kp_langchain.cli.options import Database, new_app, open_store
 from kp_langchain.cli.output import counted, make_console, runs_table, say, say_json, warn
-from kp_langchain.near_names import near_name
-from kp_langchain.printable import one_line, short_id
+from kp_langchain.text import near_name, one_line, short_id
 
 if TYPE_CHECKING:
     from kp_langchain.recall.credit import Credit
@@ -154,7 +153,7 @@ def _print_examples(
         return
     say(f"Nothing is shown: {examples.reason}.")
     if not store.count(domain=domain):
-        from kp_langchain.weights import PROFILES
+        from kp_langchain.policy import PROFILES
 
         near = near_name(domain, PROFILES)
         hint = f" Did you mean --domain {near}?" if near else ""

@@ -65,9 +65,9 @@ def register(
 
     Traces carry the key's agent id from then on, and only this key can withdraw them.
     """
-    from kp_langchain.agent_id import check_agent_id, normalise_agent_id, redact_agent_id
     from kp_langchain.config import Settings
     from kp_langchain.registry.credentials import key_file, save_key, stored_key
+    from kp_langchain.run_keys import check_agent_id, normalise_agent_id, redact_agent_id
 
     settings = Settings()
     agent_id = check_agent_id(agent_id, settings.redaction)
@@ -88,8 +88,8 @@ def register(
 
 def _say_conflicts(settings: Settings, url: str, agent_id: str) -> None:
     """Say which settings keep the stored key or its agent from being used."""
-    from kp_langchain.agent_id import normalise_agent_id
     from kp_langchain.registry.credentials import configured_registry
+    from kp_langchain.run_keys import normalise_agent_id
 
     registry = configured_registry(settings, url)
     if settings.api_key is not None and registry is not None and registry.agent_id != agent_id:

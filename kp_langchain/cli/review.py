@@ -81,8 +81,8 @@ def list_runs(
 
 
 def _print_no_runs(store: TraceStore, filters: Mapping[str, Any]) -> None:
-    from kp_langchain.near_names import near_name
-    from kp_langchain.weights import PROFILES
+    from kp_langchain.policy import PROFILES
+    from kp_langchain.text import near_name
 
     number = store.count()
     beginning = f"No run of {number:,} matches" if number else "No scored runs"

@@ -14,7 +14,6 @@ from rich.text import Text
 
 from kp_langchain.cli.output import runs_table, visible
 from kp_langchain.errors import UnknownRunError
-from kp_langchain.printable import beside, one_line, printable, short_id
 from kp_langchain.review.recall_facts import (
     RecallFacts,
     credit_fields,
@@ -24,6 +23,7 @@ from kp_langchain.review.recall_facts import (
 )
 from kp_langchain.review.run_facts import align, calls_of, outcome_text
 from kp_langchain.scoring.dimensions import DIMENSIONS
+from kp_langchain.text import beside, one_line, printable, short_id
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -16,14 +16,14 @@ import typer
 from kp_langchain.cli.json_files import LONGEST_LINE_BYTES, Line, check_files, read_lines
 from kp_langchain.cli.options import INTERRUPTED, new_app
 from kp_langchain.cli.output import file_errors, warn
-from kp_langchain.printable import first_fault, one_line, printable_json
+from kp_langchain.text import first_fault, one_line, printable_json
 
 if TYPE_CHECKING:
     from kp_langchain.config import Settings
+    from kp_langchain.policy import ScoringWeights
     from kp_langchain.schema import ReasoningTrace
     from kp_langchain.scoring.breakdown import ScoreBreakdown
     from kp_langchain.scoring.scorer import Scorer
-    from kp_langchain.weights import ScoringWeights
 
 _SKIPPED = 1
 _LONGEST_MESSAGE_CHARS = 2000
@@ -97,7 +97,7 @@ def _check_usage(files: Sequence[str], out: str | None) -> None:
 
 def _profiles(settings: Settings) -> Mapping[str, ScoringWeights]:
     """Return the weights that the settings give, by domain."""
-    from kp_langchain.weights import PROFILES
+    from kp_langchain.policy import PROFILES
 
     by_domain = {name: settings.policy_for(name).weights for name in (*PROFILES, *settings.domains)}
     return {domain: weights for domain, weights in by_domain.items() if weights is not None}
@@ -170,8 +170,8 @@ class Scoring:
     def _record(
         self, line: Line, trace: ReasoningTrace, breakdown: ScoreBreakdown
     ) -> tuple[bytes, bool]:
+        from kp_langchain.config import warn_of_domain
         from kp_langchain.gate import decide, threshold_of
-        from kp_langchain.near_names import warn_of_domain
 
         domain = trace.metadata.task_domain
         warn_of_domain(domain, {*self._scorer.profiles, *self._settings.domains})

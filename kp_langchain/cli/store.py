@@ -24,7 +24,7 @@ from kp_langchain.cli.options import (
 from kp_langchain.cli.output import counted, say, say_json, warn
 from kp_langchain.cli.sending import current_registry, send_due
 from kp_langchain.errors import KPError, StoreError
-from kp_langchain.printable import one_line, printable
+from kp_langchain.text import one_line, printable
 
 if TYPE_CHECKING:
     from kp_langchain.store import TraceStore

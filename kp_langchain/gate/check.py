@@ -12,7 +12,7 @@ from kp_langchain._forksafe import ForkSafeLock
 from kp_langchain.scoring.dimensions import SINGLE_THOUGHT, novelty_factor
 
 if TYPE_CHECKING:
-    from kp_langchain.domain_policy import DomainPolicy, Gate
+    from kp_langchain.policy import DomainPolicy, Gate
     from kp_langchain.scoring.breakdown import ScoreBreakdown
 
 DEFAULT_PASS_RATE = 0.1

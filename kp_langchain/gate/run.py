@@ -11,11 +11,11 @@ from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Literal, Self
 from uuid import UUID
 
-from kp_langchain.domain_policy import DomainPolicy
+from kp_langchain.policy import DomainPolicy
 from kp_langchain.verdict import Verdict
 
 if TYPE_CHECKING:
-    from kp_langchain.domain_policy import Gate
+    from kp_langchain.policy import Gate
     from kp_langchain.run_keys import RunKeys
     from kp_langchain.schema import ReasoningTrace
     from kp_langchain.scoring.breakdown import ScoreBreakdown

@@ -25,8 +25,8 @@ from kp_langchain.importing.recorded_run import (
     text_of,
 )
 from kp_langchain.importing.spans import Convention, Span, error_of_span, unflatten
-from kp_langchain.json_text import json_or_text
 from kp_langchain.recording.from_messages import tool_call_fields
+from kp_langchain.text import json_or_text
 
 _OPERATION = "gen_ai.operation.name"
 _KINDS: Final[Mapping[str, RecordedKind]] = {

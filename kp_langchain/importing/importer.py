@@ -21,12 +21,11 @@ from kp_langchain.importing.message_lines import is_conversation, run_of_line
 from kp_langchain.importing.openinference import OPENINFERENCE
 from kp_langchain.importing.recorded_run import ModelAnswer, RecordedCall, RecordedRun, Unusable
 from kp_langchain.importing.spans import SpanRuns, is_otlp
-from kp_langchain.recording.assembly import assemble
+from kp_langchain.recording.assembly import HandlerOptions, assemble
 from kp_langchain.recording.calls import Call, CallKind
 from kp_langchain.recording.from_messages import replay_messages
 from kp_langchain.recording.langchain_context import Start
 from kp_langchain.recording.open_runs import OpenRun
-from kp_langchain.recording.options import HandlerOptions
 from kp_langchain.recording.recorder import Recorder
 from kp_langchain.recording.run_record import Ending, RunRecord
 from kp_langchain.values import clip
@@ -124,13 +123,13 @@ class ReplayRecorder(Recorder):
         return clip(self.objective, self._raw_text_chars) or super()._objective_of(inputs)
 
     def _begin(self, start: Start) -> OpenRun | None:
-        entry = super()._begin(start)
-        if entry is not None and entry.parent is None:
-            entry.root.started_at = self._now() or entry.root.started_at
-        return entry
+        run = super()._begin(start)
+        if run is not None and run.parent is None:
+            run.root.started_at = self._now() or run.root.started_at
+        return run
 
-    def _begin_call(self, entry: OpenRun, kind: CallKind, start: Start) -> Call:
-        call = super()._begin_call(entry, kind, start)
+    def _begin_call(self, run: OpenRun, kind: CallKind, start: Start) -> Call:
+        call = super()._begin_call(run, kind, start)
         if self.now_ns is not None:
             call.started_s = self.now_ns / _NS_PER_S
         return call
@@ -159,9 +158,9 @@ class ReplayRecorder(Recorder):
 
     def note_external_traces(self, run_id: UUID, traces: Mapping[str, ExternalTrace]) -> None:
         """Note where other tools recorded a run that is under way."""
-        entry = self._open.get(run_id)
-        if entry is not None:
-            entry.root.external_traces.update(traces)
+        run = self._open.get(run_id)
+        if run is not None:
+            run.root.external_traces.update(traces)
 
     def _now(self) -> datetime | None:
         return None if self.now_ns is None else utc_time(self.now_ns)

@@ -26,7 +26,7 @@ from kp_langchain.importing.recorded_run import (
     set_tool_call_ids,
     text_of,
 )
-from kp_langchain.json_text import json_or_text
+from kp_langchain.text import json_or_text
 
 _KINDS: Final[Mapping[str, RecordedKind]] = {
     "llm": "model",

@@ -9,7 +9,6 @@ from uuid import UUID
 
 from langchain_core.messages import AIMessage
 
-from kp_langchain.config import Settings
 from kp_langchain.importing.langchain_values import restore
 from kp_langchain.importing.recorded_run import (
     RecordedRun,
@@ -20,7 +19,7 @@ from kp_langchain.importing.recorded_run import (
 )
 from kp_langchain.recording.from_messages import read_messages
 from kp_langchain.recording.outcome import read_verdict
-from kp_langchain.run_keys import RunKeySources, id_text, namespace_text
+from kp_langchain.run_keys import NAMESPACE_NAME, id_text, namespace_text
 
 _IDS = ("run_id", "id", "trace_id")
 _SOURCE = "import"
@@ -57,10 +56,9 @@ def run_of_line(value: Any, place: str) -> RecordedRun:
         raise ValueError(
             f"{len(messages)} messages hold no model answer and no tool call: nothing to trace"
         )
-    sources = Settings.current().run_keys
-    metadata = _metadata(fields, sources)
+    metadata = _metadata(fields)
     return RecordedRun(
-        run_id=_run_id(fields, namespace_text(sources, metadata)),
+        run_id=_run_id(fields, namespace_text(metadata)),
         place=place,
         messages=messages,
         metadata=metadata,
@@ -86,14 +84,13 @@ def _text(fields: dict[str, Any], name: str) -> str:
     raise ValueError(f"{name} is of type {type(value).__name__}; give a text")
 
 
-def _metadata(fields: dict[str, Any], sources: RunKeySources) -> dict[str, Any]:
+def _metadata(fields: dict[str, Any]) -> dict[str, Any]:
     """Return the run's metadata: those in `metadata`, and the other fields of the line."""
     inner = mapping_of(fields.get("metadata"))
     inner = {name: value for name, value in inner.items() if value is not None}
-    for name in sources.namespace:
-        outer = fields.get(name)
-        if outer is not None and name in inner and id_text(inner[name]) != id_text(outer):
-            raise ValueError(f"{name} differs from the one in metadata")
+    outer, name = fields.get(NAMESPACE_NAME), NAMESPACE_NAME
+    if outer is not None and name in inner and id_text(inner[name]) != id_text(outer):
+        raise ValueError(f"{name} differs from the one in metadata")
     return {name: fields[name] for name in fields if name not in ("messages", "metadata")} | inner
 
 

@@ -20,7 +20,7 @@ from kp_langchain.importing.recorded_run import (
     mapping_of,
 )
 from kp_langchain.importing.spans import Convention, Span, error_of_span, unflatten
-from kp_langchain.json_text import read_json
+from kp_langchain.text import read_json
 
 _KIND = "openinference.span.kind"
 _KINDS: Final[Mapping[str, RecordedKind]] = {

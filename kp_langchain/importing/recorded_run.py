@@ -8,7 +8,7 @@ from typing import Any, Final, Literal
 from uuid import UUID, uuid5
 
 from kp_langchain.gate.run import ExternalTrace
-from kp_langchain.json_text import json_or_text
+from kp_langchain.text import json_or_text
 from kp_langchain.verdict import Verdict
 
 RecordedKind = Literal["chain", "model", "tool", "retriever"]

@@ -7,7 +7,7 @@ from datetime import UTC
 from typing import TYPE_CHECKING, Any, ClassVar
 from uuid import UUID
 
-from kp_langchain._quiet_loggers import quiet_loggers
+from kp_langchain._logging import quiet_loggers
 from kp_langchain.gate.run import ExternalTrace
 from kp_langchain.integrations.tools import (
     RunScore,

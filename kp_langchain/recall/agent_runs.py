@@ -28,9 +28,15 @@ from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.tracers.context import register_configure_hook
 
 from kp_langchain._forksafe import ForkSafeLock
-from kp_langchain.config import Settings
 from kp_langchain.recording.langchain_context import ambient_run_id, current_handlers
-from kp_langchain.run_keys import argument_text, have_same_keys, namespace_text
+from kp_langchain.run_keys import (
+    NAMESPACE_NAME,
+    SESSION_NAMES,
+    THREAD_NAME,
+    USER_NAMES,
+    have_same_keys,
+    namespace_text,
+)
 
 if TYPE_CHECKING:
     from kp_langchain.recall.example_search import Example
@@ -188,10 +194,8 @@ class AgentRuns(BaseCallbackHandler):
 
 def _outermost(path: Sequence[OpenChain]) -> int:
     """Return the place of the outermost graph that an agent is a part of; -1 without a graph."""
-    sources = Settings.current().run_keys
     # What in the metadata says whose a run is, and what it is about.
-    keys = {*sources.namespace, *sources.user, *sources.session, *sources.thread}
-    keys |= {"kp_domain", "kp_task"}
+    keys = {NAMESPACE_NAME, THREAD_NAME, *USER_NAMES, *SESSION_NAMES, "kp_domain", "kp_task"}
     graphs = (at + 1 for at, chain in enumerate(path[:-1]) if chain.is_node)
     at = next(graphs, -1)
     while 0 < at < len(path) - 2 and path[at + 1].is_node:
@@ -325,7 +329,4 @@ def namespace_in(metadata: Mapping[str, Any], argument: str | None = None) -> st
         None if there is none, or the metadata name an unusable one: such a run is shown only traces
         without a namespace.
     """
-    sources = Settings.current().run_keys
-    if argument is not None:
-        return argument_text(sources, argument)
-    return namespace_text(sources, metadata) or None
+    return argument or namespace_text(metadata) or None

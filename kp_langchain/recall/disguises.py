@@ -16,7 +16,7 @@ from itertools import islice
 from typing import NamedTuple
 from urllib.parse import unquote
 
-from kp_langchain.printable import INVISIBLE
+from kp_langchain.text import INVISIBLE
 
 INVISIBLE_TEXT = "invisible text"
 """The disguise of a text that is written in characters that are not displayed."""

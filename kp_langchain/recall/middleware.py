@@ -134,7 +134,7 @@ class KPMiddleware(_Middleware):
     not in the state, and not in the trace of the run. They are marked as untrusted reference. A run
     for which nothing similar enough is kept is shown nothing, and a trace counts as less similar if
     it calls tools that the first model call is not offered. A run whose metadata name a namespace
-    (`kp_namespace`, see `RunKeySources`) is shown traces of that namespace, and those without one.
+    (`kp_namespace`) is shown traces of that namespace, and those without one.
 
     The middleware attaches a handler to each run. A run that has a `KPCallbackHandler` already, by
     its callbacks, `capture` or `KP_CAPTURE`, is recorded by that one alone.
@@ -416,7 +416,7 @@ def _log(search: _Search, response: Response, text: str, reason: str) -> None:
         search.domain,
         f"shown {shown}" if text else f"nothing shown: {reason}",
         fields={
-            "event": "kp.recall",
+            "kp_event": "kp.recall",
             "run_id": None if run_id is None else str(run_id),
             "domain": search.domain,
             "shown": [one.trace_id for one in examples] if text else [],

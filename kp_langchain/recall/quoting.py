@@ -10,7 +10,7 @@ import json
 import re
 from typing import Any
 
-from kp_langchain.printable import INVISIBLE, printable
+from kp_langchain.text import INVISIBLE, printable
 from kp_langchain.values import map_texts, plain
 
 _LESS, _MORE, _BAR = "[<\uff1c\ufe64]", "[>\uff1e\ufe65]", "[|\uff5c\uffe8]"

@@ -111,7 +111,6 @@ class RecordOwner:
     Attributes:
         bounds: How much of each run is recorded at most.
         counters: Counts the fates of runs.
-        namespace_keys: The names in the metadata under which a namespace is.
         is_live: Whether the events come from runs around this code, whose ids LangChain's context
             names; False for runs that are played again.
         keeps_output: Whether a record holds on to what the root run returned.
@@ -121,7 +120,6 @@ class RecordOwner:
 
     bounds: Bounds
     counters: Counters
-    namespace_keys: tuple[str, ...] = ()
     is_live: bool = False
     keeps_output: bool = False
     objective_of: Callable[[Any], str] | None = None

@@ -40,7 +40,7 @@ from kp_langchain.store.jobs import JUDGE, LEASE_S, Backoff, drain_all
 
 if TYPE_CHECKING:
     from kp_langchain.gate.run import ScoredTrace
-    from kp_langchain.recording.handler_context import HandlerContext
+    from kp_langchain.recording.judging import HandlerContext
     from kp_langchain.store import TraceStore
 
 log = logging.getLogger("kp_langchain")

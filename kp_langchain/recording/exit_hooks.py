@@ -10,7 +10,6 @@ from __future__ import annotations
 import atexit
 import os
 import sys
-import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -66,10 +65,7 @@ def _watch_multiprocessing() -> None:
         return
     if process.parent_process() is None and os.getpid() == _IMPORTED_IN:
         return  # `atexit` is enough
-    if util.is_exiting():  # the first run ended in a thread that the process still waits for
-        _wait_for_threads()
-    else:
-        util.Finalize(None, _finish, exitpriority=_LAST)
+    util.Finalize(None, finish, exitpriority=_LAST)
 
 
 def _watch_celery() -> None:
@@ -78,26 +74,3 @@ def _watch_celery() -> None:
         signals.worker_process_shutdown.connect(
             lambda **_: finish(), weak=False, dispatch_uid="kp_langchain"
         )
-
-
-def _finish() -> None:
-    """Finish now, and again after the threads that a child process waits for."""
-    if _threads_to_join():  # first, because they may end during the call of `finish`
-        _wait_for_threads()
-    finish()
-
-
-def _wait_for_threads() -> None:
-    def wait() -> None:
-        while threads := _threads_to_join():
-            for thread in threads:
-                thread.join()
-        finish()
-
-    # Not a daemon thread, so that the process waits for it.
-    threading.Thread(target=wait, name="kp_end", daemon=False).start()
-
-
-def _threads_to_join() -> list[threading.Thread]:
-    mine = (threading.main_thread(), threading.current_thread())
-    return [thread for thread in threading.enumerate() if not thread.daemon and thread not in mine]

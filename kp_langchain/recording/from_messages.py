@@ -19,11 +19,8 @@ from langchain_core.messages import (
 )
 from pydantic import ValidationError
 
-from kp_langchain.agent_id import check_agent_id
 from kp_langchain.config import DomainPolicy
 from kp_langchain.gate.judge import choose_outcome
-from kp_langchain.json_text import json_or_text
-from kp_langchain.printable import first_fault
 from kp_langchain.recording.bounds import Bounds, Counters, RecordOwner
 from kp_langchain.recording.langchain_context import Start
 from kp_langchain.recording.outcome import read_verdict
@@ -31,7 +28,9 @@ from kp_langchain.recording.recorder import Recorder
 from kp_langchain.recording.redactor import Redactor
 from kp_langchain.recording.run_builder import StepList, build_steps, build_trace
 from kp_langchain.recording.run_record import RunRecord
+from kp_langchain.run_keys import check_agent_id
 from kp_langchain.schema import ReasoningTrace
+from kp_langchain.text import first_fault, json_or_text
 from kp_langchain.verdict import Verdict
 
 

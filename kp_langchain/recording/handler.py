@@ -27,11 +27,10 @@ from kp_langchain.embedding.model_loads import model_loads
 from kp_langchain.errors import ConfigError
 from kp_langchain.gate import ScoredTrace
 from kp_langchain.recording import exit_hooks
-from kp_langchain.recording.assembly import assemble
+from kp_langchain.recording.assembly import Default, HandlerOptions, assemble
 from kp_langchain.recording.bounds import COUNTERS
 from kp_langchain.recording.callbacks import LangChainCallbacks
 from kp_langchain.recording.langchain_context import without_graph_events
-from kp_langchain.recording.options import Default, HandlerOptions
 from kp_langchain.recording.outcome import OutcomeFunction, Verifier, plain_number
 from kp_langchain.recording.user_calls import is_own_thread
 from kp_langchain.scoring.scorer import Scorer

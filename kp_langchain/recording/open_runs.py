@@ -83,7 +83,7 @@ class OpenRun:
     is_interrupted: bool = False
 
     @property
-    def place(self) -> object:
+    def parent_key(self) -> object:
         """What all attempts at one call have in common: what they are part of."""
         return None if self.parent is None else self.parent.run_id
 
@@ -325,15 +325,15 @@ class OpenRuns:
 
     def _pause_if_left(self, root: RunRecord) -> bool:
         """End a root whose caller left its stream at a pause and still holds it."""
-        entry = self._open.get(root.run_id)
-        if entry is None or not entry.has_paused:
+        run = self._open.get(root.run_id)
+        if run is None or not run.has_paused:
             return False
-        self._pause_root(entry)
+        self._pause_root(run)
         return True
 
-    def _pause_root(self, entry: OpenRun) -> None:
-        entry.note_pause()
-        self._end_root(entry.root, "paused")
+    def _pause_root(self, run: OpenRun) -> None:
+        run.note_pause()
+        self._end_root(run.root, "paused")
 
     def _resume(self, root: RunRecord, inputs: object, metadata: Mapping[str, Any]) -> None:
         """Note that a graph begins which resumes the run paused in its thread, unless it is new."""
@@ -354,13 +354,13 @@ class OpenRuns:
 
     def graph_paused(self, run_id: UUID | None) -> None:
         """Note that a graph paused; at a breakpoint, nothing else shows it."""
-        if run_id is not None and (entry := self._open.get(run_id)) is not None:
-            entry.is_interrupted = True
+        if run_id is not None and (run := self._open.get(run_id)) is not None:
+            run.is_interrupted = True
 
     def graph_resumed(self, run_id: UUID | None) -> None:
         """Note that a graph continues from a pause."""
-        if run_id is not None and (entry := self._open.get(run_id)) is not None:
-            entry.root.state.is_interrupted = False
+        if run_id is not None and (run := self._open.get(run_id)) is not None:
+            run.root.state.is_interrupted = False
 
     # ---------------------------------------------------------------- what is said of them
 
@@ -371,17 +371,17 @@ class OpenRuns:
             run_id: The id of the run, or of one inside it.
             verdict: A `Verdict`, or the data of a `kp.outcome` event.
         """
-        entry = None if run_id is None else self._open.get(run_id)
-        if entry is None:
+        run = None if run_id is None else self._open.get(run_id)
+        if run is None:
             return False
-        entry.root.verdict = verdict
+        run.root.verdict = verdict
         # If it ended meanwhile, it may have been scored without the verdict.
-        return entry.root.run_id in self._open
+        return run.root.run_id in self._open
 
     def root_of(self, run_id: UUID) -> UUID | None:
         """Return the id of the root run that an open run belongs to."""
-        entry = self._open.get(run_id)
-        return None if entry is None else entry.root.run_id
+        run = self._open.get(run_id)
+        return None if run is None else run.root.run_id
 
     def note_shown(self, run_id: UUID, shown: Iterable[ShownTrace], examples: str) -> bool:
         """Note which kept traces a run is shown; return False if the run has ended.
@@ -391,10 +391,10 @@ class OpenRuns:
             shown: The traces.
             examples: The text by which it is shown them; "" if it is held out.
         """
-        entry = self._open.get(run_id)
-        if entry is None:
+        run = self._open.get(run_id)
+        if run is None:
             return False
-        root = entry.root
+        root = run.root
         for one in islice(shown, MAX_ITEMS):
             known = root.shown.get(one.trace_id)
             if known is None and len(root.shown) >= MAX_ITEMS:
@@ -403,7 +403,7 @@ class OpenRuns:
                 root.shown[one.trace_id] = one
         if examples and len(root.examples) < _MOST_EXAMPLES and examples not in root.examples:
             root.examples.append(examples)
-        inner: OpenRun | None = entry
+        inner: OpenRun | None = run
         while inner is not None:
             if inner.call is not None:
                 inner.call.returns_examples = True

@@ -240,7 +240,7 @@ _OPPOSITE: dict[HumanDecision, HumanDecision] = {
 Body = dict[str, Any]
 """What a paused run recorded, redacted, as JSON-like values; see `RunRecord.to_body`."""
 
-# What is not in a store, or not yet, by the store and the place; the oldest first.
+# What is not in a store, or not yet, by the store and the key there; the oldest first.
 _waiting: dict[tuple[str, str], Body] = {}
 
 
@@ -273,10 +273,10 @@ class HandlerPauses:
 
     def hold(self, thread_id: str, body: Body) -> None:
         """Keep what a paused run recorded in this process, in place of an earlier one."""
-        if (place := self._place(thread_id)) is None:
+        if (key := self._key(thread_id)) is None:
             return
-        _waiting.pop(place, None)
-        _waiting[place] = body
+        _waiting.pop(key, None)
+        _waiting[key] = body
         for oldest in list(_waiting)[: -self.max_paused]:
             _waiting.pop(oldest, None)
 
@@ -289,17 +289,17 @@ class HandlerPauses:
         Raises:
             StoreError: The store cannot be written.
         """
-        place = self._place(thread_id)
-        if place is None or self.store is None or _waiting.get(place) is not body:
+        key = self._key(thread_id)
+        if key is None or self.store is None or _waiting.get(key) is not body:
             return 0
         n_dropped = self.store.paused.put(
-            place[1], body, paused_at=datetime.now(UTC), days=self.days, most=self.max_paused
+            key[1], body, paused_at=datetime.now(UTC), days=self.days, most=self.max_paused
         )
-        held = _waiting.get(place)
+        held = _waiting.get(key)
         if held is body:
-            _waiting.pop(place, None)
+            _waiting.pop(key, None)
         elif held is None:  # it was resumed meanwhile
-            self.store.paused.claim(place[1])
+            self.store.paused.claim(key[1])
         return n_dropped
 
     def claim(self, thread_id: str) -> Body | None:
@@ -307,14 +307,14 @@ class HandlerPauses:
 
         None also if the store cannot give it, which is logged.
         """
-        place = self._place(thread_id)
-        if place is None:
+        key = self._key(thread_id)
+        if key is None:
             return None
-        body = _waiting.pop(place, None)
+        body = _waiting.pop(key, None)
         if body is not None or self.store is None:
             return body
         try:
-            return self.store.paused.claim(place[1])
+            return self.store.paused.claim(key[1])
         except Exception as error:  # noqa: BLE001 - a full disk, a dead server
             warn_once(
                 f"claim:{self.store.location}:{type(error).__name__}",
@@ -325,7 +325,7 @@ class HandlerPauses:
             )
             return None
 
-    def _place(self, thread_id: str) -> tuple[str, str] | None:
+    def _key(self, thread_id: str) -> tuple[str, str] | None:
         """Return where a run that paused in a thread waits: the store, and the key there."""
         thread = stored_form("thread", thread_id, self.rules)
         where = "" if self.store is None else str(self.store.location)

@@ -17,13 +17,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 from typing import Any, Literal, NamedTuple
 
-from kp_langchain.json_text import json_or_text
 from kp_langchain.recording.bounds import default_on_error, member
 from kp_langchain.recording.values import (
     gist,
     media_mark,
     thought_text,
 )
+from kp_langchain.text import json_or_text
 from kp_langchain.values import MAX_ALL_ITEMS, MAX_DEPTH, MAX_ITEMS
 
 Role = Literal["call", "result"]

@@ -40,13 +40,13 @@ from kp_langchain.recording.open_runs import OpenRun, OpenRuns
 from kp_langchain.recording.pauses import exchanges_in, newest_exchanges, question_in
 from kp_langchain.recording.run_record import RunRecord
 from kp_langchain.recording.values import as_input, as_text, gist, message_text
-from kp_langchain.run_keys import have_same_keys
+from kp_langchain.run_keys import NAMESPACE_NAME, namespace_text
 from kp_langchain.values import clip
 
 _TASK = "langgraph_checkpoint_ns"
 # The tool that the classic AgentExecutor runs in place of one that it does not know.
 _UNKNOWN_TOOL = "invalid_tool"
-# Two are as good as many: such a run is shown to no other.
+# A run with two namespaces is shown to no other run, so further ones change nothing.
 _MOST_NAMESPACES = 8
 
 
@@ -60,13 +60,13 @@ class Recorder(OpenRuns):
 
     def chain_started(self, start: Start, inputs: object) -> None:
         """Record that a chain, graph or node began."""
-        entry = self._begin(start)
-        if entry is None:
+        run = self._begin(start)
+        if run is None:
             return
-        root, state, metadata = entry.root, entry.root.state, start.metadata
-        entry.name, entry.task = short_name(start.name), metadata_text(metadata, _TASK)
-        if entry.parent is None:
-            entry.inputs = last_items(inputs)
+        root, state, metadata = run.root, run.root.state, start.metadata
+        run.name, run.task = short_name(start.name), metadata_text(metadata, _TASK)
+        if run.parent is None:
+            run.inputs = last_items(inputs)
         else:
             _note_namespace(root, metadata)
         if state.last_failure is not None:
@@ -74,7 +74,7 @@ class Recorder(OpenRuns):
             state.last_failure = None
         if "langgraph_node" not in metadata:  # a whole graph or chain, not a node of one
             self._resume(root, inputs, metadata)
-        if entry.parent is None and not root.objective:
+        if run.parent is None and not root.objective:
             root.objective = self._objective_of(inputs)
 
     def chain_ended(self, run_id: UUID, outputs: object, inputs: object = None) -> None:
@@ -85,14 +85,14 @@ class Recorder(OpenRuns):
             outputs: What it returned.
             inputs: Its inputs, if LangChain hands them over only at the end, as for a stream.
         """
-        entry = self._finish(run_id)
-        if entry is None:
+        run = self._finish(run_id)
+        if run is None:
             return
-        root, state = entry.root, entry.root.state
-        if entry.parent is not None:
-            if entry.is_interrupted:  # unless something begins next, the root pauses as well
+        root, state = run.root, run.root.state
+        if run.parent is not None:
+            if run.is_interrupted:  # unless something begins next, the root pauses as well
                 state.is_interrupted = True
-                entry.note_pause()
+                run.note_pause()
                 state.waiting_model = state.last_call
             if root.requested_calls.may_be_answered:
                 record_answers(root, outputs)
@@ -101,45 +101,45 @@ class Recorder(OpenRuns):
             root.objective = self._objective_of(inputs)
         call = state.last_call
         is_model_open = call is not None and call.kind == "model" and not call.has_ended
-        if entry.has_paused:
-            self._pause_root(entry)
+        if run.has_paused:
+            self._pause_root(run)
         elif is_model_open and inputs is not None and not root.is_langgraph:
             # A stream that is closed half-way ends without an error, but before its model does.
             self._end_root(root, "cancelled")
         else:
             if root.requested_calls.may_be_answered:
                 record_unanswered(root, outputs)
-            given = entry.inputs if inputs is None else last_items(inputs)
+            given = run.inputs if inputs is None else last_items(inputs)
             self._finish_root(root, outputs, given)
 
     def chain_failed(self, run_id: UUID, error: BaseException, inputs: object = None) -> None:
         """Record that a chain raised; for `inputs` see `chain_ended`."""
-        entry = self._finish(run_id)
-        if entry is None:
+        run = self._finish(run_id)
+        if run is None:
             return
-        root, is_root, meaning = entry.root, entry.parent is None, meaning_of(error)
+        root, is_root, meaning = run.root, run.parent is None, meaning_of(error)
         if meaning == "interrupt":
-            self._pass_on_interrupt(entry, error)
+            self._pass_on_interrupt(run, error)
         if is_root and not root.objective and inputs is not None:
             root.objective = self._objective_of(inputs)
-        if meaning == "error" and not _is_recorded(error, entry):
-            _record_failure(entry, error, is_root=is_root)
+        if meaning == "error" and not _is_recorded(error, run):
+            _record_failure(run, error, is_root=is_root)
         if is_root:
-            self._fail_root(entry, error, meaning)
+            self._fail_root(run, error, meaning)
         elif meaning == "cancelled":
             root.state.final_message = None
 
-    def _pass_on_interrupt(self, entry: OpenRun, error: BaseException) -> None:
-        human = entry.root.human
+    def _pass_on_interrupt(self, run: OpenRun, error: BaseException) -> None:
+        human = run.root.human
         human.question = question_in(error) or human.question
-        if entry.parent is not None:
-            entry.parent.is_interrupted = True
+        if run.parent is not None:
+            run.parent.is_interrupted = True
 
-    def _fail_root(self, entry: OpenRun, error: BaseException, meaning: Meaning) -> None:
+    def _fail_root(self, run: OpenRun, error: BaseException, meaning: Meaning) -> None:
         """End a root run that raised, or whose caller left its stream."""
-        root = entry.root
-        if meaning == "interrupt" or (meaning == "cancelled" and entry.has_paused):
-            self._pause_root(entry)
+        root = run.root
+        if meaning == "interrupt" or (meaning == "cancelled" and run.has_paused):
+            self._pause_root(run)
         elif meaning == "error":
             self._end_with_error(root, error)
         elif meaning == "cancelled" and not self._has_answered(root):
@@ -150,11 +150,11 @@ class Recorder(OpenRuns):
 
     # ---------------------------------------------------------------- calls
 
-    def _begin_call(self, entry: OpenRun, kind: CallKind, start: Start) -> Call:
-        root, metadata = entry.root, start.metadata
-        call = entry.call = Call(kind, short_name(start.name), None)
-        entry.task = metadata_text(metadata, _TASK)
-        outer = entry.outer_call()
+    def _begin_call(self, run: OpenRun, kind: CallKind, start: Start) -> Call:
+        root, metadata = run.root, start.metadata
+        call = run.call = Call(kind, short_name(start.name), None)
+        run.task = metadata_text(metadata, _TASK)
+        outer = run.outer_call()
         is_lookup = kind == "retriever" and outer is not None  # how a tool works, not what was used
         if outer is not None and not is_lookup:
             outer.inner = (*outer.inner, call)[:2]
@@ -166,37 +166,37 @@ class Recorder(OpenRuns):
         return call
 
     def _end_call(self, run_id: UUID) -> tuple[OpenRun, Call] | None:
-        entry = self._finish(run_id)
-        if entry is None or entry.call is None:
+        run = self._finish(run_id)
+        if run is None or run.call is None:
             return None
-        entry.call.end()
-        return entry, entry.call
+        run.call.end()
+        return run, run.call
 
     def model_started(self, start: Start, messages: object, tools: object = None) -> None:
         """Record that a model was asked: with chat messages or prompts, and by which tools."""
-        entry = self._begin(start)
-        if entry is None:
+        run = self._begin(start)
+        if run is None:
             return
-        root = entry.root
+        root = run.root
         if root.requested_calls.may_be_answered:
             record_answers_in_input(root, messages)
-        call = self._begin_call(entry, "model", start)
+        call = self._begin_call(run, "model", start)
         # Attempts of one call have one parent, or one LangGraph task, and one input.
-        call.key = ("model", entry.task or entry.place, _input_fingerprint(messages))
+        call.key = ("model", run.task or run.parent_key, _input_fingerprint(messages))
         root.human.note(newest_exchanges(messages))
         call.offers_choice = isinstance(tools, list) and len(tools) > 1
         if not call.is_void:
             root.state.final_message = None
             if not root.fallback_objective:
                 root.fallback_objective = objective_in(messages, self._raw_text_chars)
-        if entry.parent is None and not root.objective:
+        if run.parent is None and not root.objective:
             root.objective = self._objective_of(messages)
 
     def conversation_seen(self, run_id: UUID, messages: Sequence[object]) -> None:
         """Note what a human was asked and answered in the messages of an open run."""
-        entry = self._open.get(run_id)
-        if entry is not None:
-            entry.root.human.note(exchanges_in(messages))
+        run = self._open.get(run_id)
+        if run is not None:
+            run.root.human.note(exchanges_in(messages))
 
     def model_answered(
         self,
@@ -216,8 +216,8 @@ class Recorder(OpenRuns):
         ended_call = self._end_call(run_id)
         if ended_call is None:
             return
-        entry, call = ended_call
-        root = entry.root
+        run, call = ended_call
+        root = run.root
         try:
             if call.is_void:  # no thought of the agent's
                 return
@@ -227,15 +227,15 @@ class Recorder(OpenRuns):
             elif not record_model_answer(root, call, message):
                 root.state.final_message = message
         finally:
-            if entry.parent is None:
+            if run.parent is None:
                 self._finish_root(root, message if message is not None else text)
 
     def tool_started(self, start: Start, inputs: object, tool_call_id: object = None) -> None:
         """Record that a tool began."""
-        entry = self._begin(start)
-        if entry is None:
+        run = self._begin(start)
+        if run is None:
             return
-        root, call = entry.root, self._begin_call(entry, "tool", start)
+        root, call = run.root, self._begin_call(run, "tool", start)
         call.input = root.read(as_input, inputs)
         if "mcp" in start.metadata or "mcp_server" in start.metadata:
             call.mcp_server = mcp_server_in(start.metadata) or None
@@ -243,9 +243,9 @@ class Recorder(OpenRuns):
             call.tool_call_id = tool_call_id
             call.key = ("tool", tool_call_id)
         else:
-            call.key = ("tool", entry.place, call.name, str(call.input))
+            call.key = ("tool", run.parent_key, call.name, str(call.input))
         root.requested_calls.begin(call, inputs)
-        if entry.parent is None and not root.objective:
+        if run.parent is None and not root.objective:
             root.objective = self._objective_of(inputs) or as_text(inputs, self._raw_text_chars)
 
     def tool_answered(self, run_id: UUID, output: object) -> None:
@@ -253,8 +253,8 @@ class Recorder(OpenRuns):
         ended_call = self._end_call(run_id)
         if ended_call is None:
             return
-        entry, call = ended_call
-        root = entry.root
+        run, call = ended_call
+        root = run.root
         try:
             root.requested_calls.take(member(output, "tool_call_id"))
             root.requested_calls.answer(call.tool_call_id)
@@ -262,21 +262,21 @@ class Recorder(OpenRuns):
             status = member(answer, "status")
             is_error = type(status) is str and status == "error"
             call.has_failed = is_error or call.name == _UNKNOWN_TOOL
-            _mark_end(entry, call, root.read(gist, answer))
+            _mark_end(run, call, root.read(gist, answer))
         finally:
-            if entry.parent is None:
+            if run.parent is None:
                 self._finish_root(root, output)
 
     def retriever_started(self, start: Start, query: object) -> None:
         """Record that a retriever began."""
-        entry = self._begin(start)
-        if entry is None:
+        run = self._begin(start)
+        if run is None:
             return
-        root, call = entry.root, self._begin_call(entry, "retriever", start)
+        root, call = run.root, self._begin_call(run, "retriever", start)
         text = root.read(as_text, query)
         call.input = {"query": text}
-        call.key = ("retriever", entry.place, call.name, text)
-        if entry.parent is None and not root.objective:
+        call.key = ("retriever", run.parent_key, call.name, text)
+        if run.parent is None and not root.objective:
             root.objective = text
 
     def call_failed(self, run_id: UUID, error: BaseException, partial: object = None) -> None:
@@ -290,8 +290,8 @@ class Recorder(OpenRuns):
         ended_call = self._end_call(run_id)
         if ended_call is None:
             return
-        entry, call = ended_call
-        root, meaning = entry.root, meaning_of(error)
+        run, call = ended_call
+        root, meaning = run.root, meaning_of(error)
         call.is_cancelled = meaning == "cancelled"
         if call.is_cancelled:
             root.state.final_message = None
@@ -305,7 +305,7 @@ class Recorder(OpenRuns):
             call.has_failed = True
             text = root.read(error_text, error)
             failure = root.state.last_failure
-            if failure is not None and _is_recorded(error, entry):
+            if failure is not None and _is_recorded(error, run):
                 failure.is_void = True  # the same failure, of a chain inside this call
                 root.state.last_failure = None
             root.note_error(error)
@@ -313,48 +313,45 @@ class Recorder(OpenRuns):
             if call.kind == "model":  # a model's failure stands where the model was asked
                 call.error, call.is_void = text, False
             else:
-                _mark_end(entry, call, text)
+                _mark_end(run, call, text)
         if meaning == "interrupt":
-            self._pass_on_interrupt(entry, error)
-        if entry.parent is None:
-            self._fail_root(entry, error, meaning)
+            self._pass_on_interrupt(run, error)
+        if run.parent is None:
+            self._fail_root(run, error, meaning)
 
 
 def _note_namespace(root: RunRecord, metadata: Mapping[str, Any]) -> None:
     """Note the namespace that a chain's metadata name, if it is another than those so far."""
-    names, inner = root.owner.namespace_keys, root.inner_namespaces
-    for name in names:
-        if metadata.get(name) is not root.metadata.get(name):
-            break
-    else:  # like most
+    inner = root.inner_namespaces
+    if metadata.get(NAMESPACE_NAME) is root.metadata.get(NAMESPACE_NAME):  # like most
         return
-    if len(inner) < _MOST_NAMESPACES and not any(
-        have_same_keys(names, metadata, known) for known in (root.metadata, *inner)
-    ):
-        inner.append({name: metadata.get(name) for name in names})
+    text = namespace_text(metadata)
+    if text is not None and text not in (namespace_text(root.metadata), *inner):
+        inner.append(text)
+        del inner[_MOST_NAMESPACES:]
 
 
-def _is_recorded(error: BaseException, entry: OpenRun) -> bool:
+def _is_recorded(error: BaseException, run: OpenRun) -> bool:
     """Return whether an error of a run, or a cause of it, is recorded already, below the run."""
     # Only errors since the run began: an earlier exception, now freed, may have had the same id.
-    return stems_from(error, entry.root.state.error_ids[entry.errors_before :])
+    return stems_from(error, run.root.state.error_ids[run.errors_before :])
 
 
-def _record_failure(entry: OpenRun, error: BaseException, *, is_root: bool) -> None:
+def _record_failure(run: OpenRun, error: BaseException, *, is_root: bool) -> None:
     """Record that a chain raised an error of its own, not that of a call below it.
 
     Args:
-        entry: The chain.
+        run: The chain.
         error: What it raised.
         is_root: Whether the chain is the root run.
     """
-    root = entry.root
+    root = run.root
     # The chain failed before the tool calls that the model requested last could run.
     for request in root.requested_calls.of_model(root.state.last_call):
         root.requested_calls.take(request.call_id)
         begin_requested(root, request)
     # All attempts of a LangGraph node have one task; those of other chains have one parent.
-    call = Call("chain", "", ("chain", entry.task or (entry.place, entry.name)))
+    call = Call("chain", "", ("chain", run.task or (run.parent_key, run.name)))
     call.has_failed = True
     # There is always room for the error that ends the run: it is the run's result.
     call.error = error_text(error, root.raw_text_chars) if is_root else root.read(error_text, error)
@@ -363,13 +360,13 @@ def _record_failure(entry: OpenRun, error: BaseException, *, is_root: bool) -> N
     root.note_error(error)
 
 
-def _mark_end(entry: OpenRun, call: Call, text: Any) -> None:
+def _mark_end(run: OpenRun, call: Call, text: Any) -> None:
     """Record how a tool or retriever ended, with its output or error."""
-    if len(entry.inner) == 1 and entry.inner[0].kind == "model":
-        entry.inner[0].leave_to(text, entry.root.raw_text_chars)
-    entry.root.state.final_message = None  # of a model that works inside a tool
-    call.is_after_rejection = entry.root.human.decision == "rejected"
-    entry.root.timeline.add(call.set_result(text), call)
+    if len(run.inner) == 1 and run.inner[0].kind == "model":
+        run.inner[0].leave_to(text, run.root.raw_text_chars)
+    run.root.state.final_message = None  # of a model that works inside a tool
+    call.is_after_rejection = run.root.human.decision == "rejected"
+    run.root.timeline.add(call.set_result(text), call)
 
 
 @default_on_error((0, 0, ""))

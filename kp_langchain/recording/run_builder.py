@@ -11,7 +11,7 @@ Redaction comes before all else: no text is embedded, logged or written before i
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from hashlib import sha256
@@ -20,10 +20,10 @@ from uuid import UUID
 
 from kp_langchain._logging import describe_error, warn_once
 from kp_langchain.calibration.wording import output_failed
+from kp_langchain.config import warn_of_domain
 from kp_langchain.errors import VerdictError
 from kp_langchain.gate.judge import choose_outcome
 from kp_langchain.gate.run import Run
-from kp_langchain.near_names import warn_of_domain
 from kp_langchain.recording.bounds import default_on_error
 from kp_langchain.recording.calls import Call, Mark, Timeline
 from kp_langchain.recording.outcome import FinishedRun, OutcomeFunction, read_verdict
@@ -33,8 +33,17 @@ from kp_langchain.recording.redactor import (
     Redactor,
     clean_texts,
 )
-from kp_langchain.recording.run_record import EarlierPart, join_paused, paused_body
-from kp_langchain.run_keys import Kind, RunKeys, collect, id_text, namespace_in, stored_form
+from kp_langchain.recording.run_record import BeforePause, join_paused, paused_body
+from kp_langchain.run_keys import (
+    SESSION_NAMES,
+    Kind,
+    RunKeys,
+    collect,
+    id_text,
+    namespace_text,
+    stored_form,
+    stored_namespace,
+)
 from kp_langchain.schema import ReasoningTrace, TraceStep
 from kp_langchain.verdict import LONGEST_NOTE_CHARS, Verdict
 
@@ -44,7 +53,6 @@ if TYPE_CHECKING:
     from kp_langchain.recording.run_record import RunRecord
     from kp_langchain.recording.user_calls import UserFunctions
     from kp_langchain.redaction.custom_rules import Rules
-    from kp_langchain.run_keys import RunKeySources
 
 Result = TypeVar("Result")
 AskOutcome = Callable[[], object]
@@ -123,7 +131,7 @@ def build_steps(timeline: Timeline, *, fatal: str, answer: str) -> StepList:
     models = [call for _, _, call in marks if call.kind == "model"]
     if not step_list.steps and models:
         builder.add_step("thought", content=answer)
-    builder.settle_failures(max((at for at, mark, _ in marks if mark == "start"), default=-1))
+    builder.close_failures(max((at for at, mark, _ in marks if mark == "start"), default=-1))
     answers = [call for call in models if answer.strip() and answer in call.text]
     if answers:  # a log, a title or the like may follow the answer
         step_list.is_incomplete = answers[-1].is_incomplete
@@ -260,7 +268,7 @@ class _Builder:
         self.step_list.steps.append(step)
         return step
 
-    def settle_failures(self, last_start: int) -> None:
+    def close_failures(self, last_start: int) -> None:
         """Turn the failures that nothing recovered from into observations.
 
         Args:
@@ -346,7 +354,6 @@ class RunBuilder:
         outcome: The user's function that judges finished runs, if any.
         registry: URL of the registry to contribute to, if any.
         rules: What is redacted besides what always is.
-        run_keys: What of a run's config it can be found by.
         redactor: The user's function that redacts further, if any.
         functions: Calls the user's functions; has the counters of run outcomes.
         paused_runs: Where what paused runs recorded waits.
@@ -359,7 +366,6 @@ class RunBuilder:
     outcome: OutcomeFunction | None
     registry: str | None
     rules: Rules
-    run_keys: RunKeySources
     redactor: Callable[[str], str] | None
     functions: UserFunctions
     paused_runs: HandlerPauses
@@ -383,7 +389,7 @@ class RunBuilder:
                 self.functions.counters.add("empty")
                 return None
             return self._redacting(record, partial(self._run, record, step_list))
-        except BaseException as error:  # noqa: BLE001 - whatever it is, the next run must go on
+        except Exception as error:  # noqa: BLE001 - whatever it is, the next run must go on
             self.functions.report_failure("failed", "a finished run cannot be recorded", error)
             return None
 
@@ -403,7 +409,7 @@ class RunBuilder:
             self._complete(record)
             body = self._redacting(record, partial(self._paused_body, record))
             self.paused_runs.hold(record.thread_id or "", body)
-        except BaseException as error:  # noqa: BLE001 - whatever it is, the next run must go on
+        except Exception as error:  # noqa: BLE001 - whatever it is, the next run must go on
             warn_once(
                 f"paused:{type(error).__name__}",
                 "what a paused run recorded cannot be kept (%s)",
@@ -414,8 +420,8 @@ class RunBuilder:
 
     def _paused_body(self, record: RunRecord, redaction: Redactor) -> dict[str, Any]:
         domain, policy = self._learn(record, redaction)
-        level, earlier = policy.privacy_level, record.earlier_part or EarlierPart()
-        record.earlier_part = EarlierPart(
+        level, earlier = policy.privacy_level, record.before_pause or BeforePause()
+        record.before_pause = BeforePause(
             keys=self._keys(record, redaction),
             task=_task(record.metadata) or earlier.task,
             withheld=earlier.withheld,
@@ -454,13 +460,10 @@ class RunBuilder:
         return self._domain_and_policy(record, redaction)
 
     def _conversations(self, record: RunRecord) -> list[Key]:
-        def texts(names: Iterable[str]) -> list[str]:
-            return [id_text(record.metadata.get(name)) for name in names]
-
-        namespace = texts(self.run_keys.namespace)
+        namespace = namespace_text(record.metadata) or ""
         keys = [("thread", record.thread_id or "")]
-        keys += [("session", text) for text in texts(self.run_keys.session)]
-        return [(kind, text, *namespace) for kind, text in keys if text]
+        keys += [("session", id_text(record.metadata.get(name))) for name in SESSION_NAMES]
+        return [(kind, text, namespace) for kind, text in keys if text]
 
     def _domain_and_policy(
         self, record: RunRecord, redaction: Redactor
@@ -476,7 +479,7 @@ class RunBuilder:
         domain, policy = self._learn(record, redaction)
         warn_of_domain(domain, self.domains)
         level = policy.privacy_level
-        earlier = record.earlier_part or EarlierPart()
+        earlier = record.before_pause or BeforePause()
         answer = step_list.last_thought if record.answer is None else record.answer
         ended_well = record.ending == "finished" and step_list.ends_well(answer)
         success = step_list.looks_successful(
@@ -518,11 +521,11 @@ class RunBuilder:
         def form(kind: Kind, text: str) -> str | None:
             return stored_form(kind, text, self.rules, redaction.is_unchanged)
 
-        keys = collect(self.run_keys, record.metadata, record.tags, record.name, form)
-        for metadata in record.inner_namespaces:
-            inner = RunKeys(namespace=namespace_in(self.run_keys, metadata, form))
+        keys = collect(record.metadata, record.tags, record.name, form)
+        for text in record.inner_namespaces:
+            inner = RunKeys(namespace=stored_namespace(text, form))
             keys = keys.after(inner)  # if that is another one, it is shown to no other run
-        return keys.after(None if record.earlier_part is None else record.earlier_part.keys)
+        return keys.after(None if record.before_pause is None else record.before_pause.keys)
 
     def _reported(self, record: RunRecord, redaction: Redactor, level: str) -> Verdict | None:
         """Return the verdict that came before the run ended: by the event, or by the handler."""

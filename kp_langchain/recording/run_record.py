@@ -89,7 +89,7 @@ class OwnClaims:
 
 
 @dataclass(frozen=True, slots=True)
-class EarlierPart:
+class BeforePause:
     """What is known of a run's part before a pause, besides its timeline; fit to be stored.
 
     Attributes:
@@ -134,13 +134,13 @@ class RunRecord:
             a `kp.outcome` event.
         resumed_thread: The LangGraph thread of the pause that it continues from, until it is joined
             to the part before that; "" if it continues from none.
-        earlier_part: What is known of the part before a pause, once it is joined to that.
+        before_pause: What is known of the part before a pause, once it is joined to that.
         external_traces: Where other tracers record it, by the name of the tool.
         searches: How often that was looked up.
         shown: The kept traces that it was shown as examples, or held out from, by their ids.
         examples: The texts of these examples.
-        inner_namespaces: The metadata that name a namespace, of chains inside it where they differ
-            from its own.
+        inner_namespaces: The namespaces in plain text of chains inside it, where they differ from
+            its own; "" stands for an unusable one.
     """
 
     owner: RecordOwner
@@ -168,12 +168,12 @@ class RunRecord:
     answer: Any = None
     verdict: Any = None
     resumed_thread: str = ""
-    earlier_part: EarlierPart | None = None
+    before_pause: BeforePause | None = None
     external_traces: dict[str, ExternalTrace] = field(default_factory=dict)
     searches: int = 0
     shown: dict[str, ShownTrace] = field(default_factory=dict)
     examples: list[str] = field(default_factory=list)
-    inner_namespaces: list[Mapping[str, Any]] = field(default_factory=list)
+    inner_namespaces: list[str] = field(default_factory=list)
 
     def __post_init__(self, start: Start) -> None:
         self.run_id, self.metadata, self.tags = start.run_id, start.metadata, start.tags
@@ -294,7 +294,7 @@ class RunRecord:
         self.verdict = self.verdict or earlier.verdict
         self.dropped_texts += earlier.dropped_texts
         self.requested_calls.add_earlier(earlier.requested_calls)
-        self.earlier_part = earlier.earlier_part
+        self.before_pause = earlier.before_pause
         self.shown = {**earlier.shown, **self.shown}
         self.timeline = self.timeline.joined_to(earlier.timeline)
 
@@ -314,7 +314,7 @@ def paused_body(
 
     Args:
         record: The run, its structures written out as text; what else is known of it is its
-            `earlier_part`.
+            `before_pause`.
         redaction: Redacts the run.
         level: The privacy level of the run's domain.
         domain: The domain that the run's metadata name, redacted; "" if they name none.
@@ -325,7 +325,7 @@ def paused_body(
         if not call.is_void or call.tool_call_id is not None:  # that is made again, in its place
             calls[call] = len(calls)
     keys: dict[object, int] = {}
-    earlier_part = record.earlier_part or EarlierPart()
+    before_pause = record.before_pause or BeforePause()
     body = {
         "run_id": str(record.run_id),
         "name": redaction.name(record.name, level),
@@ -343,12 +343,12 @@ def paused_body(
         ],
         "marks": [(mark, calls[call]) for mark, call in record.timeline if call in calls],
         "reported": verdict and verdict.to_list(),
-        "keys": earlier_part.keys and earlier_part.keys.to_dict(),
-        "task": earlier_part.task,
+        "keys": before_pause.keys and before_pause.keys.to_dict(),
+        "task": before_pause.task,
         "shown": [one.to_list() for one in record.shown.values()],
     }
     # Last, because only now everything has been redacted, or has failed to be.
-    return body | {"withheld": earlier_part.withheld or redaction.has_failed}
+    return body | {"withheld": before_pause.withheld or redaction.has_failed}
 
 
 def _requests_body(
@@ -411,7 +411,7 @@ def paused_record(body: Mapping[str, Any], owner: RecordOwner) -> RunRecord:
     verdict, keys = body["reported"], body["keys"]
     record.verdict = verdict and Verdict.from_list(verdict)
     record.shown = {one.trace_id: one for one in map(ShownTrace.from_list, body["shown"])}
-    record.earlier_part = EarlierPart(
+    record.before_pause = BeforePause(
         keys and RunKeys.from_dict(keys), body["task"], body["withheld"]
     )
     return record

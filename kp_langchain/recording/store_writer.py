@@ -19,7 +19,7 @@ from kp_langchain.store.verdicts import judge_stored
 
 if TYPE_CHECKING:
     from kp_langchain.gate.run import Run, ScoredTrace
-    from kp_langchain.recording.handler_context import HandlerContext
+    from kp_langchain.recording.judging import HandlerContext
     from kp_langchain.recording.run_builder import AskOutcome
     from kp_langchain.recording.run_record import RunRecord
     from kp_langchain.recording.user_calls import Lane

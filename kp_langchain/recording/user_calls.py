@@ -18,7 +18,7 @@ from contextvars import Context
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from kp_langchain._forksafe import ForkSafeLock, call_in_child, leave_in_child
+from kp_langchain._forksafe import ForkSafeLock, leave_in_child
 from kp_langchain._logging import describe_error, warn_once
 from kp_langchain.errors import BusyError, LateError
 from kp_langchain.values import clean_text
@@ -256,9 +256,9 @@ def is_own_thread() -> bool:
     return _local.is_own
 
 
-def mark_own_thread(*, is_own: bool = True) -> None:
-    """Mark the current thread as one of ours, or as the host's."""
-    _local.is_own = is_own
+def mark_own_thread() -> None:
+    """Mark the current thread as one of ours."""
+    _local.is_own = True
 
 
 _lanes_by_key: weakref.WeakValueDictionary[object, Lane] = weakref.WeakValueDictionary()
@@ -267,5 +267,3 @@ JUDGING: Final = Pool("kp_langchain jobs", 3)
 """Judges and announces runs of handlers with functions of the user."""
 SEARCHING: Final = Pool("kp_langchain recall", 2)
 """Searches for examples, for which an agent waits."""
-
-call_in_child(lambda: mark_own_thread(is_own=False))  # the only thread of a child is the host's

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -13,7 +14,6 @@ from kp_langchain.config import Settings
 from kp_langchain.gate.check import JudgedRun, RecentValues
 from kp_langchain.gate.judge import OFF, KeptTrace, drop_repeats
 from kp_langchain.gate.run import gated_value
-from kp_langchain.recording.outcome import CalibratedConfidence
 from kp_langchain.scoring.novelty_memory import Window
 from kp_langchain.scoring.process_scorer import default_scorer, default_scorer_with
 from kp_langchain.store.rows import trace_key
@@ -21,8 +21,8 @@ from kp_langchain.store.vectors import MOST_COMPARED, StoredMemory, follow_kept,
 
 if TYPE_CHECKING:
     from kp_langchain.calibration.model import ConfidenceModel
-    from kp_langchain.domain_policy import Gate
     from kp_langchain.gate import ScoredTrace
+    from kp_langchain.policy import Gate
     from kp_langchain.scoring.scorer import Scorer
     from kp_langchain.store import TraceStore
     from kp_langchain.store.database import Database
@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 # Runs name their domains themselves, and 1,000 vectors take 1.7 MB.
 _MOST_DOMAINS = 64
 _MOST_RATES = 200
+_MOST_MODELS = 1000
+_READ_AGAIN_S = 60.0
 _GATES: tuple[Gate, ...] = ("score", "worth")
 
 
@@ -112,6 +114,53 @@ class Windows:
         if scorer is not self._scorer:
             return None
         return domain if self._is_by_domain else ""
+
+
+# ------------------------------------------------------------------ confidence models
+
+
+class CalibratedConfidence:
+    """The models in force in one store, each read again after a minute.
+
+    Args:
+        model_in_force: Reads a domain's model from the store.
+    """
+
+    def __init__(self, model_in_force: Callable[[str], ConfidenceModel | None]) -> None:
+        self._model_in_force = model_in_force
+        self._models: dict[str, tuple[float, ConfidenceModel | None]] = {}
+
+    def model(self, domain: str) -> ConfidenceModel | None:
+        """Return the model in force for a domain; None without one, or if it cannot be used.
+
+        Args:
+            domain: The run's domain.
+        """
+        try:
+            model = self._current_model(domain)
+            if model is not None:
+                model.check_current()
+        except Exception as error:  # noqa: BLE001 - a broken model, or an unreachable store
+            warn_once(
+                f"model:{type(error).__name__}",
+                "no confidence model can be used for now (%s); runs get the default confidence",
+                describe_error(error),
+            )
+            return None
+        return model
+
+    def _current_model(self, domain: str) -> ConfidenceModel | None:
+        read_at, model = self._models.get(domain, (float("-inf"), None))
+        now = time.monotonic()
+        if now < read_at + _READ_AGAIN_S:
+            return model
+        if len(self._models) >= _MOST_MODELS:  # runs name their domains themselves
+            self._models.clear()
+        # Noted first, so that an unreachable store is not asked again for each run.
+        self._models[domain] = (now, model)
+        model = self._model_in_force(domain)
+        self._models[domain] = (now, model)
+        return model
 
 
 # ------------------------------------------------------------------ kept runs
@@ -244,9 +293,9 @@ class RecentRuns:
         since = None if model is None else model.created_at
         key = domain, gate
         with self._lock:
-            entry = self._values.get(key)
-        if entry is not None and entry[0] == since:
-            return entry[1]
+            known = self._values.get(key)
+        if known is not None and known[0] == since:
+            return known[1]
         held_out: tuple[float, ...] = ()
         if model is not None:
             held_out = model.worths if gate == "worth" else model.scores
@@ -261,7 +310,7 @@ class RecentRuns:
             )
             return RecentValues(held_out)
         with self._lock:
-            if self._values.get(key) is entry:  # else another thread was faster
+            if self._values.get(key) is known:  # else another thread was faster
                 self._values[key] = since, RecentValues(held_out, judged_runs)
             self._values.move_to_end(key)
             while len(self._values) > _MOST_RATES:  # runs name their domains themselves
@@ -273,7 +322,7 @@ class RecentRuns:
         domain, score = scored.trace.metadata.task_domain, scored.breakdown.total
         for gate in _GATES:
             with self._lock:
-                entry = self._values.get((domain, gate))
-            if entry is not None:
+                known = self._values.get((domain, gate))
+            if known is not None:
                 value = gated_value(gate, score, scored.worth)
-                entry[1].add(JudgedRun(value, scored.counts_toward_rate, scored.pass_rate))
+                known[1].add(JudgedRun(value, scored.counts_toward_rate, scored.pass_rate))

@@ -18,7 +18,7 @@ from urllib.parse import quote
 
 from pydantic import SecretStr
 
-from kp_langchain._quiet_loggers import quiet_loggers
+from kp_langchain._logging import quiet_loggers
 from kp_langchain._version import __version__
 from kp_langchain.errors import ConfigError, RegistryError
 from kp_langchain.registry.answers import Answer, read_answer, safe_texts

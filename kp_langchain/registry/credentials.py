@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING
 from pydantic import BaseModel, SecretStr, TypeAdapter, ValidationError
 
 from kp_langchain._logging import warn_once
-from kp_langchain.agent_id import check_agent_id, redact_agent_id
 from kp_langchain.config import data_dir
 from kp_langchain.errors import ConfigError
-from kp_langchain.private_files import make_private, read_private_file
+from kp_langchain.files import make_private, read_private_file
 from kp_langchain.registry.client import Registry, base_url
+from kp_langchain.run_keys import check_agent_id, redact_agent_id
 
 if TYPE_CHECKING:
     from kp_langchain.config import Settings
@@ -98,7 +98,7 @@ def _write(path: Path, keys: Mapping[str, StoredKey]) -> None:
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:
             json.dump(entries, file, indent=1)
         Path(temporary).replace(path)
-    except BaseException:
+    except Exception:
         with suppress(OSError):
             Path(temporary).unlink()
         raise

@@ -149,7 +149,7 @@ class Sender:
         now = self._clock()
         standing = after_answer(standing, answer, now)
         unit = _after_answer(unit, request, answer, now)
-        self._outbox.settle(unit, standing, read=stored_unit, lease=lease)
+        self._outbox.record_answer(unit, standing, read=stored_unit, lease=lease)
         _log_answer(unit, request, answer, self._registry)
         return 0.0
 

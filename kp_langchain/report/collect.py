@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from kp_langchain.errors import StoreError
-from kp_langchain.printable import one_line
 from kp_langchain.report.records import Body, body_of, domain_name, figure, record_of
 from kp_langchain.review.recall_facts import credit_text
 from kp_langchain.review.stats import DomainStats, domain_stats
+from kp_langchain.text import one_line
 
 if TYPE_CHECKING:
     from kp_langchain.store import StoredRun, TraceStore

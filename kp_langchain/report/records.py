@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pydantic import ValidationError
 
-from kp_langchain.printable import one_line, printable
 from kp_langchain.review.recall_facts import planted_text
 from kp_langchain.review.run_facts import claims_of, most_lost, outcome_text
 from kp_langchain.schema import ReasoningTrace
 from kp_langchain.scoring.dimensions import REASONS
+from kp_langchain.text import one_line, printable
 
 if TYPE_CHECKING:
     from kp_langchain.gate.run import ShownTrace

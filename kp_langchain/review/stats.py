@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kp_langchain.novelty_sources import EMPTY_CACHE, reason
-from kp_langchain.printable import one_line
 from kp_langchain.scoring.dimensions import DIMENSIONS, novelty_factor
+from kp_langchain.text import one_line
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

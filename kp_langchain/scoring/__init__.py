@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from kp_langchain.embedding.embedder import Embedder
     from kp_langchain.embedding.fastembed_model import FastembedEmbedder
     from kp_langchain.embedding.sentence_transformers_model import SentenceTransformerEmbedder
+    from kp_langchain.policy import PROFILES, ScoringWeights
     from kp_langchain.scoring.breakdown import Dimension, Nearest, ScoreBreakdown, WaterfallRow
     from kp_langchain.scoring.cache import VectorCache
     from kp_langchain.scoring.dimensions import RuleFired, Worth
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     )
     from kp_langchain.scoring.process_scorer import aevaluate_value, default_scorer, evaluate_value
     from kp_langchain.scoring.scorer import Scorer
-    from kp_langchain.weights import PROFILES, ScoringWeights
 
 _NAMES = {
     "kp_langchain.embedding.auto_embedder": ("resolve_embedder",),
@@ -39,7 +39,7 @@ _NAMES = {
     ),
     "kp_langchain.scoring.process_scorer": ("aevaluate_value", "default_scorer", "evaluate_value"),
     "kp_langchain.scoring.scorer": ("Scorer",),
-    "kp_langchain.weights": ("PROFILES", "ScoringWeights"),
+    "kp_langchain.policy": ("PROFILES", "ScoringWeights"),
 }  # fmt: skip
 _HOMES = {name: module for module, names in _NAMES.items() for name in names}
 

@@ -18,9 +18,9 @@ from kp_langchain.scoring.dimensions import (
 
 if TYPE_CHECKING:
     from kp_langchain.embedding.embedder import Embedding
+    from kp_langchain.policy import ScoringWeights
     from kp_langchain.schema import ReasoningTrace
     from kp_langchain.scoring.novelty_memory import Match
-    from kp_langchain.weights import ScoringWeights
 
 _SAME = 1 - 1e-6  # similarity of two embeddings of one text, but for rounding
 

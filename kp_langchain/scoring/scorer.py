@@ -25,6 +25,7 @@ from kp_langchain.embedding.embedder import (
 from kp_langchain.embedding.local_models import LocalModel
 from kp_langchain.embedding.model_loads import model_loads
 from kp_langchain.errors import ConfigError, VectorError, WeightsError
+from kp_langchain.policy import PROFILES, ScoringWeights
 from kp_langchain.schema import ReasoningTrace
 from kp_langchain.scoring.breakdown import ScoreBreakdown
 from kp_langchain.scoring.evaluation import Comparison, Evaluation
@@ -39,7 +40,6 @@ from kp_langchain.scoring.novelty_memory import (
     report_memory_failure,
     resolve_memory,
 )
-from kp_langchain.weights import PROFILES, ScoringWeights
 
 if TYPE_CHECKING:
     from kp_langchain.embedding.embedder import Embedder

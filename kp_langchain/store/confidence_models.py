@@ -16,13 +16,13 @@ from kp_langchain.calibration.features import LOOKED_SUCCESSFUL, complete_featur
 from kp_langchain.calibration.model import ConfidenceModel, LabelledRun, task_key
 from kp_langchain.calibration.next_to_label import TaskVerdict, UnlabelledRun
 from kp_langchain.errors import StoreError
-from kp_langchain.printable import first_fault
 from kp_langchain.scoring.breakdown import ScoreBreakdown
 from kp_langchain.store.location import StorePart
 from kp_langchain.store.rows import clean_name, json_text
 from kp_langchain.store.run_columns import trace_of
 from kp_langchain.store.run_queries import is_kept, weightiest_first
 from kp_langchain.store.tables import bodies, models, runs, scores, verdicts
+from kp_langchain.text import first_fault
 
 _UNLABELLED_SEARCHED, _UNLABELLED_RUNS = 10_000, 2_000
 _TASK_VERDICTS = 5_000

@@ -11,7 +11,6 @@ import re
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +18,9 @@ import sqlalchemy as sa
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 
-from kp_langchain._forksafe import fork_gate
 from kp_langchain.config import mask_password
 from kp_langchain.errors import ConfigError, KPError, MissingExtraError, StoreError
-from kp_langchain.private_files import make_private
+from kp_langchain.files import make_private
 from kp_langchain.store.location import Location
 from kp_langchain.store.rows import dumps, loads
 from kp_langchain.store.tables import SCHEMA_VERSION, VERSION_TABLE, metadata
@@ -56,7 +54,7 @@ def new_engine(location: Location) -> sa.Engine:
                     connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_CREATION_LOCK)))
                 version = _read_version(connection) or _create_tables(connection)
         _check_version(version, location)
-    except BaseException:
+    except Exception:
         engine.dispose()
         raise
     return engine
@@ -199,25 +197,28 @@ def _postgres_engine(location: Location) -> sa.Engine:
         ConfigError: The URL cannot be read.
         MissingExtraError: The driver cannot be loaded.
     """
-    connection_class = _postgres_connection_class()
     url = _url(location)
     limits = {name: one for name, one in _NETWORK_LIMITS.items() if name not in url.query}
-    engine = sa.create_engine(
-        url,
-        # The driver begins no transactions itself, because ours begin with their limits.
-        connect_args=limits | {"autocommit": True},
-        json_serializer=dumps,
-        json_deserializer=loads,
-        hide_parameters=True,
-        pool_pre_ping=True,
-    )
+    try:
+        engine = sa.create_engine(
+            url,
+            # The driver begins no transactions itself, because ours begin with their limits.
+            connect_args=limits | {"autocommit": True},
+            json_serializer=dumps,
+            json_deserializer=loads,
+            hide_parameters=True,
+            pool_pre_ping=True,
+        )
+    except ImportError as error:
+        raise MissingExtraError(
+            f"the psycopg driver cannot be loaded ({error}): pip install 'kp-langchain[postgres]'"
+        ) from error
     begin = "BEGIN"
     if "options" not in url.query and "PGOPTIONS" not in os.environ:
         # LOCAL, because a pooler may hand the session to another client after the transaction; and
         # in one message with BEGIN, so that they cost no round trip.
         limits_sql = [f"SET LOCAL {name} = '{limit}'" for name, limit in _LIMITS.items()]
         begin = "; ".join([begin, *limits_sql])
-    sa.event.listen(engine, "do_connect", partial(_connect, connection_class))
     sa.event.listen(engine, "begin", lambda connection: connection.exec_driver_sql(begin))
     return engine
 
@@ -232,35 +233,6 @@ def _url(location: Location) -> sa.URL:
         f"{location} cannot be read as a URL; write postgresql://user:password@host/database,"
         " with special characters in the password percent-encoded"
     )
-
-
-@cache
-def _postgres_connection_class() -> Any:
-    """Return the class of connections whose waits hold up no fork.
-
-    Raises:
-        MissingExtraError: The driver cannot be loaded.
-    """
-    try:
-        import psycopg
-    except ImportError as error:
-        raise MissingExtraError(
-            f"the psycopg driver cannot be loaded ({error}): pip install 'kp-langchain[postgres]'"
-        ) from error
-
-    class Connection(psycopg.Connection[Any]):
-        def wait(self, *args: Any, **options: Any) -> Any:
-            with fork_gate.opened():
-                return super().wait(*args, **options)
-
-    return Connection
-
-
-def _connect(
-    connection_class: Any, _dialect: Any, _record: Any, arguments: Any, options: Any
-) -> Any:
-    with fork_gate.opened():
-        return connection_class.connect(*arguments, **options)
 
 
 def _sqlite_engine(path: Path) -> sa.Engine:

@@ -57,7 +57,7 @@ def plan(connection: sa.Connection, filters: RunFilters, *, keep: int = 0) -> De
     if keep:
         return _deletion(connection, domains)
     unscored = _matching(connection, conditions_before_judging(filters, runs))
-    select = sa.select(paused_runs.c.place)
+    select = sa.select(paused_runs.c.key)
     paused = connection.scalars(select.where(*conditions_before_judging(filters, paused_runs)))
     return _deletion(connection, domains, list(unscored), list(paused))
 
@@ -87,7 +87,7 @@ def plan_by_ids(connection: sa.Connection, ids: Iterable[str], location: str) ->
             raise unknown_run(id_, location)
         domains |= {row["trace_id"]: row["domain"] for row in rows if row["state"] == "judged"}
         unscored |= {row["trace_id"]: None for row in rows if row["state"] != "judged"}
-        paused |= dict.fromkeys(place for place, run_id in pauses if run_id in run_ids)
+        paused |= dict.fromkeys(key for key, run_id in pauses if run_id in run_ids)
     return _deletion(connection, domains, list(unscored), list(paused))
 
 
@@ -104,7 +104,7 @@ def carry_out(database: Transactions, deletion: Deletion) -> None:
         time.sleep(_OTHERS_TURN_S)
     for batch in batches(deletion.paused, _BATCH_SIZE):
         with database.writing() as connection:
-            connection.execute(sa.delete(paused_runs).where(paused_runs.c.place.in_(batch)))
+            connection.execute(sa.delete(paused_runs).where(paused_runs.c.key.in_(batch)))
 
 
 def delete(connection: sa.Connection, trace_ids: Sequence[str]) -> None:
@@ -159,12 +159,12 @@ def _matching(
 
 
 def _find_paused(connection: sa.Connection, id_prefix: str) -> list[tuple[str, str]]:
-    """Return place and run id of the paused runs whose run id begins with `id_prefix`."""
+    """Return key and run id of the paused runs whose run id begins with `id_prefix`."""
     run_id = id_prefix.strip().lower().removeprefix(TRACE_ID_PREFIX)
     if not run_id:
         return []
     of_run = run_queries.begins(paused_runs.c.run_id, clean_name(run_id))
-    rows = connection.execute(sa.select(paused_runs.c.place, paused_runs.c.run_id).where(of_run))
+    rows = connection.execute(sa.select(paused_runs.c.key, paused_runs.c.run_id).where(of_run))
     return [(row[0], row[1]) for row in rows]
 
 

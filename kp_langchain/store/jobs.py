@@ -309,7 +309,7 @@ class JobLoop:
         try:
             with fork_gate:
                 wait_s = self._do_due(until)
-        except BaseException as error:  # noqa: BLE001 - the next attempt may succeed
+        except Exception as error:  # noqa: BLE001 - the next attempt may succeed
             self._backoff.note_failure()
             warn_once(
                 f"{self._failure}:{type(error).__name__}",

@@ -2,7 +2,7 @@
 
 A contribution enters in the transaction that settles its run. After that, one process at a time
 sends: the one that has the lease of the job `send` (`Outbox.sending`). A verdict, in any process,
-may change a contribution meanwhile; `begin` and `settle` take that into account.
+may change a contribution meanwhile; `begin` and `record_answer` take that into account.
 
 What changes the state of a contribution, and where that is written:
 
@@ -14,6 +14,8 @@ What changes the state of a contribution, and where that is written:
   If the run still passes, it is `pending` with its new text (`renew`).
 - A person, in `cli/`: `outbox retry` makes a `dead` one `pending`, `withdraw` makes any
   one `withdrawn` for good, `outbox drop` removes one.
+
+Loads SQLAlchemy.
 """
 
 from __future__ import annotations
@@ -21,10 +23,13 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import Any
+
+import sqlalchemy as sa
 
 from kp_langchain.errors import StoreError
-from kp_langchain.store import sql
+from kp_langchain.store import outbox_queries
 from kp_langchain.store.jobs import SEND, Jobs, Lease
 from kp_langchain.store.location import StorePart
 from kp_langchain.store.registry_units import (
@@ -33,13 +38,15 @@ from kp_langchain.store.registry_units import (
     ContributionState,
     Standing,
 )
-from kp_langchain.store.rows import check_page
-
-if TYPE_CHECKING:
-    pass
+from kp_langchain.store.rows import MATCHES_SHOWN, check_page, trace_key
+from kp_langchain.store.run_queries import begins, first_matches, possible_ids
+from kp_langchain.store.tables import outbox, registries
+from kp_langchain.values import clean_text
 
 _PATIENCE_S = 30.0
 _POLL_INTERVAL_S = 0.1
+_c = outbox.c
+_without_body = sa.select(*(column for column in outbox.columns if column is not _c.body))
 
 
 class Outbox(StorePart):
@@ -47,8 +54,9 @@ class Outbox(StorePart):
 
     def counts(self) -> dict[ContributionState, int]:
         """Return the number of contributions in each state."""
+        select = sa.select(_c.state, sa.func.count()).group_by(_c.state)
         with self._database.reading() as connection:
-            counts = sql.outbox_queries.counts(connection)
+            counts = {row[0]: row[1] for row in connection.execute(select)}
         return {state: counts.get(state, 0) for state in CONTRIBUTION_STATES}
 
     def entries(
@@ -65,8 +73,10 @@ class Outbox(StorePart):
             ConfigError: `limit` or `offset` is negative.
         """
         check_page(limit, offset)
-        with self._database.reading() as connection:
-            return sql.outbox_queries.entries(connection, state, limit, offset)
+        select = _without_body.order_by(_c.queued_at.desc(), _c.trace_id.desc())
+        if state is not None:
+            select = select.where(_c.state == state)
+        return self._select(select.limit(limit).offset(offset))
 
     def get(self, id: str) -> Contribution | None:  # noqa: A002 - as TraceStore.get
         """Return the contribution that `id` identifies, or None.
@@ -77,42 +87,54 @@ class Outbox(StorePart):
         Raises:
             StoreError: It fits more than one; the message lists them.
         """
+        text, ids = str(id), possible_ids(str(id))
+        has_registry_id = _c.registry_id == clean_text(text.strip())
+        conditions = [sa.or_(_c.trace_id == trace_key(id_), has_registry_id) for id_ in ids]
+        conditions += [begins(_c.trace_id, clean_text(id_)) for id_ in ids]
+        select = sa.select(outbox).order_by(_c.queued_at.desc()).limit(MATCHES_SHOWN)
         with self._database.reading() as connection:
-            matches = sql.outbox_queries.find(connection, str(id))
+            rows = first_matches(connection, select, conditions)
+        matches = [Contribution(**row) for row in rows]
         if len(matches) > 1:
             lines = "".join(f"\n  {one.trace_id}  {one.state}" for one in matches)
-            raise StoreError(
-                f"{str(id)!r} may mean several; give more characters of the id:{lines}"
-            )
+            raise StoreError(f"{text!r} may mean several; give more characters of the id:{lines}")
         return matches[0] if matches else None
 
     def next_pending(self, registry: str) -> Contribution | None:
         """Return the contribution to send to `registry`, or withdraw from it, next; with body."""
-        with self._database.reading() as connection:
-            return sql.outbox_queries.next_pending(connection, registry)
+        is_asked = sa.and_(_c.state == "sent", _c.withdraw_asked)
+        awaits_sender = sa.or_(_c.state == "pending", is_asked)
+        select = sa.select(outbox).where(_c.registry == registry, awaits_sender)
+        return next(iter(self._select(select.order_by(_c.due_at, _c.trace_id).limit(1))), None)
 
     def to_withdraw(self) -> list[Contribution]:
         """Return the contributions that are still to be withdrawn, without their bodies."""
-        with self._database.reading() as connection:
-            return sql.outbox_queries.to_withdraw(connection)
+        condition = sa.and_(_c.withdraw_asked, _c.state.in_(("pending", "sent")))
+        return self._select(_without_body.where(condition).order_by(_c.due_at))
 
     def standing(self, registry: str, key_id: str) -> Standing:
         """Return the limits and failures of `registry` under the key `key_id`."""
+        select = sa.select(registries).where(
+            registries.c.registry == registry, registries.c.key_id == key_id
+        )
         with self._database.reading() as connection:
-            return sql.outbox_queries.standing(connection, registry, key_id)
+            row = connection.execute(select).mappings().first()
+        if row is None:
+            return Standing(registry, key_id)
+        return Standing(**{**row, "throttled_at": tuple(row["throttled_at"])})
 
     def save(self, *changes: Contribution | Standing) -> None:
         """Write contributions and standings in one transaction, within `changing`.
 
-        This overwrites what a verdict changed of a contribution since it was read; `settle` does
-        not.
+        This overwrites what a verdict changed of a contribution since it was read;
+        `record_answer` does not.
         """
         with self._database.writing() as connection:
             for change in changes:
                 if isinstance(change, Contribution):
-                    sql.outbox_queries.overwrite(connection, change)
+                    outbox_queries.overwrite(connection, change)
                 else:
-                    sql.outbox_queries.write_standing(connection, change)
+                    outbox_queries.write_standing(connection, change)
 
     def begin(self, unit: Contribution, *, read: Contribution, lease: Lease) -> bool:
         """Record an attempt before it is made.
@@ -128,11 +150,20 @@ class Outbox(StorePart):
         Raises:
             StoreError: The lease expired, and another process sends now.
         """
+
+        def change(one: Contribution) -> Contribution:
+            if one != read:
+                return one
+            attempts, first_at = unit.attempts, unit.first_attempt_at
+            return replace(
+                one, attempts=attempts, first_attempt_at=first_at, changed_at=unit.changed_at
+            )
+
         with self._database.writing() as connection:
             lease.renew(connection)
-            return sql.outbox_queries.begin(connection, unit, read)
+            return outbox_queries.change(connection, unit.trace_id, change)
 
-    def settle(
+    def record_answer(
         self,
         unit: Contribution,
         *standings: Standing,
@@ -151,17 +182,34 @@ class Outbox(StorePart):
             StoreError: The lease expired. The process that has it now asks the registry what came
                 of the attempt, and the result is not written.
         """
+
+        def change(one: Contribution) -> Contribution:
+            if read.withdraw_asked and not one.withdraw_asked:
+                # Taken back during the request to withdraw it: pending again, with another body.
+                return replace(one, registry_id=None) if unit.state == "withdrawn" else one
+            if not one.withdraw_asked and one.state == "pending" and one.body != read.body:
+                # A verdict changed it during the attempt: keep only what the answer says of the
+                # body that was sent.
+                is_known = unit.state != "pending" or unit.first_attempt_at is None
+                first_attempt_at = None if is_known else unit.first_attempt_at
+                return replace(one, registry_id=unit.registry_id, first_attempt_at=first_attempt_at)
+            after = replace(unit, withdraw_asked=one.withdraw_asked)
+            if one.withdraw_asked and unit.state == "dead" and unit.registry_id is not None:
+                return replace(after, state="sent", body=None)  # an earlier body is withdrawn
+            return after
+
         with self._database.writing() as connection:
             if lease is not None:
                 lease.renew(connection)
-            sql.outbox_queries.settle(connection, unit, read)
+            outbox_queries.change(connection, unit.trace_id, change)
+            outbox_queries.forget_if_deleted(connection, unit.trace_id)
             for standing in standings:
-                sql.outbox_queries.write_standing(connection, standing)
+                outbox_queries.write_standing(connection, standing)
 
     def remove(self, trace_id: str) -> None:
         """Delete a contribution, within `changing`."""
         with self._database.writing() as connection:
-            sql.outbox_queries.remove(connection, trace_id)
+            connection.execute(sa.delete(outbox).where(_c.trace_id == trace_id))
 
     @contextmanager
     def sending(self, timeout_s: float = 0.0, *, lasts_s: float = 60.0) -> Iterator[Lease | None]:
@@ -199,3 +247,7 @@ class Outbox(StorePart):
                     f"{_PATIENCE_S:.0f} s; try again when it has ended"
                 )
             yield
+
+    def _select(self, select: sa.Select[Any]) -> list[Contribution]:
+        with self._database.reading() as connection:
+            return outbox_queries.contributions(connection, select)

@@ -25,7 +25,7 @@ from kp_langchain.store.rows import (
     trace_key,
 )
 from kp_langchain.store.run_columns import trace_of
-from kp_langchain.store.run_queries import begins, lock_names, possible_ids
+from kp_langchain.store.run_queries import begins, first_matches, lock_names, possible_ids
 from kp_langchain.store.tables import (
     batches,
     insert_or_replace,
@@ -362,11 +362,7 @@ def _find(connection: sa.Connection, id_prefix: str) -> list[dict[str, Any]]:
     is_whole = id_prefix.strip().startswith(TRACE_ID_PREFIX)
     exact = [_c.trace_id == trace_key(id_) for id_ in ids] if is_whole else []
     by_prefix = [begins(_c.trace_id, clean_text(id_)) for id_ in ids]
-    for condition in (*exact, *by_prefix):
-        matches = connection.execute(select.where(condition)).mappings().all()
-        if matches:
-            return [dict(row) for row in matches]
-    return []
+    return first_matches(connection, select, (*exact, *by_prefix))
 
 
 def _clean_ones(

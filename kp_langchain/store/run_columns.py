@@ -25,7 +25,6 @@ from kp_langchain.config import Settings
 from kp_langchain.errors import StoreError
 from kp_langchain.gate.run import gated_value
 from kp_langchain.novelty_sources import is_measured, reason
-from kp_langchain.printable import printable
 from kp_langchain.redaction import redact
 from kp_langchain.redaction.spans import PLACEHOLDER
 from kp_langchain.run_keys import RunKeys
@@ -40,6 +39,7 @@ from kp_langchain.store.rows import (
     json_text,
     trace_key,
 )
+from kp_langchain.text import printable
 
 if TYPE_CHECKING:
     from kp_langchain.gate.run import Rescored, Run, ScoredTrace
@@ -444,7 +444,7 @@ def _fields(scored: ScoredTrace) -> dict[str, Any]:
     del figures["worth_confidence"]  # a part of the worth, as the log does not have them
     return {
         **log_fields(scored),
-        "event": "kp.trace_scored",
+        "kp_event": "kp.trace_scored",
         "replaces": list(scored.replaces),
         **figures,
         "rules": [rule.name for rule in breakdown.rules],
@@ -473,7 +473,7 @@ def log_rescored(change: Rescored, source: str) -> None:
         change.threshold,
         source,
         change.trace_id,
-        fields=asdict(change) | {"event": "kp.trace_rescored", "source": source},
+        fields=asdict(change) | {"kp_event": "kp.trace_rescored", "source": source},
     )
 
 

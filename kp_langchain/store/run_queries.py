@@ -282,10 +282,19 @@ def _find(
     of_run = (_c.run_id == run_id, begins(_c.run_id, run_id)) if run_id else (sa.false(),) * 2
     exact = [sa.or_(_c.trace_id == trace_key(id_), of_run[0]) for id_ in ids]
     by_prefix = [sa.or_(begins(_c.trace_id, clean_text(id_)), of_run[1]) for id_ in ids]
-    for condition in (*exact, *by_prefix):
-        matches = connection.execute(select.where(condition).order_by(*newest_first)).mappings()
-        if rows := [dict(row) for row in matches]:
-            return rows
+    return first_matches(connection, select.order_by(*newest_first), (*exact, *by_prefix))
+
+
+def first_matches(
+    connection: sa.Connection,
+    select: sa.Select[Any],
+    conditions: Iterable[sa.ColumnElement[bool]],
+) -> list[dict[str, Any]]:
+    """Return the rows that meet the first condition that any row meets."""
+    for condition in conditions:
+        rows = connection.execute(select.where(condition)).mappings().all()
+        if rows:
+            return [dict(row) for row in rows]
     return []
 
 

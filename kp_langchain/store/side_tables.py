@@ -264,8 +264,8 @@ _PAUSED_COUNT = sa.select(sa.func.count()).select_from(paused_runs)
 class PausedRuns(StorePart):
     """What runs recorded before they paused for a human. Got from `TraceStore.paused`.
 
-    There is one row for each place: a thread, as seen by handlers of one domain and agent. A new
-    pause there replaces an earlier one. Rows are deleted when they are claimed, expired, or too
+    There is one row for each thread, as handlers of one domain and agent see it. A new pause there
+    replaces an earlier one. Rows are deleted when they are claimed, expired, or too
     many.
     """
 
@@ -275,12 +275,12 @@ class PausedRuns(StorePart):
             return connection.scalar(_PAUSED_COUNT) or 0
 
     def put(
-        self, place: str, body: dict[str, Any], *, paused_at: datetime, days: float, most: int
+        self, key: str, body: dict[str, Any], *, paused_at: datetime, days: float, most: int
     ) -> int:
         """Write what a paused run recorded, in place of what waits there; then make room.
 
         Args:
-            place: Where it waits; see `paused_run_key`.
+            key: The key under which it waits; see `paused_run_key`.
             body: What was recorded, redacted, as JSON-like values.
             paused_at: When the run paused, in UTC.
             days: The number of days after which it expires.
@@ -292,7 +292,7 @@ class PausedRuns(StorePart):
         now = datetime.now(UTC)
         keys = RunKeys() if not body["keys"] else RunKeys.from_dict(body["keys"])
         row = {
-            "place": place,
+            "key": key,
             "paused_at": paused_at,
             "expires_at": now + timedelta(days=days),
             "body": json_text(body),
@@ -301,28 +301,26 @@ class PausedRuns(StorePart):
             "domain": clean_name(body["domain"]),
             **key_columns(keys),
         }
-        newest = (
-            sa.select(_paused.place).order_by(_paused.paused_at.desc(), _paused.place).limit(most)
-        )
+        newest = sa.select(_paused.key).order_by(_paused.paused_at.desc(), _paused.key).limit(most)
         with self._database.writing() as connection:
             insert = insert_or_replace(paused_runs, connection.dialect.name)
             connection.execute(insert, [row])
             n_dropped = _delete(connection, _paused.expires_at <= now)
             if (connection.scalar(_PAUSED_COUNT) or 0) > most:
-                n_dropped += _delete(connection, _paused.place.not_in(newest))
+                n_dropped += _delete(connection, _paused.key.not_in(newest))
         return n_dropped
 
-    def claim(self, place: str) -> dict[str, Any] | None:
-        """Delete what waits in a place and return it; of several claims one succeeds."""
-        if not self._has(_paused.place == place):
+    def claim(self, key: str) -> dict[str, Any] | None:
+        """Delete what waits under a key and return it; of several claims one succeeds."""
+        if not self._has(_paused.key == key):
             return None
         select = sa.select(_paused.body).where(
-            _paused.place == place, _paused.expires_at > datetime.now(UTC)
+            _paused.key == key, _paused.expires_at > datetime.now(UTC)
         )
         with self._database.writing() as connection:
             body: dict[str, Any] | None = connection.scalar(select.with_for_update())
             if body is not None:
-                _delete(connection, _paused.place == place)
+                _delete(connection, _paused.key == key)
         return body
 
     def drop_expired(self) -> int:
@@ -336,7 +334,7 @@ class PausedRuns(StorePart):
     def _has(self, condition: sa.ColumnElement[bool]) -> bool:
         # A read does not wait for other writers of the file.
         with self._database.reading() as connection:
-            return connection.scalar(sa.select(_paused.place).where(condition).limit(1)) is not None
+            return connection.scalar(sa.select(_paused.key).where(condition).limit(1)) is not None
 
 
 def _delete(connection: sa.Connection, condition: sa.ColumnElement[bool]) -> int:

@@ -20,7 +20,7 @@ from kp_langchain.store.registry_units import PulledUnit
 from kp_langchain.store.rows import dumps
 from kp_langchain.store.run_columns import COLUMNS, KEY_COLUMNS, OtherColumns, StoredRun
 
-SCHEMA_VERSION = "14"
+SCHEMA_VERSION = "15"
 """Raised with every change of the tables. A store of another version is refused."""
 
 VERSION_TABLE = "kp_schema"
@@ -252,7 +252,7 @@ jobs = sa.Table(
 paused_runs = sa.Table(
     "paused_runs",
     metadata,
-    sa.Column("place", key_text(), primary_key=True),  # a hash of thread, domain and agent
+    sa.Column("key", key_text(), primary_key=True),  # a hash of thread, domain and agent
     sa.Column("paused_at", UtcTime(), nullable=False),
     sa.Column("expires_at", UtcTime(), nullable=False),
     sa.Column("body", sa.JSON(), nullable=False),

@@ -22,7 +22,6 @@ from kp_langchain.store import sql
 from kp_langchain.store.database import Database
 from kp_langchain.store.journal import Journal
 from kp_langchain.store.location import Location, locate
-from kp_langchain.store.outbox import Outbox
 from kp_langchain.store.recall_entries import RecallEntries
 from kp_langchain.store.rows import ambiguous_id, check_page, trace_key
 from kp_langchain.store.run_columns import (
@@ -45,10 +44,11 @@ from kp_langchain.verdict import Verdict
 if TYPE_CHECKING:
     import sqlalchemy as sa
 
-    from kp_langchain.domain_policy import Gate
     from kp_langchain.gate import ScoredTrace
+    from kp_langchain.policy import Gate
     from kp_langchain.schema import ReasoningTrace
     from kp_langchain.store.confidence_models import ConfidenceModels
+    from kp_langchain.store.outbox import Outbox
     from kp_langchain.store.pulled_queries import PulledUnits
     from kp_langchain.store.run_columns import RunFilters, Sort
     from kp_langchain.store.side_tables import ExternalTraces, PausedRuns, ShownTraces
@@ -111,6 +111,8 @@ class TraceStore:
     @property
     def outbox(self) -> Outbox:
         """The contributions of this store."""
+        from kp_langchain.store.outbox import Outbox  # loads SQLAlchemy
+
         return Outbox(self._database)
 
     @property

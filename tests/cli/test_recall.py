@@ -19,11 +19,11 @@ from langchain.agents import create_agent
 from kp_langchain import ReasoningTrace, ScoredTrace, TraceStore, Verdict, to_few_shot
 from kp_langchain.embedding.auto_embedder import resolve_embedder
 from kp_langchain.gate.run import ShownTrace
-from kp_langchain.printable import short_id
 from kp_langchain.recall import example_search
 from kp_langchain.recall.ranking import DEFAULT_FLOOR
 from kp_langchain.run_keys import RunKeys
 from kp_langchain.store.registry_units import ExaminedUnit
+from kp_langchain.text import short_id
 from tests.cli.made_runs import HOSTILE, document, made
 from tests.commands import ROOT, Done, cli
 from tests.loopback_registry import LoopbackRegistry

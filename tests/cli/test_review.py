@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from kp_langchain import DomainPolicy, ReasoningTrace, Scorer, TraceStore
-from kp_langchain.printable import short_id
+from kp_langchain.text import short_id
 from tests.agents import ASK, agent, call, handler, say, searching
 from tests.cli.made_runs import fill
 from tests.cli.support_desk import Words

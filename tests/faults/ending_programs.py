@@ -210,19 +210,12 @@ def executor(context: BaseContext) -> None:
         list(pool.map(play, [1] * 8))
 
 
-def playing_threads() -> None:
-    """Leave behind threads that play on after the process's own function returned."""
-    threads()
-    thread_pool()
-
-
 def enter_multiprocessing() -> None:
     ways: dict[str, Callable[[BaseContext], None]] = {
         "Process": lambda context: run_children(context, play, 4, 2),
         "Pool closed and joined": pool_joined,
         "with Pool()": pool_terminated,
         "ProcessPoolExecutor": executor,
-        "Process, its threads play on": lambda context: run_children(context, playing_threads, 1),
     }
     for method in multiprocessing.get_all_start_methods():
         for name, way in ways.items():

@@ -19,7 +19,6 @@ WAYS = [
     "Process, fork",
     "Pool closed and joined, fork",
     "ProcessPoolExecutor, fork",
-    "Process, its threads play on, fork",
     pytest.param("Pool closed and joined, forkserver", marks=pytest.mark.slow),
     "ProcessPoolExecutor, spawn",
     "os.fork, child ends by sys.exit",

@@ -30,7 +30,7 @@ from kp_langchain import (
     TraceStore,
     VectorCache,
 )
-from kp_langchain.recording.options import HandlerOptions
+from kp_langchain.recording.assembly import HandlerOptions
 from kp_langchain.recording.pauses import HandlerPauses
 from kp_langchain.store.journal import Journal
 from kp_langchain.store.side_tables import PausedRuns

@@ -25,11 +25,9 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.types import Command, interrupt
 
 from kp_langchain import (
-    ConfigError,
     DomainPolicy,
     ReasoningTrace,
     Scorer,
-    Settings,
     TraceStore,
     trace_from_messages,
 )
@@ -678,7 +676,7 @@ def test_keys_are_logged_and_never_enter_the_trace(caplog: pytest.LogCaptureFixt
 
 @pytest.mark.parametrize("kind", ["session", "thread", "user", "tag"])
 def test_long_values_that_begin_alike_are_different(kind: Any) -> None:
-    values = [f"{'alike' * 30_000}{number}{'alike' * 3000}" for number in (1, 2)]
+    values = [f"{'alike' * 3000}{number}{'alike' * 3000}" for number in (1, 2)]
     with TraceStore("kp.db") as store:
         for value in values:
             play(
@@ -724,48 +722,6 @@ def test_harmless_ids_stay_readable_unless_a_rule_of_the_user_counts() -> None:
         hidden = play(store, redactor=hide, metadata={"session_id": "project-x"})
         assert str(hidden.session).startswith("hash:")
         assert store.runs(session="project-x") == [hidden]
-
-
-def test_the_settings_say_which_keys_are_kept(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    config: Any = {
-        "metadata": {"session_id": "s", "chat": "c", "thread_id": "t", "user_id": "u"},
-        "tags": ["beta"], "run_name": "support",
-    }  # fmt: skip
-    with TraceStore("runs.db") as store:
-        user_config = write_user_config(
-            '[run_keys]\nsession = ["missing", "chat"]\nthread = []\ntags = false'
-        )
-        kept = play(store, **config)
-        assert (kept.session, kept.thread, kept.tags, kept.run_name) == ("c", None, [], "support")
-        assert kept.user_hash is not None
-        user_config.unlink()
-        Path("kp.toml").write_text('[run_keys]\nsession = ["api_token"]\n')  # nobody vouches
-        assert play(store, **config).session == "s"
-        assert "are ignored: run_keys; " in caplog.text
-        for name in ("SESSION", "THREAD", "USER"):
-            monkeypatch.setenv(f"KP_RUN_KEYS__{name}", "[]")
-        monkeypatch.setenv("KP_RUN_KEYS__TAGS", "false")
-        monkeypatch.setenv("KP_RUN_KEYS__NAME", "0")
-        kept = play(store, **config)
-        keys = (kept.session, kept.thread, kept.user_hash, kept.run_name, kept.tags)
-        assert keys == (None, None, None, None, [])
-
-
-@pytest.mark.parametrize(
-    ("line", "message"),
-    [
-        ("sesion = []", "run_keys.sesion = []: unknown key; did you mean session?"),
-        ("session = 3", "run_keys.session = 3: expected a list of metadata keys"),
-        ("tags = 'some'", "run_keys.tags = 'some': expected true or false"),
-    ],
-)
-def test_a_mistake_is_told_with_what_would_be_right(line: str, message: str) -> None:
-    write_user_config(f"[run_keys]\n{line}")
-    with pytest.raises(ConfigError) as told:
-        Settings()
-    assert message in str(told.value)
 
 
 AN_ID = UUID("1f0e3dad-999d-4a45-8b9a-6fd1b4f2c0de")

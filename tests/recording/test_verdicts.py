@@ -465,7 +465,7 @@ def test_on_scored_may_report_an_outcome_of_each_run_and_fail(
         assert watching.flush(300)  # until the second delivery has ended too
     assert stored(store, scored).success is False
     assert watching.stats()["on_scored_errors"] == 2
-    assert "kp.trace_rescored" in [getattr(record, "event", "") for record in caplog.records]
+    assert "kp.trace_rescored" in [getattr(record, "kp_event", "") for record in caplog.records]
 
 
 @pytest.mark.filterwarnings("ignore:Direct attribute assignment:DeprecationWarning")

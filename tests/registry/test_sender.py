@@ -369,7 +369,7 @@ def test_the_lease_of_a_process_that_died_expires_and_what_it_was_at_is_asked_fo
         here.drive()
         assert (here.status(one), here.methods()) == ("sent", ["POST", "GET"])
         with store.outbox.sending(), pytest.raises(StoreError, match="another process has the job"):
-            outbox.settle(replace(tried, reason="no answer"), read=read, lease=lease)
+            outbox.record_answer(replace(tried, reason="no answer"), read=read, lease=lease)
         assert here.status(one) == "sent"
 
 

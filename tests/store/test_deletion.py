@@ -197,7 +197,7 @@ def act(store, action, number):
         store.report_outcome(one.trace.id, success=bool(number % 3), registry=REGISTRY)
     elif action == "sent" and (unit := store.outbox.get(one.trace.id)) is not None:
         sent = replace(unit, state="sent", registry_id=unit.unit_id, body=None)
-        store.outbox.settle(sent, read=unit)
+        store.outbox.record_answer(sent, read=unit)
     elif action == "delete" and exists:
         store.delete(one.trace.id)
     elif action == "delete domain":

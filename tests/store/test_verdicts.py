@@ -112,8 +112,8 @@ def test_a_run_that_passes_now_is_kept_and_queued_now(store, caplog):
     sent = json.loads(store.outbox.get(one.trace.id).body)
     assert ReasoningTrace.model_validate(sent) == trace
     assert list(store.traces()) == [trace]
-    (record,) = [each for each in caplog.records if getattr(each, "event", "") != ""]
-    assert (record.event, record.trace_id) == ("kp.trace_rescored", one.trace.id)
+    (record,) = [each for each in caplog.records if getattr(each, "kp_event", "") != ""]
+    assert (record.kp_event, record.trace_id) == ("kp.trace_rescored", one.trace.id)
     assert (record.score_before, record.score) == (change.score_before, change.score)
     assert (record.decision_before, record.decision) == ("below_threshold", "kept")
     assert record.source == "desk"
