@@ -30,10 +30,15 @@ def error_in_text(text: str) -> RecordedError:
     before, mark, traceback = text.partition(_TRACEBACK)
     if start is None:
         return error_of("", before.strip() if mark else text, text)
-    if mark:
-        return error_of(start[1], None, f"{mark}{traceback}")
-    message = _only_argument(text, len(start[1]))
-    return RecordedError(start[1], text if message is None else message)
+    name = start[1]
+    message = _only_argument(before, len(name))
+    if not mark:
+        return RecordedError(name, text if message is None else message)
+    error = error_of(name, None, f"{mark}{traceback}")
+    # A message may hold a traceback itself, or end with blanks; `repr` has it whole.
+    if message and f"{name}: {message}".rstrip() in traceback:
+        return RecordedError(name, message, error.causes)
+    return error
 
 
 def error_of(name: str, message: str | None, stacktrace: str) -> RecordedError:

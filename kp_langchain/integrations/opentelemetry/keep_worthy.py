@@ -74,11 +74,11 @@ class KeepWorthy(SpanProcessor):
     passed on unchanged.
 
     Undecided spans are exported in `shutdown`, when a limit is reached, and after `max_wait_s`
-    without any span or decision. Limits and times are checked whenever a span starts or ends; the
-    trace that was idle for longest goes first. `counts` counts them by reason, and each reason is
-    logged once. Call `KPCallbackHandler.send` before the tracer provider is shut down, so that
-    decisions come first. No decision comes for runs that are not scored, such as cancelled, paused
-    or empty ones.
+    without any span or decision. Limits and times are checked whenever a span ends or a trace
+    begins; the trace that was idle for longest goes first. `counts` counts them by reason, and each
+    reason is logged once. Call `KPCallbackHandler.send` before the tracer provider is shut down, so
+    that decisions come first. No decision comes for runs that are not scored, such as cancelled,
+    paused or empty ones.
 
     Released spans are passed to the wrapped processor by the thread that released them. The thread
     that decides, and `shutdown`, flush it after every 512 spans, because its queue would drop what
@@ -345,6 +345,7 @@ class _Traces:
         self._limits = limits
         self._decisions: OrderedDict[int, str] = OrderedDict()
         self._is_closed = False
+        self._now_s = 0.0  # when something last happened
 
     def start(self, span: Span) -> None:
         """Note that a span is open."""
@@ -352,7 +353,6 @@ class _Traces:
         trace = context and self._trace(context.trace_id)
         if context and trace:
             trace.open.add(context.span_id)
-            self._keep_within_limits()
 
     def end(self, span: ReadableSpan) -> None:
         """Hold, release or drop a span that ended."""
@@ -401,19 +401,22 @@ class _Traces:
 
     def _trace(self, trace_id: int) -> _Trace | None:
         """Return the trace, a new one if it is not held; None if its spans are not to be held."""
-        if trace_id not in self.by_id:
-            fate = self._decisions.get(trace_id, "dropped")
-            if self._is_closed or fate != "dropped" or self._is_in_share(trace_id):
-                return None
-            trace = self.by_id[trace_id] = _Trace()
-            if trace_id in self._decisions:
-                trace.runs, trace.rejected_ids = 1, {"an earlier run"}
-        return self._touch(trace_id)
+        if trace_id in self.by_id:
+            return self._touch(trace_id)
+        fate = self._decisions.get(trace_id, "dropped")
+        if self._is_closed or fate != "dropped" or self._is_in_share(trace_id):
+            return None
+        self.by_id[trace_id] = _Trace()
+        trace = self._touch(trace_id)
+        if trace_id in self._decisions:
+            trace.runs, trace.rejected_ids = 1, {"an earlier run"}
+        self._keep_within_limits()
+        return trace
 
     def _touch(self, trace_id: int) -> _Trace:
         self.by_id.move_to_end(trace_id)
         trace = self.by_id[trace_id]
-        trace.active_s = time.monotonic()
+        trace.active_s = self._now_s = time.monotonic()
         return trace
 
     def _end_late(self, span: ReadableSpan, trace_id: int, has_failed: bool) -> None:
@@ -459,14 +462,15 @@ class _Traces:
     def _keep_within_limits(self) -> None:
         """Give up the traces that were idle for longest, if too much is held or for too long."""
         limits = self._limits
-        latest_s = time.monotonic() - limits.max_wait_s
+        latest_s = self._now_s - limits.max_wait_s
         while self.by_id:
-            trace_id, trace = next(iter(self.by_id.items()))
-            if trace.active_s <= latest_s:
+            trace_id = next(iter(self.by_id))
+            if self.by_id[trace_id].active_s <= latest_s:
                 self._give_up(trace_id, "undecided_timeout")
             elif (
-                max(self.held_spans, len(self.by_id)) > limits.max_spans
+                self.held_spans > limits.max_spans
                 or self.held_bytes > limits.max_bytes
+                or len(self.by_id) > limits.max_spans
             ):
                 self._give_up(trace_id, "undecided_limit")
             else:
@@ -483,8 +487,10 @@ def _bytes_of(span: ReadableSpan) -> int:
     holders: list[Any] = [span.attributes, *(event.attributes for event in span.events)]
     for attributes in filter(None, holders):
         # The SDK's mapping takes a lock for each value that is read, and none for a copy.
-        for value in attributes.copy().values():
-            size += _VALUE_BYTES + getsizeof(value if type(value) is str else str(value))
+        values = attributes.copy().values()
+        size += _VALUE_BYTES * len(values)
+        for value in values:
+            size += getsizeof(value if type(value) is str else str(value))
     return size
 
 
