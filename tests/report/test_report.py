@@ -10,6 +10,7 @@ import stat
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,9 @@ import pytest
 import sqlalchemy as sa
 
 from kp_langchain.gate.run import ShownTrace
+from kp_langchain.review.run_facts import most_lost
 from kp_langchain.run_keys import RunKeys
+from kp_langchain.scoring.dimensions import Worth
 from kp_langchain.store import Verdict
 from tests.commands import Done, cli
 from tests.report.pages import HOSTILE, Served, Store, Watched, json_lines, searches, shown, step
@@ -200,6 +203,21 @@ def test_domains_that_look_alike_are_one(store: Store) -> None:
     names = {"a b", "x" * 99 + "…", "(blank)", "a c"}
     assert {domain["name"] for domain in data["domains"]} == names
     assert {run["domain"] for run in data["runs"]} == names
+
+
+def test_a_run_says_what_it_lost_most_by(store: Store) -> None:
+    talk = store.add(steps=[step("thought", "Hello.")])
+    first = store.add(steps=searches("bread"))
+    repeat = store.add(steps=searches("bread"))
+    lost = {trace_id: run["lost"][0] for trace_id, run in store.records().items()}
+    assert lost == {talk: "rule single_thought", first: "complexity", repeat: "novelty"}
+    run = store.traces.get(repeat)
+    assert run is not None
+    for confidence, expected in ((0.2, "confidence"), (0.9, "novelty")):
+        breakdown = replace(run.breakdown, worth=Worth.of(confidence, 0.0))
+        part = most_lost(replace(run, gate="worth", breakdown=breakdown))
+        assert part is not None
+        assert part[0] == expected
 
 
 def test_damaged_rows_and_bodies_cost_their_own_run_alone(store: Store) -> None:
