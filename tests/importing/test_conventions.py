@@ -278,19 +278,6 @@ def test_keys_of_a_line_of_messages(where: str, tmp_path: Path) -> None:
     assert scored.trace.metadata.task_domain == "finance"
 
 
-def test_a_name_that_the_settings_give_a_namespace(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("KP_RUN_KEYS__NAMESPACE", '["tenant", "unit"]')
-    line = {"messages": MESSAGES, "tenant": "ann@acme.example", "metadata": {"unit": 7}}
-    keys = keys_imported([line], tmp_path)
-    assert (
-        keys.namespace
-        == keys_recorded(metadata={"tenant": "ann@acme.example", "unit": 7}).namespace
-    )
-    assert str(keys.namespace).startswith("hash:")
-
-
 @pytest.mark.parametrize("value", ["", True, ["a"], {"a": 1}])
 def test_an_unusable_namespace_is_shared_with_nobody(value: Any, tmp_path: Path) -> None:
     keys = keys_imported([{"messages": MESSAGES, "kp_namespace": value}], tmp_path)
