@@ -151,7 +151,7 @@ def _print_examples(
     if examples.found:
         say(f"No trace is shown whose similarity is below {examples.floor:.2f}.\n{_EXPLAIN}")
         return
-    say(f"Nothing is shown: {examples.reason}.")
+    console.print(Text(f"Nothing is shown: {examples.reason}."))
     if not store.count(domain=domain):
         from kp_langchain.policy import PROFILES
 
