@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import string
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from functools import cache, lru_cache
 from itertools import accumulate, chain, pairwise, product
 from typing import NamedTuple
@@ -152,9 +152,6 @@ class Finders:
             for word in finder.words:
                 self._by_word[word].append(place)
         add_to_vocabulary(self._by_word)
-
-    def __iter__(self) -> Iterator[Finder]:
-        return iter(self._finders)
 
     def find(self, text: str, low: str, symbols: Symbols) -> list[Span]:
         """Return the matches of all finders.

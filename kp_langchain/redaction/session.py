@@ -35,10 +35,10 @@ from kp_langchain.redaction.structures import (
     read_mapping,
 )
 from kp_langchain.redaction.text import MAX_PASSES, harmless_texts, redact_text, replacement
+from kp_langchain.values import DEEPEST, MAX_DEPTH
 
 # ------------------------------------------------------------------ one value
 
-MAX_DEPTH = 200  # JSON parsers and pydantic fail at little more
 _MIN_IDENTIFIER = 10**12  # shorter numbers stay, unless a name says what they are
 _LONG_BYTES = 64
 _TEXT_TYPES = (str, Literal)
@@ -268,7 +268,7 @@ class Walker:
     def _container(self, value: Any, depth: int, field: SensitiveField | None, name: str) -> Any:
         if id(value) in self._open_containers:
             return self._replace("cycle")
-        if depth >= MAX_DEPTH:
+        if depth >= DEEPEST:
             return self._replace("depth")
         # A shared container is walked once per depth, or else many references to it would make the
         # time exponential.
@@ -362,7 +362,7 @@ class Walker:
 
     def _key(self, key: Any) -> Any:
         if isinstance(key, (str, bytes, int, tuple, frozenset)):
-            return self.walk(key, MAX_DEPTH - 8)
+            return self.walk(key, DEEPEST - MAX_DEPTH)
         return key
 
     def _sequence(
