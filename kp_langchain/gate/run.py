@@ -277,6 +277,20 @@ class ScoredTrace(RunFacts):
             }
         )
 
+    def __str__(self) -> str:
+        """Return in one line what was decided, by which figure, and what cost the run most."""
+        if self.withheld is not None:
+            return f"{self.decision}: withheld, {self.withheld}"
+        value = f"{self.decision}: {self.gate} {self.gated_value:.3f}"
+        threshold = f"the threshold of {self.trace.metadata.task_domain}, {self.threshold:g}"
+        if self.decision == "kept":
+            return f"{value} reaches {threshold}"
+        if self.decision == "twin":
+            return f"{value} reaches {threshold}, but the run repeats {self.twin_of}"
+        loss = self.breakdown.largest_loss(self.gate)
+        cost = "" if loss is None else f"; {loss[0]} costs most, {loss[1]:.3f}"
+        return f"{value} is below {threshold}{cost}"
+
     def _repr_html_(self) -> str:
         """Return it as a notebook shows it: the decision, the breakdown, the trace folded."""
         from kp_langchain import notebook_html as html

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from pydantic import ValidationError
 
 from kp_langchain.review.recall_facts import planted_text
-from kp_langchain.review.run_facts import claims_of, most_lost, outcome_text
+from kp_langchain.review.run_facts import claims_of, outcome_text
 from kp_langchain.schema import ReasoningTrace
 from kp_langchain.scoring.dimensions import REASONS
 from kp_langchain.text import one_line, printable
@@ -180,7 +180,7 @@ def record_of(
         StoreError, ValueError, TypeError, AttributeError: The row is damaged.
     """
     breakdown = run.breakdown
-    nearest, lost = breakdown.nearest, most_lost(run)
+    nearest, lost = breakdown.nearest, breakdown.largest_loss(run.gate)
     objective = _BLANK_LINES.sub("\n\n", run.objective)
     return {
         "id": run.trace_id,

@@ -18,8 +18,6 @@ from kp_langchain.calibration.wording import (
     Text,
     reads_like_failure,
 )
-from kp_langchain.novelty_sources import is_measured
-from kp_langchain.scoring.dimensions import DIMENSIONS, novelty_factor
 
 if TYPE_CHECKING:
     from kp_langchain.schema import ReasoningTrace, TraceStep
@@ -52,38 +50,6 @@ def outcome_text(run: StoredRun) -> str:
     if run.confidence_source in _ASSUMED:
         return f"{word}, as the run ended; {confidence}, assumed, because no verdict states it"
     return f"{word}; {confidence}, from {run.confidence_source}"
-
-
-def most_lost(run: StoredRun) -> tuple[str, float] | None:
-    """Return what lowered the score or worth of a run most; None if nothing did.
-
-    A dimension costs what the score would be higher if it were 1, and so does a factor of a worth.
-    Novelty that was not measured costs nothing.
-
-    Args:
-        run: The run.
-
-    Returns:
-        The dimension, factor or rule in words, and what it cost, 0 to 1.
-    """
-    breakdown, worth = run.breakdown, run.breakdown.worth
-    if run.gate == "worth" and worth is not None:
-        factor = novelty_factor(breakdown.novelty.value)
-        losses = {
-            "confidence": factor * (1 - worth.confidence),
-            "novelty": worth.confidence * (1 - factor),
-        }
-    else:
-        of_name = breakdown.dimensions
-        losses = {
-            one.label: of_name[one.name].weight * (1 - of_name[one.name].value)
-            for one in DIMENSIONS
-        }
-        losses |= {f"rule {rule.name}": rule.before - rule.after for rule in breakdown.rules}
-    if not is_measured(breakdown.novelty_source):
-        del losses["novelty"]
-    name = max(losses, key=losses.__getitem__)
-    return (name, losses[name]) if losses[name] > 0 else None
 
 
 # ------------------------------------------------------------------ tool calls

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from pydantic import TypeAdapter
 
-from kp_langchain.novelty_sources import UNREADABLE, why_neutral
+from kp_langchain.novelty_sources import UNREADABLE, is_measured, why_neutral
 from kp_langchain.scoring.dimensions import (
     DIMENSION_NAMES,
     DIMENSIONS,
@@ -224,6 +224,35 @@ class ScoreBreakdown:
             confidence: The calibrated confidence in the run, 0 to 1.
         """
         return replace(self, worth=Worth.of(confidence, self.novelty.value))
+
+    def largest_loss(self, gate: str = "score") -> tuple[str, float] | None:
+        """Return what lowered the score or the worth most; None if nothing did.
+
+        A dimension costs what the score would be higher if it were 1, and so does a factor of a
+        worth. Novelty that was not measured costs nothing.
+
+        Args:
+            gate: `score`, or `worth` for the worth where there is one.
+
+        Returns:
+            The dimension, factor or rule in words, and what it cost, 0 to 1.
+        """
+        if gate == "worth" and self.worth is not None:
+            factor = novelty_factor(self.novelty.value)
+            losses = {
+                "confidence": factor * (1 - self.worth.confidence),
+                "novelty": self.worth.confidence * (1 - factor),
+            }
+        else:
+            losses = {
+                row.label: one.weight * (1 - one.value)
+                for row, one in zip(DIMENSIONS, self.dimensions.values(), strict=True)
+            }
+            losses |= {f"rule {rule.name}": rule.before - rule.after for rule in self.rules}
+        if not is_measured(self.novelty_source):
+            del losses["novelty"]
+        name = max(losses, key=losses.__getitem__)
+        return (name, losses[name]) if losses[name] > 0 else None
 
     def line(self) -> str:
         """Return the score, its dimensions and rules, and the worth in one line."""
