@@ -18,7 +18,6 @@ import pytest
 import sqlalchemy as sa
 
 from kp_langchain.gate.run import ShownTrace
-from kp_langchain.review.run_facts import most_lost
 from kp_langchain.run_keys import RunKeys
 from kp_langchain.scoring.dimensions import Worth
 from kp_langchain.store import Verdict
@@ -215,7 +214,7 @@ def test_a_run_says_what_it_lost_most_by(store: Store) -> None:
     assert run is not None
     for confidence, expected in ((0.2, "confidence"), (0.9, "novelty")):
         breakdown = replace(run.breakdown, worth=Worth.of(confidence, 0.0))
-        part = most_lost(replace(run, gate="worth", breakdown=breakdown))
+        part = breakdown.largest_loss("worth")
         assert part is not None
         assert part[0] == expected
 
