@@ -223,7 +223,7 @@ def test_a_link_leads_back_to_filters_order_and_an_open_run(
     assert page.text_content("#drawer-title") == "sell apples"
     assert page.text_content("#position") == "Run 2 of 2"
     page.keyboard.press("Escape")
-    page.wait_for_function("!location.hash.includes('run=')")
+    page.wait_for_url(lambda address: "run=" not in address)
     assert shown(page) == ["buy bread", "sell apples"]
     page.evaluate("location.hash = 'recovered=yes'")
     page.locator(".runs").get_by_text("count pears").wait_for()
