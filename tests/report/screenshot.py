@@ -50,7 +50,7 @@ class Desk:
 DESKS = {
     "support": Desk(
         ["Refund the order of {}", "Why was {} charged twice?", "Move the delivery of {}"],
-        ["Ana Prieto", "the bakery in Lyon", "customer 5512", "Harbour Books", "Mr. Okafor"],
+        ["customer 4107", "the bakery in Lyon", "customer 5512", "Harbour Books", "customer 6120"],
         ["orders", "payments", "mail"], 0.47, 0.8,
     ),
     "finance": Desk(
