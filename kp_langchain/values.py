@@ -20,6 +20,10 @@ MAX_DEPTH: Final = 8
 """Levels of nesting that are read of one value."""
 DEEPEST: Final = 200
 """Levels that a copy of the same shape has; JSON parsers and pydantic fail at little more."""
+ASKED_CHARS: Final = 600
+"""How much of the end of a text is read as a question."""
+ANSWER_CHARS: Final = 400
+"""A longer text is no answer that gives a secret."""
 MAPPING: Final = (dict, Mapping)
 """For `isinstance`: `dict` first, because asking the abstract class costs ten times as much."""
 

@@ -206,7 +206,7 @@ def test_sentence_transformers_has_an_extra_of_its_name_and_the_light_one_needs_
 
 def test_the_lowest_versions_are_the_ones_that_are_tested() -> None:
     lowest = pins(".ci/lowest.txt")
-    for text in [*PROJECT["dependencies"], *EXTRAS["demo"]]:
+    for text in [*PROJECT["dependencies"], *EXTRAS["agents"]]:
         wanted = Requirement(text)
         (bound,) = (one.version for one in wanted.specifier if one.operator == ">=")
         assert lowest[canonicalize_name(wanted.name)] == Version(bound), text

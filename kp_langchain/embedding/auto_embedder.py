@@ -7,8 +7,8 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from kp_langchain.embedding import model_names
-from kp_langchain.embedding.embedder import Embedder, identity_of
-from kp_langchain.embedding.local_models import LoadedModel, LocalModel
+from kp_langchain.embedding.embedder import Embedder, LoadedModel, identity_of
+from kp_langchain.embedding.local_models import LocalModel
 from kp_langchain.embedding.texts import check_vectors, clean_texts, kind_of
 from kp_langchain.errors import ConfigError
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 import numbers
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol, TypeAlias, runtime_checkable
 
 from kp_langchain import novelty_sources
 from kp_langchain._logging import warn_once
@@ -235,3 +236,27 @@ def report_not_installed() -> Embedding:
         INSTALL_HINT,
     )
     return Embedding(None, novelty_sources.NOT_INSTALLED)
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedModel:
+    """An embedding model in the memory of this process.
+
+    Attributes:
+        encode: Runs the model: texts in, one vector per text out.
+        unreadable_share: Returns the share of a text's tokens that the model cannot read, 0 to 1;
+            None if the tokeniser does not report the offsets of its tokens.
+        name: The model's name or path.
+        backend: The package that runs it.
+        folder: Where its files are.
+    """
+
+    encode: Callable[[list[str]], object]
+    unreadable_share: Callable[[str], float | None]
+    name: str
+    backend: str
+    folder: Path
+
+
+Loader: TypeAlias = Callable[[str | None], LoadedModel]
+"""Loads a model by its name or path, None for the default model, in the process that calls it."""

@@ -11,7 +11,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from kp_langchain.embedding.local_models import LoadedModel, LocalModel, download, load_error
+from kp_langchain.embedding.embedder import LoadedModel
+from kp_langchain.embedding.local_models import LocalModel, download, load_error
 from kp_langchain.embedding.model_names import (
     DEFAULT_MODEL,
     FASTEMBED_HINT,

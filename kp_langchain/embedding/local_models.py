@@ -9,16 +9,20 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
 from kp_langchain._forksafe import ForkSafeLock, fork_gate
 from kp_langchain._logging import warn_once
-from kp_langchain.embedding.embedder import NO_IDENTITY, EmbedderIdentity, check_baseline
+from kp_langchain.embedding.embedder import (
+    NO_IDENTITY,
+    EmbedderIdentity,
+    LoadedModel,
+    check_baseline,
+)
 from kp_langchain.embedding.model_names import MODEL_VARIABLE, local_path, model_and_source
 from kp_langchain.embedding.texts import check_vectors, clean_texts
 from kp_langchain.errors import EmbedderError, MissingExtraError, ModelLoadError
@@ -36,30 +40,6 @@ log = logging.getLogger("kp_langchain")
 
 loading: dict[int, str] = {}
 """What is being loaded and from where, in words, by the `id` of the model."""
-
-
-@dataclass(frozen=True, slots=True)
-class LoadedModel:
-    """An embedding model in the memory of this process.
-
-    Attributes:
-        encode: Runs the model: texts in, one vector per text out.
-        unreadable_share: Returns the share of a text's tokens that the model cannot read, 0 to 1;
-            None if the tokeniser does not report the offsets of its tokens.
-        name: The model's name or path.
-        backend: The package that runs it.
-        folder: Where its files are.
-    """
-
-    encode: Callable[[list[str]], object]
-    unreadable_share: Callable[[str], float | None]
-    name: str
-    backend: str
-    folder: Path
-
-
-Loader: TypeAlias = Callable[[str | None], LoadedModel]
-"""Loads a model by its name or path, None for the default model, in the process that calls it."""
 
 
 def load_error(name: str, error: Exception) -> ModelLoadError:

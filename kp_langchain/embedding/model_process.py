@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from kp_langchain.embedding.local_models import LoadedModel, Loader
+    from kp_langchain.embedding.embedder import LoadedModel, Loader
 
 # A process that does not answer for this long is frozen: a text takes milliseconds.
 _SILENCE_S = 30

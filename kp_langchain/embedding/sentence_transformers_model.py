@@ -14,7 +14,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from kp_langchain.embedding.local_models import LoadedModel, LocalModel, download, load_error
+from kp_langchain.embedding.embedder import LoadedModel
+from kp_langchain.embedding.local_models import LocalModel, download, load_error
 from kp_langchain.embedding.model_names import (
     DEFAULT_MODEL,
     DEFAULT_WEIGHTS,

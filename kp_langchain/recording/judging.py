@@ -23,7 +23,8 @@ from kp_langchain.recording.outcome import read_verdict
 from kp_langchain.recording.run_builder import OUTCOME_EVENT
 from kp_langchain.recording.user_calls import name_of
 from kp_langchain.scoring.breakdown import ScoreBreakdown
-from kp_langchain.scoring.novelty_memory import MemoryEntry, embedded_text, fingerprint
+from kp_langchain.scoring.novelty_memory import MemoryEntry
+from kp_langchain.scoring.repeats import embedded_text, fingerprint
 from kp_langchain.scoring.scorer import Scorer
 from kp_langchain.store.run_columns import log_rescored, log_scored
 from kp_langchain.verdict import Verdict, first_decisive

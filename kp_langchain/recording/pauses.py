@@ -26,9 +26,8 @@ from kp_langchain._logging import describe_error, warn_once
 from kp_langchain.recording.bounds import default_on_error, member
 from kp_langchain.recording.calls import Call, RequestedCalls
 from kp_langchain.recording.values import NOT_A_MODEL, as_text, content_text, role_and_content
-from kp_langchain.redaction import ANSWER_CHARS, ASKED_CHARS
 from kp_langchain.run_keys import paused_run_key, stored_form
-from kp_langchain.values import MAPPING, MAX_ITEMS, members
+from kp_langchain.values import ANSWER_CHARS, ASKED_CHARS, MAPPING, MAX_ITEMS, members
 
 if TYPE_CHECKING:
     from kp_langchain.config import Settings

@@ -16,10 +16,6 @@ if TYPE_CHECKING:
 __all__ = ["LEVELS", "Redaction", "Rules", "redact"]
 
 LEVELS: Final = ("aggregated", "federated", "private")
-ASKED_CHARS: Final = 600
-"""How much of the end of a text is read as a question."""
-ANSWER_CHARS: Final = 400
-"""A longer text is no answer that gives a secret."""
 
 
 @dataclass(frozen=True, slots=True)

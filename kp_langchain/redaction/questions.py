@@ -10,7 +10,6 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-from kp_langchain.redaction import ANSWER_CHARS, ASKED_CHARS
 from kp_langchain.redaction.fields import (
     CODE_KINDS,
     SENTENCE_WORDS,
@@ -28,6 +27,7 @@ from kp_langchain.redaction.named_values import names_in
 from kp_langchain.redaction.spans import Span, lazy_pattern, word_set
 from kp_langchain.redaction.structures import has_type
 from kp_langchain.redaction.tables import load_table
+from kp_langchain.values import ANSWER_CHARS, ASKED_CHARS
 
 # ------------------------------------------------------------------ questions and answers
 

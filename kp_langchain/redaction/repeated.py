@@ -14,8 +14,9 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from enum import IntEnum
 from functools import lru_cache
+from itertools import islice
 from json.encoder import encode_basestring, encode_basestring_ascii
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from urllib.parse import quote, quote_plus, unquote
 
 from ahocorasick_rs import BytesAhoCorasick, MatchKind
@@ -451,6 +452,9 @@ _CLAUSE_END = lazy_pattern(r"[.,;!?]\s|\n")
 _WORD = lazy_pattern(r"[^\W_]+(?:[_\-'][^\W_]+)*")
 _JSON_NUMBER = lazy_pattern(r"[:,\[]\s{0,40}\Z")
 _JSON_NUMBER_END = lazy_pattern(r"\s{0,40}[,\]}]")
+_TYPED_WORD = lazy_pattern(r"\A\s{0,9}([^\W_]{4,32}(?:[\-.][^\W_]{2,32}){0,8})\s{0,9}\Z")
+_MOST_TYPED = 50
+_MOST_PLACES = 50
 _MOST_WORDS = 3  # of a name, and between a verb and what was typed
 
 
@@ -479,21 +483,64 @@ def _is_marked(content: bytes, start: int, end: int) -> bool:
     if key and _VALUE_END.match(after):
         return is_typed(key[1])
     words = _WORD.findall(_CLAUSE_END.split(before)[-1].lower())
-    following = _WORD.findall(_CLAUSE_END.split(after)[0].lower())[: 2 * _MOST_WORDS]
+    following = _WORD.findall(_CLAUSE_END.split(after)[0].lower())
     is_object = not following or following[0] in TABLE["after_typed"]
     if is_object and not TABLE["typing"].isdisjoint(words[-_MOST_WORDS:]):
         return True
+    if not following and words[-1:] and words[-1] in TABLE["used"]:
+        return words[-2:-1] != [] and words[-2] in TABLE["users"]
+    return _kind_beside(before, after) is not None
+
+
+def _kind_beside(before: str, after: str) -> str | None:
+    """Return the kind of secret that a name before or after a word says it is; None if none does."""
+    words = _WORD.findall(_CLAUSE_END.split(before)[-1].lower())
+    following = _WORD.findall(_CLAUSE_END.split(after)[0].lower())[: 2 * _MOST_WORDS]
     while words and words[-1] in TABLE["lead_ins"]:
         words.pop()
-    if following and following[0] in TABLE["naming"]:
-        sizes = range(2, len(following) + 1)
-        return any(_ends_with_name(following[:size]) for size in sizes) or _ends_with_name(words)
-    return _ends_with_name(words)
+    kind = _kind_of_last(words)
+    if kind is None and following and following[0] in TABLE["naming"]:
+        kinds = (_kind_of_last(following[:size]) for size in range(2, len(following) + 1))
+        kind = next(filter(None, kinds), None)
+    return kind
 
 
-def _ends_with_name(words: list[str]) -> bool:
-    """Return whether the last of some words are the name of a secret, such as "PIN" or "code"."""
+def _kind_of_last(words: list[str]) -> str | None:
+    """Return the kind of secret whose name the last of some words are, such as "PIN" or "code"."""
     if words and words[-1] in TABLE["codes"]:
-        return TABLE["no_codes"].isdisjoint(words)
+        return "otp" if TABLE["no_codes"].isdisjoint(words) else None
     fields = (classify_secret(" ".join(words[-size:])) for size in range(1, _MOST_WORDS + 1))
-    return any(field is not None and field.is_strong for field in fields)
+    return next((field.kind for field in fields if field is not None and field.is_strong), None)
+
+
+def typed_secrets(parts: Iterable[Any]) -> Iterator[tuple[str, str]]:
+    """Yield kind and text of each ordinary word that one part types and another calls a secret.
+
+    "Log in as bob, password sunflower" alone might say anything about the password.
+
+    Args:
+        parts: The texts and the inputs of a run.
+    """
+    texts, typed = [], set[str]()
+    for part in parts:
+        if isinstance(part, str):
+            texts.append(part)
+        elif isinstance(part, dict):
+            typed.update(_typed_words(part))
+    for word in sorted(typed)[:_MOST_TYPED]:
+        whole = re.compile(rf"(?<![^\W_]){re.escape(word)}(?![^\W_])")
+        for text in texts:
+            for match in islice(whole.finditer(text), _MOST_PLACES):
+                start, end = match.span()
+                before = text[max(0, start - _BEFORE) : start]
+                if kind := _kind_beside(before, text[end : end + _AFTER]):
+                    yield kind, word
+                    break
+
+
+def _typed_words(inputs: Mapping[Any, Any]) -> Iterator[str]:
+    for key, value in inputs.items():
+        if isinstance(value, dict):
+            yield from _typed_words(value)
+        elif isinstance(value, str) and isinstance(key, str) and is_typed(key):
+            yield from _TYPED_WORD.findall(value)

@@ -20,7 +20,7 @@ from kp_langchain.redaction.fields import (
 )
 from kp_langchain.redaction.formats import BLOB, summary_of_bytes
 from kp_langchain.redaction.questions import Secret, answers_in, secrets_given
-from kp_langchain.redaction.repeated import Secrets, SecretSearch, is_typed
+from kp_langchain.redaction.repeated import Secrets, SecretSearch, is_typed, typed_secrets
 from kp_langchain.redaction.spans import PLACEHOLDER, distinct_key, placeholder
 from kp_langchain.redaction.structures import (
     KEYS,
@@ -475,6 +475,9 @@ class Session:
         walker = self._walker(level)
         for part in parts:
             walker.walk(part)
+        for kind, word in typed_secrets(parts):
+            if not self._rules.allows(word):
+                self.secrets.note(kind, word, is_answer=True)
         return not walker.counts
 
     def learn_answer(self, question: str, answer: str, *, is_step: bool) -> None:

@@ -17,13 +17,9 @@ if TYPE_CHECKING:
     from kp_langchain.scoring.breakdown import Dimension, Nearest, ScoreBreakdown, WaterfallRow
     from kp_langchain.scoring.cache import VectorCache
     from kp_langchain.scoring.dimensions import RuleFired, Worth
-    from kp_langchain.scoring.novelty_memory import (
-        Match,
-        MemoryEntry,
-        NoveltyMemory,
-        embedded_text,
-    )
+    from kp_langchain.scoring.novelty_memory import Match, MemoryEntry, NoveltyMemory
     from kp_langchain.scoring.process_scorer import aevaluate_value, default_scorer, evaluate_value
+    from kp_langchain.scoring.repeats import embedded_text
     from kp_langchain.scoring.scorer import Scorer
 
 _NAMES = {
@@ -34,10 +30,9 @@ _NAMES = {
     "kp_langchain.scoring.breakdown": ("Dimension", "Nearest", "ScoreBreakdown", "WaterfallRow"),
     "kp_langchain.scoring.cache": ("VectorCache",),
     "kp_langchain.scoring.dimensions": ("RuleFired", "Worth"),
-    "kp_langchain.scoring.novelty_memory": (
-        "Match", "MemoryEntry", "NoveltyMemory", "embedded_text",
-    ),
+    "kp_langchain.scoring.novelty_memory": ("Match", "MemoryEntry", "NoveltyMemory"),
     "kp_langchain.scoring.process_scorer": ("aevaluate_value", "default_scorer", "evaluate_value"),
+    "kp_langchain.scoring.repeats": ("embedded_text",),
     "kp_langchain.scoring.scorer": ("Scorer",),
     "kp_langchain.policy": ("PROFILES", "ScoringWeights"),
 }  # fmt: skip

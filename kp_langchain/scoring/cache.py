@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from kp_langchain._forksafe import GatedLock
 from kp_langchain.errors import VectorError
-from kp_langchain.scoring.novelty_memory import DEFAULT_MAX_ELEMENTS, RepeatMemory
+from kp_langchain.scoring.repeats import DEFAULT_MAX_ELEMENTS, RepeatMemory
 
 _Match: TypeAlias = tuple[str | None, float]
 

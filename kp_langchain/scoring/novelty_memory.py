@@ -3,80 +3,25 @@
 from __future__ import annotations
 
 import math
-import re
-import time
-import unicodedata
-from bisect import insort
-from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Sequence, Set
+from collections.abc import Collection, Iterable, Sequence, Set
 from functools import partial
-from hashlib import sha256
 from typing import TYPE_CHECKING, Generic, NamedTuple, Protocol, TypeVar, runtime_checkable
 
-from kp_langchain._forksafe import GatedLock
 from kp_langchain._logging import describe_error, warn_once
 from kp_langchain.embedding.embedder import NO_IDENTITY, EmbedderIdentity, Embedding
 from kp_langchain.errors import BadEmbeddingError, ConfigError, VectorError
 from kp_langchain.novelty_sources import MEMORY_FAILED
 from kp_langchain.scoring.breakdown import Nearest
 from kp_langchain.scoring.dimensions import novelty
+from kp_langchain.scoring.repeats import DEFAULT_MAX_ELEMENTS, RepeatMemory
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from kp_langchain.schema import ReasoningTrace
     from kp_langchain.scoring.cache import VectorCache
 
-DEFAULT_MAX_ELEMENTS = 1000
-
 Item = TypeVar("Item")
-
-
-# ------------------------------------------------------------------ the text of a trace
-
-# Soft hyphen, zero-width space, word joiner, byte order mark, and marks of the writing direction;
-# not the joiners that change letters, as in Persian.
-_INVISIBLE = dict.fromkeys(
-    [0xAD, 0x200B, 0x200E, 0x200F, *range(0x202A, 0x202F), 0x2060, *range(0x2066, 0x206A), 0xFEFF]
-)
-# The white space of ASCII but the space itself, as `str.split` knows it.
-_OTHER_SPACES = "\t\n\v\f\r\x1c\x1d\x1e\x1f"
-_SPACES = re.compile("  +")
-
-
-def embedded_text(trace: ReasoningTrace) -> str:
-    """Return the text whose embedding stands for the trace.
-
-    The objective, one space, then the contents of all steps joined by one space; a step without
-    content counts as an empty text.
-    """
-    return f"{trace.task.objective} {' '.join([step.content or '' for step in trace.steps])}"
-
-
-def fingerprint(text: str) -> bytes:
-    """Return the hash of a text; equal for texts that look the same to a reader.
-
-    Composed and decomposed characters are the same (NFC), and so is all white space; characters
-    without width or meaning, such as the byte order mark, are left out. Upper and lower case,
-    superscripts, and half and full width are different: `Foo` and `foo`, `2⁵` and `25` may mean
-    different things, and an embedding model measures how similar they are.
-    """
-    if not text.isascii():
-        text = unicodedata.normalize("NFC", text.translate(_INVISIBLE))
-    return sha256(_single_spaced(text).encode("utf-8", "surrogatepass")).digest()
-
-
-def _single_spaced(text: str) -> str:
-    """Return a text with one space in place of each white space, and none at its ends."""
-    if not text.isascii():
-        return " ".join(text.split())
-    # Twice as fast as splitting, or much faster for a text with single spaces already.
-    for character in _OTHER_SPACES:
-        text = text.replace(character, " ")
-    if "  " in text:  # found much sooner than the expression looks for it
-        text = _SPACES.sub(" ", text)
-    return text.strip(" ")
 
 
 # ------------------------------------------------------------------ the protocol
@@ -171,103 +116,6 @@ def report_memory_failure(error: Exception) -> Embedding:
 
 
 # ------------------------------------------------------------------ the memory of this process
-
-
-class RepeatMemory:
-    """A bounded memory of fingerprints, with the keys of their traces.
-
-    Exact repeats are recognised in every language, with an embedding model or without. The oldest
-    is dropped first. Where several threads use it, each holds `section` meanwhile.
-
-    Args:
-        max_elements: How many fingerprints it holds; 1,000 take about 0.3 MB.
-        ttl_ms: Age in milliseconds at which a fingerprint no longer counts; None keeps them until
-            newer ones need the room.
-        clock: Returns seconds that never run backwards.
-
-    Attributes:
-        section: What a thread holds; also the vectors of the same traces change inside it.
-    """
-
-    def __init__(
-        self,
-        max_elements: int = DEFAULT_MAX_ELEMENTS,
-        ttl_ms: float | None = None,
-        *,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._max_elements = max_elements
-        self._ttl_ms = ttl_ms
-        self._clock = clock
-        self.section = GatedLock()
-        self.clear()
-
-    def clear(self) -> None:
-        """Forget every fingerprint."""
-        # Of each, when it was added, its number among equally old ones, itself, and its key; the
-        # oldest first.
-        self._rows: list[tuple[float, int, bytes, str | None]] = []
-        self._counts: Counter[bytes] = Counter()
-        self._next_number = 0
-
-    def find(self, digest: bytes, *, ignore: Set[str] = frozenset()) -> Nearest | None:
-        """Return the newest trace whose text has the fingerprint `digest`; None if there is none.
-
-        Args:
-            digest: The fingerprint.
-            ignore: Keys that do not count.
-        """
-        self._expire()
-        if digest in self._counts:
-            for _, _, other, key in reversed(self._rows):
-                if other == digest and (key is None or key not in ignore):
-                    return Nearest(key, 1.0)
-        return None
-
-    def add(self, digest: bytes, key: str | None) -> None:
-        """Remember a fingerprint under a key."""
-        self._put(digest, key, self._clock())
-
-    def insert(self, fingerprints: Iterable[tuple[bytes, str, float]]) -> None:
-        """Remember fingerprints that are not new, each in its place by age.
-
-        One that is remembered under the same key already is left out.
-
-        Args:
-            fingerprints: For each itself, its key, and its age in seconds. Of equally old ones,
-                the last is the newest.
-        """
-        self._expire()
-        now = self._clock()
-        known = {(digest, key) for _, _, digest, key in self._rows}
-        for digest, key, age_s in fingerprints:
-            if (digest, key) not in known:
-                known.add((digest, key))
-                self._put(digest, key, now - age_s)
-        self._expire()
-
-    def _put(self, digest: bytes, key: str | None, added_at: float) -> None:
-        insort(self._rows, (added_at, self._next_number, digest, key))
-        self._next_number += 1
-        self._counts[digest] += 1
-        if len(self._rows) > self._max_elements:
-            self._drop(1)
-
-    def _expire(self) -> None:
-        if self._ttl_ms is None:
-            return
-        now, count = self._clock(), 0
-        while count < len(self._rows) and (now - self._rows[count][0]) * 1000 >= self._ttl_ms:
-            count += 1
-        self._drop(count)
-
-    def _drop(self, count: int) -> None:
-        """Forget the oldest fingerprints."""
-        for _, _, digest, _ in self._rows[:count]:
-            self._counts[digest] -= 1
-            if not self._counts[digest]:
-                del self._counts[digest]
-        del self._rows[:count]
 
 
 class InProcessMemory:

@@ -34,12 +34,11 @@ from kp_langchain.scoring.novelty_memory import (
     MemoryEntry,
     NoveltyMemory,
     check_above_0,
-    embedded_text,
-    fingerprint,
     is_number,
     report_memory_failure,
     resolve_memory,
 )
+from kp_langchain.scoring.repeats import embedded_text, fingerprint
 
 if TYPE_CHECKING:
     from kp_langchain.embedding.embedder import Embedder

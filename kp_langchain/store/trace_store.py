@@ -17,7 +17,8 @@ from kp_langchain.errors import ConfigError
 from kp_langchain.gate import Rescored
 from kp_langchain.gate.check import WINDOW, JudgedRun
 from kp_langchain.scoring.breakdown import ScoreBreakdown
-from kp_langchain.scoring.novelty_memory import DEFAULT_MAX_ELEMENTS, check_bounds
+from kp_langchain.scoring.novelty_memory import check_bounds
+from kp_langchain.scoring.repeats import DEFAULT_MAX_ELEMENTS
 from kp_langchain.store import sql
 from kp_langchain.store.database import Database
 from kp_langchain.store.journal import Journal

@@ -18,15 +18,8 @@ from kp_langchain._logging import describe_error, warn_once
 from kp_langchain.embedding.embedder import NO_IDENTITY, EmbedderIdentity
 from kp_langchain.gate.judge import OFF, KeptTrace, drop_repeats
 from kp_langchain.gate.run import may_leave
-from kp_langchain.scoring.novelty_memory import (
-    DEFAULT_MAX_ELEMENTS,
-    InProcessMemory,
-    Match,
-    MemoryEntry,
-    Window,
-    embedded_text,
-    fingerprint,
-)
+from kp_langchain.scoring.novelty_memory import InProcessMemory, Match, MemoryEntry, Window
+from kp_langchain.scoring.repeats import DEFAULT_MAX_ELEMENTS, embedded_text, fingerprint
 from kp_langchain.store import sql
 from kp_langchain.store.rows import expiry_after, short_key, trace_key
 

