@@ -482,8 +482,8 @@ def test_an_example_is_short_and_uses_public_names_only(example: Path) -> None:
 
 ROOMS = (
     "scoring", "store", "review", "gate", "redaction", "registry", "integrations.langfuse",
-    "integrations.langsmith", "integrations.mlflow", "integrations.openevals",
-    "integrations.opentelemetry", "integrations.opik", "integrations.phoenix",
+    "integrations.langsmith", "integrations.mlflow", "integrations.opentelemetry",
+    "integrations.opik", "integrations.phoenix",
     "integrations.tools", "recall",
 )  # fmt: skip
 

@@ -50,8 +50,8 @@ ROOMS = [  # each may import its own row and the rows above
 PUBLIC = [
     "kp_langchain", "kp_langchain.gate", "kp_langchain.integrations.langfuse",
     "kp_langchain.integrations.langsmith", "kp_langchain.integrations.mlflow",
-    "kp_langchain.integrations.openevals", "kp_langchain.integrations.opentelemetry",
-    "kp_langchain.integrations.opik", "kp_langchain.integrations.phoenix",
+    "kp_langchain.integrations.opentelemetry", "kp_langchain.integrations.opik",
+    "kp_langchain.integrations.phoenix",
     "kp_langchain.recall", "kp_langchain.redaction", "kp_langchain.registry", "kp_langchain.review",
     "kp_langchain.scoring", "kp_langchain.store",
 ]  # fmt: skip

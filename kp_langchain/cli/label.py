@@ -78,11 +78,8 @@ def ask_next(
     domain: Domain = None,
     limit: Annotated[int, typer.Option(min=1, help="Ask about at most this many.")] = 50,
     ask_in: Annotated[
-        Tool | None, typer.Option(help="Ask in this tool, where people give verdicts there.")
+        Tool | None, typer.Option(help="Mark the runs in this tool by kp_verdict_wanted instead.")
     ] = None,
-    queue: Annotated[
-        str, typer.Option(metavar="NAME", help="With --ask-in: the tool's annotation queue.")
-    ] = "kp_langchain",
     timeout: Timeout = 20.0,
     database: Database = None,
     as_json: AsJsonLines = False,
@@ -92,7 +89,7 @@ def ask_next(
     Those of tasks without a verdict come first. Keys answer: y (it succeeded), n, s (skip), m
     (more: the whole run), b (back), o (a note for the verdict to come), q (quit). Answers may also
     come through a pipe, one a line. With --json it lists these runs and asks nothing. With --ask-in
-    it puts them into a queue of a tool.
+    it marks them in a tool, where people find them by that score.
     """
     from kp_langchain.cli.label_next import NOTHING_TO_ASK, Dialog, NextRuns
 
@@ -109,7 +106,7 @@ def ask_next(
         elif runs.offers:
             from kp_langchain.cli.tool_verdicts import ask_in_tool
 
-            ask_in_tool(store, ask_in, [offer.run.trace_id for offer in runs.offers], queue)
+            ask_in_tool(store, ask_in, [offer.run.trace_id for offer in runs.offers])
         else:
             warn(NOTHING_TO_ASK)
 

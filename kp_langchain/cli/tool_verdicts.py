@@ -10,12 +10,7 @@ from typing import TYPE_CHECKING
 from kp_langchain.cli.output import say, warn
 from kp_langchain.cli.sending import retry_less
 from kp_langchain.errors import KPError
-from kp_langchain.integrations.tools import (
-    feedback_tool,
-    trace_of,
-    traces_in,
-    verdicts_from,
-)
+from kp_langchain.integrations.tools import feedback_tool, verdicts_from
 
 if TYPE_CHECKING:
     from kp_langchain.integrations.tools import TracingTool
@@ -43,10 +38,12 @@ def tool_verdicts(
     """
     retry_less()
     tool = feedback_tool(name)
-    runs = sum(1 for _ in traces_in(store, tool))
+    runs = len(store.external_traces.of_tool(name))
     if not runs:
-        hint = "" if tool.has_run_ids else f"; attach its tracer and send_scores_to=[{name!r}]"
-        raise KPError(f"{store.location} has no run that {tool.title} is known to have{hint}")
+        raise KPError(
+            f"{store.location} has no run that {tool.title} is known to have; attach its tracer "
+            f"and send_scores_to=[{name!r}]"
+        )
     verdicts: Iterable[RunVerdict] = verdicts_from(
         tool, store, key=key, since=since, pass_at=pass_at
     )
@@ -64,28 +61,28 @@ def tool_verdicts(
     warn(f"{tool.title} has {number} {feedbacks}{under} on {runs} {_runs(runs)}.")
 
 
-def ask_in_tool(store: TraceStore, name: str, trace_ids: list[str], queue: str) -> None:
-    """Put runs where people give verdicts in a tool, and print how many.
+def ask_in_tool(store: TraceStore, name: str, trace_ids: list[str]) -> None:
+    """Mark runs as to be judged in a tool, and print how many.
 
     Args:
         store: The store with the runs.
         name: The name of the tool.
         trace_ids: The ids of the runs' traces.
-        queue: The name of the annotation queue, where the tool has such queues.
 
     Raises:
-        KPError: The tool cannot be reached, its package is not installed, or it has no such queue.
+        KPError: The tool cannot be reached, or its package is not installed.
     """
     retry_less()
     tool = feedback_tool(name)
-    externals = (trace_of(store, tool, trace_id) for trace_id in trace_ids)
-    traces = [external for external in externals if external is not None]
-    new = tool.ask_for_verdicts(traces, queue) if traces else 0
-    request = tool.asks_by.format(queue=queue)
-    absent = len(trace_ids) - len(traces)
+    marked = 0
+    for trace_id in trace_ids:
+        scored = store.scored(trace_id)
+        if scored is not None and name in scored.external_traces:
+            tool.ask_for_verdict(scored, scored.external_traces[name])
+            marked += 1
     say(
-        f"{tool.title}: {new} of {len(trace_ids)} {_runs(len(trace_ids))} {request}"
-        f"{f'; of {absent} it has no trace that is known here' if absent else ''}."
+        f"{tool.title}: {marked} of {len(trace_ids)} {_runs(len(trace_ids))} marked by "
+        "kp_verdict_wanted; of the others it has no trace that is known here."
     )
 
 

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 from uuid import UUID
 
 from kp_langchain.errors import KPError
 from kp_langchain.gate.run import ExternalTrace
-from kp_langchain.integrations.tools import ToolFeedback, TracingTool, run_scores
+from kp_langchain.integrations.tools import RunScore, ToolFeedback, TracingTool
 from kp_langchain.recording.langchain_context import current_handlers
 
 if TYPE_CHECKING:
     from langfuse import Langfuse
-
-    from kp_langchain.gate import ScoredTrace
 
 __all__ = ["LangfuseScores"]
 
@@ -67,62 +65,55 @@ class LangfuseScores(TracingTool):
                 return ExternalTrace(observation.trace_id, observation.id, project, is_part)
         return None
 
-    def send(self, scored: ScoredTrace, external: ExternalTrace) -> None:
-        """Send the scores, or replace those of the same ids.
+    def write_scores(self, scores: Sequence[RunScore], external: ExternalTrace) -> None:
+        """Write scores, or replace those of the same ids.
 
         Raises:
             KPError: Langfuse has no keys, or rejects some of the scores; the others are there.
             Exception: Langfuse cannot be reached or refuses them, with its client's error.
         """
-        client = self._connect(external.project)
-        # As of its spans, which the environment of its client is part of.
-        environment = getattr(client, "_environment", None) or "default"
-        scores: list[dict[str, Any]] = [
-            {
-                "id": str(score.id),
-                "trace_id": external.trace_id,
-                "name": score.name,
-                "value": score.value,
-                "comment": score.comment,
-                "environment": environment,
-                **({"observation_id": external.span_id} if external.is_part else {}),
-            }
-            for score in run_scores(scored)
-        ]
-        if not hasattr(self._package.api, "CreateScoresResponse"):  # before version 5
-            # Not `create_score`, which sends in the background and tells of no failure.
-            for score in scores:
-                client.api.legacy.score_v1.create(**score, request_options=_ONCE)
-            return
         from langfuse.api import CreateScoreRequest
 
-        # A score replaces another only if both have the same id and the same time.
-        at = scored.trace.metadata.created_at
+        client = self._connect(external.project)
+        span: dict[str, Any] = {"observation_id": external.span_id} if external.is_part else {}
+        # Not `create_score`, which sends in the background and tells of no failure.
         response = client.api.scores.create(
-            request=[CreateScoreRequest(timestamp=at, **score) for score in scores],
+            request=[
+                CreateScoreRequest(
+                    id=str(score.id),
+                    trace_id=external.trace_id,
+                    name=score.name,
+                    value=score.value,
+                    comment=score.comment,
+                    # As of its spans, which the environment of its client is part of.
+                    environment=getattr(client, "_environment", None) or "default",
+                    # A score replaces another only if both have the same id and the same time.
+                    timestamp=score.at,
+                    **span,
+                )
+                for score in scores
+            ],
             request_options=_ONCE,
         )
         if rejections := getattr(response, "rejected", 0):
             raise KPError(f"Langfuse rejected {rejections} of {len(scores)} scores of a run")
 
-    def _read_feedback(
+    def _feedback_on(
         self, traces: Sequence[ExternalTrace], key: str | None
     ) -> Iterator[ToolFeedback]:
         """Yield the scores of traces and of the spans in them."""
-        api = self._connect().api
-        before_5 = getattr(api, "scores_v3", None)
-        read = before_5.get_many_v3 if before_5 else api.scores.get_many
-        for start in range(0, len(traces), _TRACES_AT_ONCE):
-            some = {one.trace_id for one in traces[start : start + _TRACES_AT_ONCE]}
+        api = self._connect().api.scores
+        trace_ids = list({one.trace_id for one in traces})
+        for start in range(0, len(trace_ids), _TRACES_AT_ONCE):
+            options = {
+                "trace_id": ",".join(trace_ids[start : start + _TRACES_AT_ONCE]),
+                "name": key,
+                "fields": "details,subject",
+                "limit": _MOST_PER_PAGE,
+            }
             cursor: str | None = None
             while True:
-                page = read(
-                    trace_id=",".join(some),
-                    name=key,
-                    fields="details,subject",
-                    limit=_MOST_PER_PAGE,
-                    cursor=cursor,
-                )
+                page = api.get_many(**options, cursor=cursor)
                 for score in page.data:
                     kind = getattr(score.subject, "kind", None)
                     if kind not in ("trace", "observation") or score.data_type not in _READABLE:
@@ -140,32 +131,6 @@ class LangfuseScores(TracingTool):
                 cursor = page.meta.cursor
                 if cursor is None:
                     break
-
-    def _ask_for_verdicts(self, traces: Sequence[ExternalTrace], queue: str) -> int:
-        """Put traces into an annotation queue, or the spans of runs that are a part of theirs.
-
-        Those that are in it, done or not, are left out, and so are those of other projects.
-        """
-        client = self._connect()
-        api = client.api.annotation_queues
-        queues = list(_pages(api.list_queues))
-        queue_id = next((one.id for one in queues if one.name == queue), None)
-        if queue_id is None:
-            names = ", ".join(repr(one.name) for one in queues) or "none"
-            # Creating one needs the scores that people are to choose from.
-            raise KPError(
-                f"Langfuse has no annotation queue {queue!r}, only {names}; create it there, "
-                "or name one with --queue"
-            )
-        present = {item.object_id for item in _pages(api.list_queue_items, queue_id)}
-        new = 0
-        for one in traces:
-            kind, id_ = ("OBSERVATION", one.span_id) if one.is_part else ("TRACE", one.trace_id)
-            if id_ not in present and one.project in (None, _project_of(client)):
-                api.create_queue_item(queue_id, object_id=id_, object_type=kind)
-                present.add(id_)
-                new += 1
-        return new
 
     def _connect(self, project: str | None = None) -> Any:
         """Return a client, that of a project if it is given.
@@ -194,14 +159,3 @@ def _project_of(client: Any) -> str | None:
 def _is_inside_a_span(span: Any) -> bool:
     """Return whether a span has a parent of the program; a trace context makes up a parent."""
     return span.parent is not None and _MADE_UP_PARENT not in (span.attributes or ())
-
-
-def _pages(read: Callable[..., Any], *path: str) -> Iterator[Any]:
-    """Yield the items on all pages of a list."""
-    number = 1
-    while True:
-        page = read(*path, page=number, limit=_MOST_PER_PAGE)
-        yield from page.data
-        if number >= page.meta.total_pages:
-            return
-        number += 1

@@ -13,21 +13,15 @@ from kp_langchain.integrations.tools import (
     RunScore,
     ToolFeedback,
     TracingTool,
-    run_scores,
-    several_at_once,
 )
 from kp_langchain.recording.langchain_context import current_handlers
 
 if TYPE_CHECKING:
     from langsmith import Client
-    from langsmith.schemas import RunKey
-
-    from kp_langchain.gate import ScoredTrace
 
 __all__ = ["LangSmithScores"]
 
 _MODELS = ("model", "auto_eval")
-_MOST_PER_QUERY = 100
 _BATCH = 50  # run ids per request; they are part of the URL, whose length is limited
 _CONNECT_MS, _READ_MS = 10_000, 30_000
 
@@ -48,7 +42,6 @@ class LangSmithScores(TracingTool):
     package: ClassVar[str] = "langsmith"
     address: ClassVar[str] = "LANGSMITH_ENDPOINT"
     credentials: ClassVar[str] = "LANGSMITH_API_KEY"
-    has_run_ids: ClassVar[bool] = True
 
     def __init__(self, client: Client | None = None, *, extend_retention: bool = True) -> None:
         super().__init__(client)
@@ -68,19 +61,17 @@ class LangSmithScores(TracingTool):
                 return ExternalTrace(str(run.trace_id), str(root_id), run.session_name, is_part)
         return None
 
-    def send(self, scored: ScoredTrace, external: ExternalTrace) -> None:
-        """Send the scores, or replace those of the same ids.
+    def write_scores(self, scores: Sequence[RunScore], external: ExternalTrace) -> None:
+        """Write scores as feedback, or replace those of the same ids.
 
         Raises:
             Exception: LangSmith cannot be reached or refuses them, with its client's error.
         """
         client = self._connect(external.project)
-        extends_retention = self._extend_retention and scored.decision == "kept"
-        with _quiet():
+        is_kept = any(score.label == "kept" for score in scores)
+        with quiet_loggers("langsmith.client"):  # it logs errors with what the server says
             project_id = self._project_id(client, external.project)
-
-        def send_one(score: RunScore) -> None:
-            with _quiet():
+            for score in scores:
                 client.create_feedback(
                     external.span_id,
                     trace_id=external.trace_id,
@@ -89,64 +80,35 @@ class LangSmithScores(TracingTool):
                     score=score.value,
                     comment=score.comment,
                     feedback_id=score.id,
-                    extend_trace_retention=extends_retention,
+                    extend_trace_retention=self._extend_retention and is_kept,
                     stop_after_attempt=1,
                 )
 
-        list(several_at_once(send_one, run_scores(scored)))
-
-    def _read_feedback(
+    def _feedback_on(
         self, traces: Sequence[ExternalTrace], key: str | None
     ) -> Iterator[ToolFeedback]:
+        """Yield the feedback on the runs, which may be parts of a trace."""
         client = self._connect()
-        run_ids = list(dict.fromkeys(external.trace_id for external in traces))
+        by_run = {one.span_id or one.trace_id: one for one in traces}
+        run_ids = list(by_run)
         for start in range(0, len(run_ids), _BATCH):
-            some = run_ids[start : start + _BATCH]
             for one in client.list_feedback(
-                run_ids=some, feedback_key=None if key is None else [key]
+                run_ids=run_ids[start : start + _BATCH],
+                feedback_key=None if key is None else [key],
             ):
-                if str(one.run_id) not in some or (one.score, one.value) == (None, None):
+                run_id, source, at = str(one.run_id), one.feedback_source, one.modified_at
+                if run_id not in by_run or (one.score, one.value) == (None, None):
                     continue
-                at = one.modified_at or one.created_at
+                at = at or one.created_at
                 yield ToolFeedback(
-                    trace_id=str(one.run_id),
-                    span_id=None,
+                    trace_id=by_run[run_id].trace_id,
+                    span_id=by_run[run_id].span_id,
                     key=one.key,
                     value=one.value if one.score is None else one.score,
                     comment=one.comment,
                     at=at.replace(tzinfo=UTC) if at.tzinfo is None else at.astimezone(UTC),
-                    by_model=one.feedback_source is not None
-                    and one.feedback_source.type in _MODELS,
+                    by_model=source is not None and source.type in _MODELS,
                 )
-
-    def _ask_for_verdicts(self, traces: Sequence[ExternalTrace], queue: str) -> int:
-        """Put root runs into an annotation queue, which is created if there is none of that name.
-
-        LangSmith itself leaves out runs that are in the queue already.
-        """
-        client = self._connect()
-        ids = [external.trace_id for external in traces]
-        own = next(iter(client.list_annotation_queues(name=queue, limit=1)), None)
-        queue_id = (own or client.create_annotation_queue(name=queue)).id
-        # What identifies a run there: its id alone is accepted for some months only.
-        # `list_runs` asks this too, but is to be removed; its successor must know more.
-        keys: list[RunKey] = []
-        fields = ["id", "session_id", "start_time"]
-        for start in range(0, len(ids), _MOST_PER_QUERY):
-            some = ids[start : start + _MOST_PER_QUERY]
-            query = {"id": some, "select": fields, "limit": len(some)}
-            answer = client.request_with_retries("POST", "/runs/query", json=query)
-            keys += [
-                {
-                    "run_id": run["id"],
-                    "session_id": run["session_id"],
-                    "start_time": run["start_time"],
-                }
-                for run in answer.json()["runs"]
-            ]
-        if keys:
-            client.add_runs_to_annotation_queue(queue_id, runs=keys)
-        return len(keys)
 
     def _project_id(self, client: Client, project: str | None) -> UUID | None:
         if project is None:
@@ -161,10 +123,6 @@ class LangSmithScores(TracingTool):
         source = self._client or self._tracer_clients.get(project)
         place = ("", None) if source is None else (source.api_url, source.api_key)
         return self._own_client(lambda: _client(source), *place)
-
-
-def _quiet() -> Any:
-    return quiet_loggers("langsmith.client")  # it logs each error, with what the server says
 
 
 def _is_sampled(client: Any, trace_id: UUID) -> bool:
@@ -184,12 +142,5 @@ def _client(source: Client | None) -> Client:
         tracing_sampling_rate=1.0,
         auto_batch_tracing=False,
         timeout_ms=(_CONNECT_MS, _READ_MS),
-        # The default policy would wait as long as the server asks.
-        retry_config=Retry(
-            total=2,
-            backoff_factor=0.5,
-            status_forcelist=(429, 500, 502, 503, 504),
-            raise_on_status=False,
-            respect_retry_after_header=False,
-        ),
+        retry_config=Retry(0),
     )

@@ -4,22 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 from uuid import UUID
 
 from kp_langchain.gate.run import ExternalTrace
 from kp_langchain.integrations.tools import (
-    VERDICT_WANTED,
     RunScore,
     ToolFeedback,
     TracingTool,
-    run_scores,
     several_at_once,
 )
 from kp_langchain.recording.langchain_context import current_handlers
-
-if TYPE_CHECKING:
-    from kp_langchain.gate import ScoredTrace
 
 __all__ = ["MLflowScores"]
 
@@ -41,7 +36,6 @@ class MLflowScores(TracingTool):
     package: ClassVar[str] = "mlflow"
     address: ClassVar[str] = "MLFLOW_TRACKING_URI"
     credentials: ClassVar[str] = "MLFLOW_TRACKING_TOKEN, or MLFLOW_TRACKING_USERNAME and _PASSWORD"
-    asks_by: ClassVar[str] = f"tagged with {VERDICT_WANTED!r}"
 
     def __init__(self) -> None:
         super().__init__()
@@ -58,8 +52,8 @@ class MLflowScores(TracingTool):
                 return ExternalTrace(entry.span.trace_id, entry.span.span_id, is_part=is_part)
         return None
 
-    def send(self, scored: ScoredTrace, external: ExternalTrace) -> None:
-        """Send each score as a feedback, or update the feedback that was sent before.
+    def write_scores(self, scores: Sequence[RunScore], external: ExternalTrace) -> None:
+        """Write each score as a feedback, or update the feedback that was written before.
 
         Raises:
             MlflowException: MLflow cannot be reached or refuses it.
@@ -69,33 +63,30 @@ class MLflowScores(TracingTool):
         source = AssessmentSource(source_type="CODE", source_id=_SOURCE_ID)
         span_id = external.span_id if external.is_part else None
         # MLflow gives feedback its own ids.
-        sent_before = {
+        written_before = {
             one.name: one.assessment_id
             for one in _assessments(external.trace_id)
             if one.source is not None
             and one.source.source_id == _SOURCE_ID
             and (one.span_id or None) == span_id
         }
-
-        def send_one(score: RunScore) -> None:
+        for score in scores:
             content: dict[str, Any] = {
                 "name": score.name,
                 "value": score.value,
                 "source": source,
                 "rationale": score.comment,
             }
-            if score.name in sent_before:
+            if score.name in written_before:
                 self._package.update_assessment(
                     trace_id=external.trace_id,
-                    assessment_id=sent_before[score.name],
+                    assessment_id=written_before[score.name],
                     assessment=self._package.entities.Feedback(**content),
                 )
             else:
                 self._package.log_feedback(trace_id=external.trace_id, span_id=span_id, **content)
 
-        list(several_at_once(send_one, run_scores(scored)))
-
-    def _read_feedback(
+    def _feedback_on(
         self, traces: Sequence[ExternalTrace], key: str | None
     ) -> Iterator[ToolFeedback]:
         """Yield the valid feedback on traces."""
@@ -110,7 +101,7 @@ class MLflowScores(TracingTool):
                     return ()
                 raise
 
-        trace_ids = _trace_ids(traces)
+        trace_ids = list({one.trace_id for one in traces})
         for trace_id, feedback in zip(trace_ids, several_at_once(read, trace_ids), strict=True):
             for one in feedback:
                 value = getattr(getattr(one, "feedback", None), "value", None)
@@ -125,17 +116,6 @@ class MLflowScores(TracingTool):
                     at=datetime.fromtimestamp(one.last_update_time_ms / 1000, UTC),
                     by_model=one.source is not None and one.source.source_type in _MODELS,
                 )
-
-    def _ask_for_verdicts(self, traces: Sequence[ExternalTrace], queue: str) -> int:
-        """Tag traces, by which MLflow finds them; its server has no annotation queues."""
-        del queue
-        for trace_id in _trace_ids(traces):
-            self._package.set_trace_tag(trace_id, VERDICT_WANTED, "true")
-        return len(traces)
-
-
-def _trace_ids(traces: Sequence[ExternalTrace]) -> list[str]:
-    return list(dict.fromkeys(one.trace_id for one in traces))
 
 
 def _assessments(trace_id: str) -> Sequence[Any]:

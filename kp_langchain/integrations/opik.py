@@ -9,9 +9,9 @@ from uuid import UUID
 from kp_langchain.errors import NOT_FOUND, status_of
 from kp_langchain.gate.run import ExternalTrace
 from kp_langchain.integrations.tools import (
+    RunScore,
     ToolFeedback,
     TracingTool,
-    run_scores,
     score_or_label,
     several_at_once,
 )
@@ -19,8 +19,6 @@ from kp_langchain.recording.langchain_context import current_handlers
 
 if TYPE_CHECKING:
     from opik import Opik
-
-    from kp_langchain.gate import ScoredTrace
 
 __all__ = ["OpikScores"]
 
@@ -56,15 +54,15 @@ class OpikScores(TracingTool):
                 return ExternalTrace(inner.trace_id, project=inner.project_name)
         return None
 
-    def send(self, scored: ScoredTrace, external: ExternalTrace) -> None:
-        """Send the scores in one request; Opik replaces those of the same name.
+    def write_scores(self, scores: Sequence[RunScore], external: ExternalTrace) -> None:
+        """Write the scores in one request; Opik replaces those of the same name.
 
         Raises:
             Exception: Opik cannot be reached or refuses them, with its client's error.
         """
         from opik.rest_api import FeedbackScoreBatchItem
 
-        scores = [
+        items = [
             FeedbackScoreBatchItem(
                 id=(external.span_id if external.is_part else None) or external.trace_id,
                 project_name=external.project,
@@ -74,18 +72,18 @@ class OpikScores(TracingTool):
                 reason=score.comment,
                 source="sdk",
             )
-            for score in run_scores(scored)
+            for score in scores
         ]
         # Not `log_traces_feedback_scores`, which sends in the background and tells of no failure;
         # nor without `with_raw_response`, since Opik then tries for up to a minute, and the caller
         # tries again itself.
         api = self._connect().rest_client
         if external.is_part:
-            api.spans.with_raw_response.score_batch_of_spans(scores=scores)
+            api.spans.with_raw_response.score_batch_of_spans(scores=items)
         else:
-            api.traces.with_raw_response.score_batch_of_traces(scores=scores)
+            api.traces.with_raw_response.score_batch_of_traces(scores=items)
 
-    def _read_feedback(
+    def _feedback_on(
         self, traces: Sequence[ExternalTrace], key: str | None
     ) -> Iterator[ToolFeedback]:
         """Yield the feedback scores of traces and of the runs' own spans, by each author."""
@@ -117,25 +115,6 @@ class OpikScores(TracingTool):
                         at=one.last_updated_at or score.last_updated_at or subject.last_updated_at,
                         by_model=(one.source or score.source) == "online_scoring",
                     )
-
-    def _ask_for_verdicts(self, traces: Sequence[ExternalTrace], queue: str) -> int:
-        """Put traces into an annotation queue of their project, which is created if need be.
-
-        Opik itself leaves out traces that are in the queue already. It has no queues of spans, so
-        runs that are a part of their trace are left out.
-        """
-        by_project: dict[str | None, list[str]] = {}
-        for one in traces:
-            if not one.is_part:
-                by_project.setdefault(one.project, []).append(one.trace_id)
-        client = self._connect()
-        for project, trace_ids in by_project.items():
-            queues = client.get_traces_annotation_queues(project_name=project)
-            own = next((one for one in queues if one.name == queue), None)
-            own = own or client.create_traces_annotation_queue(queue, project_name=project)
-            api = client.rest_client.annotation_queues
-            api.add_items_to_annotation_queue(own.id, ids=trace_ids)
-        return sum(map(len, by_project.values()))
 
     def _connect(self) -> Any:
         return self._client or self._package.get_global_client()

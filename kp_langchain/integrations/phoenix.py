@@ -12,18 +12,15 @@ from uuid import UUID
 from kp_langchain.errors import NOT_FOUND, status_of
 from kp_langchain.gate.run import ExternalTrace
 from kp_langchain.integrations.tools import (
-    VERDICT_WANTED,
+    RunScore,
     ToolFeedback,
     TracingTool,
-    run_scores,
     score_or_label,
 )
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Span
     from phoenix.client import Client
-
-    from kp_langchain.gate import ScoredTrace
 
 __all__ = ["PhoenixScores"]
 
@@ -62,7 +59,6 @@ class PhoenixScores(TracingTool):
     package: ClassVar[str] = "phoenix.client"
     address: ClassVar[str] = "PHOENIX_COLLECTOR_ENDPOINT"
     credentials: ClassVar[str] = "PHOENIX_API_KEY"
-    asks_by: ClassVar[str] = f"annotated with {VERDICT_WANTED!r}"
 
     def __init__(self, client: Client | None = None) -> None:
         super().__init__(client)
@@ -83,23 +79,29 @@ class PhoenixScores(TracingTool):
         trace_id, span_id = f"{context.trace_id:032x}", f"{context.span_id:016x}"
         return ExternalTrace(trace_id, span_id, project, is_part)
 
-    def send(self, scored: ScoredTrace, external: ExternalTrace) -> None:
-        """Send the annotations in one request; Phoenix replaces those of the same name.
+    def write_scores(self, scores: Sequence[RunScore], external: ExternalTrace) -> None:
+        """Write the annotations in one request; Phoenix replaces those of the same name.
 
         Raises:
             httpx.HTTPError: Phoenix cannot be reached or refuses them.
         """
-        annotations = []
-        for score in run_scores(scored):
-            result = {"score": score.value, "explanation": score.comment}
-            label = {} if score.label is None else {"label": score.label}
-            annotations.append(_annotation(external, score.name, result | label))
-        self._annotate(annotations)
-
-    def _annotate(self, annotations: list[Any]) -> None:
+        annotations: list[Any] = []
+        for score in scores:
+            result: dict[str, Any] = {"score": score.value, "explanation": score.comment}
+            if score.label is not None:
+                result["label"] = score.label
+            annotations.append(
+                {
+                    "span_id": external.span_id or "",
+                    "name": score.name,
+                    "annotator_kind": "CODE",
+                    "identifier": "kp_langchain",
+                    "result": result,
+                }
+            )
         self._connect().spans.log_span_annotations(span_annotations=annotations)
 
-    def _read_feedback(
+    def _feedback_on(
         self, traces: Sequence[ExternalTrace], key: str | None
     ) -> Iterator[ToolFeedback]:
         by_project: dict[str, dict[str, ExternalTrace]] = {}
@@ -133,21 +135,5 @@ class PhoenixScores(TracingTool):
                     by_model=one["annotator_kind"] == "LLM",
                 )
 
-    def _ask_for_verdicts(self, traces: Sequence[ExternalTrace], queue: str) -> int:
-        """Annotate root spans, by which Phoenix finds them; it has no annotation queues."""
-        del queue
-        self._annotate([_annotation(one, VERDICT_WANTED, {"label": "wanted"}) for one in traces])
-        return len(traces)
-
     def _connect(self) -> Any:
         return self._client or self._own_client(self._package.Client)
-
-
-def _annotation(external: ExternalTrace, name: str, result: dict[str, Any]) -> dict[str, Any]:
-    return {
-        "span_id": external.span_id or "",
-        "name": name,
-        "annotator_kind": "CODE",
-        "identifier": "kp_langchain",
-        "result": result,
-    }

@@ -1,6 +1,7 @@
 """What all tracing tools share: the scores that they are sent, and feedback there as verdicts.
 
-A tool's own file says how to find its trace of a run, how to send scores, and how to read feedback.
+A tool's own file says how to find its trace of a run, how to write scores onto it, and how to read
+feedback on it.
 """
 
 from __future__ import annotations
@@ -13,9 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
-from functools import cache
 from importlib import import_module
-from itertools import islice
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 from uuid import UUID, uuid5
 
@@ -32,15 +31,8 @@ if TYPE_CHECKING:
 
 __all__ = ["RunVerdict", "ToolFeedback", "TracingTool", "feedback_tool", "verdicts_from"]
 
-FEEDBACK_TOOLS = ("langsmith", "langfuse", "phoenix", "opik", "mlflow")
-"""The names of the tools that feedback is read from."""
-
-VERDICT_WANTED = "kp_verdict_wanted"
-"""What marks a trace that is to get a verdict, in tools without annotation queues."""
-
 _PREFIX = "kp_"  # of the names of all scores of this package
 _NAMESPACE = UUID("3f2c1c7e-0d0b-5d3a-9a52-6b1f8f0f5a0e")
-_RUNS_AT_ONCE = 500
 _REQUESTS_AT_ONCE = 8
 
 _Item = TypeVar("_Item")
@@ -56,11 +48,13 @@ class RunScore:
 
     Attributes:
         id: The same whenever this number of this run is sent, so that a later one replaces it.
-        name: `kp_quality_score`, `kp_worth`, or `kp_` and the name of a dimension.
+        name: `kp_quality_score`, `kp_worth`, `kp_verdict_wanted`, or `kp_` and the name of a
+            dimension.
         value: 0 to 1.
         label: What the gate decided: `kept`, `below_threshold` or `twin`; None for a dimension.
         comment: How the number came about. It has numbers and the names of rules, no text of the
             run.
+        at: When the run began.
     """
 
     id: UUID
@@ -68,27 +62,36 @@ class RunScore:
     value: float
     label: str | None
     comment: str
+    at: datetime
 
 
 def run_scores(scored: ScoredTrace) -> list[RunScore]:
     """Return the score of a run, each of its dimensions, and its worth if there is one."""
     breakdown, decision = scored.breakdown, scored.decision
-    trace_id = scored.stored_id or scored.trace.id
-    scores: list[RunScore] = []
-
-    def add(name: str, value: float, label: str | None, comment: str) -> None:
-        name = f"{_PREFIX}{name}"
-        id_ = uuid5(_NAMESPACE, f"{trace_id} {name}")
-        scores.append(RunScore(id=id_, name=name, value=value, label=label, comment=comment))
-
     decision_text = f"{decision} (threshold {scored.threshold:.2f} of {scored.gate})"
-    add("quality_score", breakdown.total, decision, f"{decision_text}; {breakdown.line()}")
+    comment = f"{decision_text}; {breakdown.line()}"
+    scores = [_score(scored, "quality_score", breakdown.total, comment, decision)]
     if scored.worth is not None:
-        add("worth", scored.worth, decision, decision_text)
+        scores.append(_score(scored, "worth", scored.worth, decision_text, decision))
     for name, part in breakdown.dimensions.items():
         # Redacted, because where a verdict came from is a text that a program chose.
-        add(name, part.value, None, f"{redact(part.why).value}; weight {part.weight:.2f}")
+        comment = f"{redact(part.why).value}; weight {part.weight:.2f}"
+        scores.append(_score(scored, name, part.value, comment))
     return scores
+
+
+def _score(
+    scored: ScoredTrace, name: str, value: float, comment: str, label: str | None = None
+) -> RunScore:
+    name = f"{_PREFIX}{name}"
+    return RunScore(
+        id=uuid5(_NAMESPACE, f"{scored.stored_id or scored.trace.id} {name}"),
+        name=name,
+        value=value,
+        label=label,
+        comment=comment,
+        at=scored.trace.metadata.created_at,
+    )
 
 
 # ------------------------------------------------------------------ one tool
@@ -130,8 +133,6 @@ class TracingTool(ABC):
         package: The module that is imported when a receiver is made.
         address: The environment variable that says where the tool is.
         credentials: The environment variables that hold the key.
-        has_run_ids: Whether its id of a trace is LangChain's id of the root run.
-        asks_by: What is done with a run that is to get a verdict, in words.
 
     Raises:
         MissingExtraError: The tool's package is not installed.
@@ -142,8 +143,6 @@ class TracingTool(ABC):
     package: ClassVar[str]
     address: ClassVar[str]
     credentials: ClassVar[str]
-    has_run_ids: ClassVar[bool] = False
-    asks_by: ClassVar[str] = "put into the annotation queue {queue!r}"
 
     def __init__(self, client: Any = None) -> None:
         try:
@@ -161,52 +160,52 @@ class TracingTool(ABC):
         """Return the trace that the tool's tracer has of a run; see `ScoreReceiver`."""
 
     @abstractmethod
-    def send(self, scored: ScoredTrace, external: ExternalTrace) -> None:
-        """Send the scores of a run, or replace those that were sent before.
+    def write_scores(self, scores: Sequence[RunScore], external: ExternalTrace) -> None:
+        """Write scores onto a trace, or replace those that were written before.
 
         Raises:
             KPError: The tool does not take them, and would not take them a second time either.
             Exception: It cannot be reached or refuses them, with its client's error.
         """
 
-    def read_feedback(
+    @abstractmethod
+    def _feedback_on(
         self, traces: Sequence[ExternalTrace], key: str | None
+    ) -> Iterator[ToolFeedback]:
+        """Yield the feedback on traces; raise what the client raises."""
+
+    def send(self, scored: ScoredTrace, external: ExternalTrace) -> None:
+        """Send the scores of a run, or replace those that were sent before.
+
+        Raises:
+            KPError, Exception: As for `write_scores`.
+        """
+        self.write_scores(run_scores(scored), external)
+
+    def ask_for_verdict(self, scored: ScoredTrace, external: ExternalTrace) -> None:
+        """Mark a run as one that people should judge, by the score `kp_verdict_wanted`.
+
+        Raises:
+            KPError: The tool cannot be reached, or refuses the key or the score.
+        """
+        comment = "a verdict on this run would help most"
+        with self._clear_errors():
+            self.write_scores([_score(scored, "verdict_wanted", 1.0, comment)], external)
+
+    def read_feedback(
+        self, traces: Sequence[ExternalTrace], key: str | None = None
     ) -> Iterator[ToolFeedback]:
         """Yield the feedback on some traces. Send their ids and the key, and nothing else.
 
         Args:
-            traces: Some hundreds.
+            traces: The traces.
             key: Only feedback of this name, as far as the tool can choose; None for all.
 
         Raises:
             KPError: The tool cannot be reached, refuses the key, or cannot be understood.
         """
         with self._clear_errors():
-            yield from self._read_feedback(traces, key)
-
-    def ask_for_verdicts(self, traces: Sequence[ExternalTrace], queue: str) -> int:
-        """Put traces where people give verdicts; one that is there already stays there once.
-
-        Args:
-            traces: At least one.
-            queue: The name of the annotation queue, where the tool has such queues.
-
-        Returns:
-            How many were not there yet, as far as the tool tells.
-
-        Raises:
-            KPError: The tool cannot be reached, refuses the key, or has no such queue.
-        """
-        with self._clear_errors():
-            return self._ask_for_verdicts(traces, queue)
-
-    @abstractmethod
-    def _read_feedback(
-        self, traces: Sequence[ExternalTrace], key: str | None
-    ) -> Iterator[ToolFeedback]: ...
-
-    @abstractmethod
-    def _ask_for_verdicts(self, traces: Sequence[ExternalTrace], queue: str) -> int: ...
+            yield from self._feedback_on(traces, key)
 
     def _own_client(self, make: Callable[..., Any], *place: object) -> Any:
         """Return a client that is made once, for a place in this process.
@@ -228,37 +227,25 @@ class TracingTool(ABC):
         except Exception as error:  # the clients raise many types
             status = status_of(error)
             if status in (401, 403):
-                message = f"{self.title} refuses the key; check {self.credentials}"
+                message = f"refuses the key; check {self.credentials}"
             elif status is not None:
-                message = (
-                    f"{self.title} answered with status {status}; check {self.address}, or try "
-                    "again later"
-                )
+                message = f"answered with status {status}; check {self.address}, or try later"
             else:
                 message = (
-                    f"{self.title} cannot be reached, or its answer cannot be read "
-                    f"({type(error).__name__}); check {self.address}"
+                    f"cannot be reached, or its answer cannot be read ({type(error).__name__}); "
+                    f"check {self.address}"
                 )
-            raise KPError(message) from error
+            raise KPError(f"{self.title} {message}") from error
 
 
 def several_at_once(call: Callable[[_Item], _Answer], items: Sequence[_Item]) -> Iterator[_Answer]:
-    """Yield what a call returns for each item: the first one alone, then several at a time.
-
-    Where nothing answers, one request is enough to learn it.
+    """Yield what a call returns for each item, in order; some calls are made at a time.
 
     Raises:
         Exception: What the first call that fails raises.
     """
-    if not items:
-        return
-    yield call(items[0])
     with ThreadPoolExecutor(_REQUESTS_AT_ONCE, "kp_langchain tools") as pool:
-        try:
-            answers = pool.map(call, items[1:])
-        except RuntimeError:  # the interpreter is ending, and starts no threads
-            answers = map(call, items[1:])
-        yield from answers
+        yield from pool.map(call, items)
 
 
 def score_or_label(score: object, label: object) -> object:
@@ -295,8 +282,8 @@ def verdicts_from(
 
     Args:
         tool: The tool.
-        store: The store. Except for LangSmith, only runs are asked about whose handler sent their
-            scores to the tool.
+        store: The store. Only runs are asked about of which it knows the tool's trace: their scores
+            were sent to the tool, or they were imported from it.
         key: Only feedback of this name; None for all.
         since: Only feedback that was given or changed at this time or later.
         pass_at: The lowest score of a run that succeeded, 0 to 1.
@@ -308,89 +295,43 @@ def verdicts_from(
         ConfigError: `pass_at` is outside 0 to 1.
         KPError: The store cannot be read; or the tool cannot be reached, or refuses the key.
     """
-    check_pass_at(pass_at)
-    traces = traces_in(store, tool)
-    while page := dict(islice(traces, _RUNS_AT_ONCE)):
-        runs_in_trace = _runs_by_trace(page, store, tool)
-        for one in tool.read_feedback(list(page.values()), key):
-            if one.key.startswith(_PREFIX) or (key is not None and one.key != key):
-                continue
-            if since is not None and one.at < since:
-                continue
-            runs = _runs_meant(one, runs_in_trace(one.trace_id))
-            is_clear = len({external.span_id for external in runs.values()}) <= 1
-            for trace_id in runs if is_clear else list(runs)[:1]:
-                if trace_id in page:  # the others are yielded with the runs of their own page
-                    yield _run_verdict(one, tool, trace_id, pass_at, 1 if is_clear else len(runs))
-
-
-def traces_in(store: TraceStore, tool: TracingTool) -> Iterator[tuple[str, ExternalTrace]]:
-    """Yield the trace id of each run of a store that a tool has, and where the tool has it.
-
-    Raises:
-        StoreError: The store cannot be read.
-    """
-    if not tool.has_run_ids:
-        return iter(store.external_traces.of_tool(tool.name))
-    run_ids = store.external_traces.run_ids()
-    return ((trace_id, ExternalTrace(run_id, run_id)) for trace_id, run_id in run_ids)
-
-
-def trace_of(store: TraceStore, tool: TracingTool, trace_id: str) -> ExternalTrace | None:
-    """Return where a tool has a run; None if it has none of it, or the run is gone.
-
-    Raises:
-        StoreError: The store cannot be read.
-    """
-    if not tool.has_run_ids:
-        return store.external_traces.of_run(trace_id).get(tool.name)
-    run = store.get(trace_id)
-    return None if run is None else ExternalTrace(run.run_id, run.run_id)
-
-
-def check_pass_at(pass_at: object) -> None:
-    """Raise ConfigError unless `pass_at` is a number from 0 to 1."""
     if not is_unit(pass_at):
         raise ConfigError(f"pass_at is {pass_at!r}; give a number from 0 to 1")
+    known_runs = store.external_traces.of_tool(tool.name)
+    by_trace: dict[str, dict[str, ExternalTrace]] = {}
+    for trace_id, external in known_runs:
+        by_trace.setdefault(external.trace_id, {})[trace_id] = external
+    for feedback in tool.read_feedback([external for _, external in known_runs], key):
+        is_other_key = key is not None and feedback.key != key
+        if is_other_key or feedback.key.startswith(_PREFIX):
+            continue
+        if since is None or feedback.at >= since:
+            yield from _run_verdicts(feedback, tool, by_trace.get(feedback.trace_id, {}), pass_at)
 
 
-def _runs_by_trace(
-    page: Mapping[str, ExternalTrace], store: TraceStore, tool: TracingTool
-) -> Callable[[str], Mapping[str, ExternalTrace]]:
-    """Return what returns all runs that a tool has in a trace, also those of other pages."""
-    if not tool.has_run_ids:
-        return cache(lambda id_: dict(store.external_traces.in_trace(tool.name, id_)))
-    runs: dict[str, dict[str, ExternalTrace]] = {}
-    for trace_id, external in page.items():
-        runs.setdefault(external.trace_id, {})[trace_id] = external
-    return lambda id_: runs.get(id_, {})
-
-
-def _runs_meant(
-    feedback: ToolFeedback, runs: Mapping[str, ExternalTrace]
-) -> dict[str, ExternalTrace]:
-    """Return which runs of a trace a feedback is about; those of several spans if unclear."""
-    if feedback.span_id is not None:
-        return {id_: one for id_, one in runs.items() if one.span_id == feedback.span_id}
-    return {id_: one for id_, one in runs.items() if not one.is_part} or dict(runs)
-
-
-def _run_verdict(
-    feedback: ToolFeedback, tool: TracingTool, run_id: str, pass_at: float, runs: int
-) -> RunVerdict:
-    """Return what a feedback says of a run, or why that cannot be read."""
+def _run_verdicts(
+    feedback: ToolFeedback, tool: TracingTool, runs: Mapping[str, ExternalTrace], pass_at: float
+) -> Iterator[RunVerdict]:
+    """Yield what a feedback says of the runs of its trace, or why that cannot be read."""
     key, at = feedback.key, feedback.at
     place = f"{tool.title}, trace {feedback.trace_id}"
-    if runs > 1:
-        why = f"feedback {key!r} is on a trace with {runs} runs; give it on the span of one"
-        return RunVerdict(run_id, why=why, place=place, key=key, at=at)
-    try:
-        success, confidence = _read_value(feedback.value, pass_at)
-    except VerdictError as error:
-        return RunVerdict(run_id, why=f"feedback {key!r}: {error}", place=place, key=key, at=at)
-    comment = feedback.comment or None
-    verdict = Verdict(success, confidence, comment, tool.name, at, by_model=feedback.by_model)
-    return RunVerdict(run_id, verdict, place=place, key=key, at=at)
+    if feedback.span_id is not None:
+        runs = {id_: one for id_, one in runs.items() if one.span_id == feedback.span_id}
+    else:
+        runs = {id_: one for id_, one in runs.items() if not one.is_part} or runs
+    if len({external.span_id for external in runs.values()}) > 1:
+        why = f"feedback {key!r} is on a trace with {len(runs)} runs; give it on the span of one"
+        yield RunVerdict(next(iter(runs)), why=why, place=place, key=key, at=at)
+        return
+    for run_id in runs:  # several if several handlers recorded the run
+        try:
+            success, confidence = _read_value(feedback.value, pass_at)
+        except VerdictError as error:
+            yield RunVerdict(run_id, why=f"feedback {key!r}: {error}", place=place, key=key, at=at)
+            continue
+        comment = feedback.comment or None
+        verdict = Verdict(success, confidence, comment, tool.name, at, by_model=feedback.by_model)
+        yield RunVerdict(run_id, verdict, place=place, key=key, at=at)
 
 
 def _read_value(value: object, pass_at: float) -> tuple[bool, float | None]:

@@ -130,15 +130,6 @@ class ExternalTraces(StorePart):
         """
         return self._select(_external.tool == tool)
 
-    def of_run(self, trace_id: str) -> dict[str, ExternalTrace]:
-        """Return where tools recorded a run, by their names.
-
-        Args:
-            trace_id: The id of its trace, as `StoredRun` has it.
-        """
-        with self._database.reading() as connection:
-            return external_of(connection, trace_id)
-
     def in_trace(self, tool: str, external_id: str) -> list[tuple[str, ExternalTrace]]:
         """Return trace id and external trace of each run that a tool recorded in one trace.
 
@@ -160,14 +151,6 @@ class ExternalTraces(StorePart):
         in_trace = self.in_trace(tool, external.trace_id)
         span_id = external.span_id and clean_name(external.span_id)
         return any(one.span_id == span_id for _, one in in_trace)
-
-    def run_ids(self) -> list[tuple[str, str]]:
-        """Return trace id and run id of each run, in order of trace ids."""
-        select = sa.select(runs.c.trace_id, runs.c.run_id).where(runs.c.state == "judged")
-        with self._database.reading() as connection:
-            return [
-                (row[0], row[1]) for row in connection.execute(select.order_by(runs.c.trace_id))
-            ]
 
     def _select(self, *conditions: sa.ColumnElement[bool]) -> list[tuple[str, ExternalTrace]]:
         select = sa.select(_external.trace_id, *_PLACE).where(*conditions)

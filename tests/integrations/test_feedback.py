@@ -1,6 +1,6 @@
-"""Verdicts from elsewhere: feedback in tracing tools, and evaluators of openevals' shape.
+"""Feedback in tracing tools as verdicts.
 
-Feedback is read with the tools' own packages, over HTTP on loopback. What the servers answer has
+It is read with the tools' own packages, over HTTP on loopback. What the servers answer has
 the form that the packages read; that of MLflow and Phoenix was compared with their real servers.
 """
 
@@ -18,14 +18,13 @@ from urllib.parse import parse_qs
 
 import pytest
 
-from kp_langchain import ConfigError, ScoredTrace, TraceStore
+from kp_langchain import ConfigError, TraceStore
 from kp_langchain.errors import KPError
 from kp_langchain.gate.run import ExternalTrace
 from kp_langchain.integrations.langsmith import LangSmithScores
-from kp_langchain.integrations.openevals import verifier_of
 from kp_langchain.integrations.tools import ToolFeedback, TracingTool, verdicts_from
 from kp_langchain.verdict import RunVerdict
-from tests.agents import ASK, QUESTION, ScriptedChatModel, call, handler, say, searching
+from tests.agents import ASK, handler, searching
 from tests.commands import Done, cli, cli_apart
 from tests.integrations.tools import environment_of, mlflow_trace, new_langfuse
 from tests.loopback_tools import LoopbackTool, Request
@@ -60,6 +59,11 @@ class Given:
     is_on_span: bool
     fields: dict[str, Any]
 
+    @property
+    def run_id(self) -> str:
+        """LangSmith's id of the run that it is about."""
+        return self.trace.span_id or self.trace.trace_id
+
 
 @dataclass
 class Backend:
@@ -68,21 +72,14 @@ class Backend:
     Attributes:
         tool: The name of the tool.
         given: The feedback that was given there.
-        queued: The ids of the traces in its annotation queues, or with the mark of a wanted
-            verdict.
-        queues: The names of its annotation queues.
         fault: What it answers instead, if anything.
         page: How many scores it returns at once, if it has pages.
-        kinds: What is in its annotation queues, if it tells traces from spans.
     """
 
     tool: str
     given: list[Given] = field(default_factory=list)
-    queued: list[str] = field(default_factory=list)
-    queues: list[str] = field(default_factory=list)
     fault: tuple[int, Any] | None = None
     page: int = 100
-    kinds: set[str] = field(default_factory=set)
 
     def give(
         self, trace: ExternalTrace, value: Any, /, key: str = "correct", *, by: str = "",
@@ -101,7 +98,6 @@ class Backend:
         return answer
 
     def _langsmith(self, request: Request) -> tuple[int, Any]:
-        ids = {"id": str(uuid.UUID(int=2)), "tenant_id": str(uuid.UUID(int=3))}
         if request.path == "/feedback" and request.method == "GET":
             query = parse_qs(request.query)
             assert len(query["run"]) <= 50  # they are in the URL, whose length is limited
@@ -109,22 +105,10 @@ class Backend:
             found = [
                 self._run_feedback(one)
                 for one in self.given
-                if one.trace.trace_id in query["run"] and (not keys or one.key in keys)
+                if one.run_id in query["run"] and (not keys or one.key in keys)
             ]
             start = int(query["offset"][0])
             return 200, found[start : start + int(query["limit"][0])]
-        if request.path == "/annotation-queues":
-            times = {"created_at": BEGAN.isoformat(), "updated_at": BEGAN.isoformat()}
-            if request.method == "POST":
-                self.queues.append(request.json["name"])
-                return 200, {"name": self.queues[-1]} | ids | times
-            return 200, [{"name": name} | ids | times for name in self.queues]
-        if request.path == "/runs/query":
-            assert request.json["limit"] <= 100
-            run = {"session_id": str(uuid.UUID(int=1)), "start_time": BEGAN.isoformat()}
-            return 200, {"runs": [run | {"id": id_} for id_ in request.json["id"]]}
-        if request.path.endswith("/runs/by-key"):
-            self.queued += [run["run_id"] for run in request.json]
         return 200, {}
 
     @staticmethod
@@ -132,7 +116,7 @@ class Backend:
         is_number = isinstance(one.value, int | float)
         return {
             "id": str(uuid.UUID(int=id(one))), "created_at": one.at.isoformat(),
-            "modified_at": one.at.isoformat(), "run_id": one.trace.trace_id,
+            "modified_at": one.at.isoformat(), "run_id": one.run_id,
             "trace_id": one.trace.trace_id, "key": one.key, "comment": one.comment,
             "score": one.value if is_number else None, "value": None if is_number else one.value,
             "correction": None, "feedback_source": {"type": one.by, "metadata": None},
@@ -151,21 +135,7 @@ class Backend:
             end = start + self.page
             meta = {"limit": 100} | ({"cursor": str(end)} if end < len(found) else {})
             return 200, {"data": list(map(self._score, found[start:end])), "meta": meta}
-        if request.path.endswith("/annotation-queues"):
-            data = [
-                {"id": f"q-{name}", "name": name, "scoreConfigIds": []} | times(BEGAN)
-                for name in self.queues
-            ]
-            return 200, {"data": data, "meta": pages(data)}
-        if request.path.endswith("/items") and request.method == "GET":
-            data = [self._item(id_) for id_ in self.queued]
-            return 200, {"data": data, "meta": pages(data)}
-        if request.path.endswith("/items"):
-            self.queued.append(request.json["objectId"])
-            self.kinds.add(request.json["objectType"])
-            return 200, self._item(self.queued[-1])
-        # A list of scores from version 5 of langfuse, one from 4.
-        return (202, {"message": "Accepted"}) if request.body[:1] == b"[" else (200, {"id": "s"})
+        return 202, {"message": "Accepted"}
 
     @staticmethod
     def _score(one: Given) -> dict[str, Any]:
@@ -180,11 +150,6 @@ class Backend:
             "timestamp": one.at.isoformat(), "environment": "default", "comment": one.comment,
             "subject": subject,
         } | times(one.at)  # fmt: skip
-
-    @staticmethod
-    def _item(id_: str) -> dict[str, Any]:
-        item = {"id": f"i-{id_}", "queueId": "q-kp_langchain", "objectId": id_}
-        return item | {"objectType": "TRACE", "status": "PENDING"} | times(BEGAN)
 
     def _phoenix(self, request: Request) -> tuple[int, Any]:
         if "/projects/" in request.path:
@@ -207,9 +172,7 @@ class Backend:
             ]  # fmt: skip
             return 200, {"data": data, "next_cursor": None}
         if request.path.endswith("/span_annotations"):
-            sent = request.json["data"]
-            self.queued += [one["span_id"] for one in sent if one["name"] == "kp_verdict_wanted"]
-            return 200, {"data": [{"id": str(number)} for number in range(len(sent))]}
+            return 200, {"data": [{"id": str(n)} for n in range(len(request.json["data"]))]}
         return 404, {}
 
     def _opik(self, request: Request) -> tuple[int, Any]:
@@ -225,18 +188,6 @@ class Backend:
             scores = [self._feedback_score(one) for one in found if one.is_on_span == is_span]
             start = {"start_time": BEGAN.isoformat(), "last_updated_at": BEGAN.isoformat()}
             return 200, {"id": match[2], "feedback_scores": scores} | start
-        if request.path.endswith("/projects/retrieve"):
-            return 200, {"id": "project", "name": "agents"}
-        if request.path.endswith("/annotation-queues/"):
-            name = {"id": "q", "project_id": "project", "scope": "trace"}
-            is_first = parse_qs(request.query)["page"] == ["1"]
-            content = [name | {"name": one} for one in self.queues] if is_first else []
-            return 200, {"content": content}
-        if request.path.endswith("/annotation-queues") and request.method == "POST":
-            self.queues.append(request.json["name"])
-            return 201, {}
-        if request.path.endswith("/items/add"):
-            self.queued += [id_ for id_ in request.json["ids"] if id_ not in self.queued]
         return 200, {}
 
     @staticmethod
@@ -248,9 +199,6 @@ class Backend:
         }  # fmt: skip
 
     def _mlflow(self, request: Request) -> tuple[int, Any]:
-        if match := re.search(r"/traces/([^/]+)/tags$", request.path):
-            self.queued += [match[1]] if request.json["key"] == "kp_verdict_wanted" else []
-            return 200, {}
         match = re.search(r"/traces/([^/]+)(?:/assessments)?$", request.path)
         assert match, request.path
         if request.method == "POST":
@@ -275,10 +223,6 @@ def times(at: datetime) -> dict[str, str]:
 
 def stamp(at: datetime) -> str:
     return at.isoformat().replace("+00:00", "Z")
-
-
-def pages(data: list[Any]) -> dict[str, int]:
-    return {"page": 1, "limit": 100, "totalItems": len(data), "totalPages": 1}
 
 
 class Recorded:
@@ -337,8 +281,8 @@ class Scene:
         return run("label", *words, "--database", "runs.db", **environment)
 
     def known_ids(self) -> set[str | None]:
-        """The tool's ids of the runs, as they stand in its queues."""
-        is_span = self.tool == "phoenix"
+        """The tool's ids of the runs, by which their feedback is asked for."""
+        is_span = self.tool in ("phoenix", "langsmith")
         return {one.span_id if is_span else one.trace_id for _, one in self.runs}
 
 
@@ -455,17 +399,16 @@ def test_what_feedback_says_and_what_of_it_is_read(scene: Scene) -> None:
     assert all(str(id_) in texts for id_ in scene.known_ids())
 
 
-@pytest.mark.parametrize("one_trace", ["langfuse", "phoenix", "opik", "mlflow"], indirect=True)
+@pytest.mark.parametrize("one_trace", TITLES, indirect=True)
 def test_of_several_runs_in_one_trace_feedback_is_about_the_one_on_whose_span_it_is(
-    one_trace: Scene, monkeypatch: pytest.MonkeyPatch
+    one_trace: Scene,
 ) -> None:
-    monkeypatch.setattr("kp_langchain.integrations.tools._RUNS_AT_ONCE", 2)
     _, (trace_id, external), _ = one_trace.runs
     one_trace.backend.give(external, 1, is_on_span=True)
     other = ExternalTrace(external.trace_id, "f" * 16, external.project)  # of a tool, say
     one_trace.backend.give(other, 0, is_on_span=True)
     assert [one.run_id for one in one_trace.read()] == [trace_id]
-    if one_trace.tool != "phoenix":  # it has feedback on spans alone
+    if one_trace.tool not in ("phoenix", "langsmith"):  # they have feedback on spans alone
         one_trace.backend.give(external, 1, "whole")
         (one,) = one_trace.read(key="whole")
         assert one.verdict is None
@@ -609,157 +552,13 @@ def test_a_store_without_runs_of_the_tool_says_what_to_do() -> None:
 
 
 @each_tool
-def test_runs_worth_a_verdict_are_put_where_people_give_them(scene: Scene) -> None:
-    words = ("next", "--ask-in", scene.tool, "--limit", "2")
-    if scene.tool == "langfuse":
-        done = scene.label(*words)
-        assert done.returncode == 1
-        message = "error: Langfuse has no annotation queue 'kp_langchain', only none; create it"
-        assert message in " ".join(done.stderr.split())
-        scene.backend.queues.append("kp_langchain")
-    done = scene.label(*words)
+def test_runs_worth_a_verdict_are_marked_where_people_give_them(scene: Scene) -> None:
+    done = scene.label("next", "--ask-in", scene.tool, "--limit", "2")
     assert done.returncode == 0, done.stderr
-    assert f"{TITLES[scene.tool]}: 2 of 2 runs " in done.stdout
-    assert len(scene.backend.queued) == 2
-    assert set(scene.backend.queued) < scene.known_ids()
-    if scene.tool in ("langfuse", "langsmith", "opik"):
-        again = scene.label(*words)
-        assert len(set(scene.backend.queued)) == 2
-        if scene.tool != "opik":
-            assert scene.backend.queues == ["kp_langchain"]  # made once
-        if scene.tool == "langfuse":
-            assert "Langfuse: 0 of 2 runs " in again.stdout
-            assert len(scene.backend.queued) == 2
-
-
-@pytest.mark.parametrize("one_trace", ["langfuse", "opik", "mlflow"], indirect=True)
-def test_runs_in_one_trace_are_asked_about_by_their_spans_where_a_queue_takes_spans(
-    one_trace: Scene,
-) -> None:
-    if one_trace.tool == "langfuse":
-        one_trace.backend.queues.append("kp_langchain")
-    done = one_trace.label("next", "--ask-in", one_trace.tool)
-    assert done.returncode == 0, done.stderr
-    asked, queued = {"langfuse": (3, 3), "opik": (0, 0), "mlflow": (3, 1)}[one_trace.tool]
-    assert f"{TITLES[one_trace.tool]}: {asked} of 3 runs " in done.stdout
-    assert len(one_trace.backend.queued) == queued
-    if one_trace.tool == "langfuse":
-        assert set(one_trace.backend.queued) == {one.span_id for _, one in one_trace.runs}
-        assert one_trace.backend.kinds == {"OBSERVATION"}
-
-
-@pytest.mark.parametrize("scene", ["langfuse"], indirect=True)
-def test_traces_of_another_langfuse_project_enter_no_queue(scene: Scene) -> None:
-    scene.backend.queues.append("kp_langchain")
-    elsewhere = ExternalTrace("e" * 32, "5" * 16, "pk-of-another-project")
-    known = scene.runs[0][1]
-    assert connect(scene).ask_for_verdicts([elsewhere, known], "kp_langchain") == 1
-    assert scene.backend.queued == [known.trace_id]
-
-
-@langsmith_alone
-def test_many_runs_enter_a_queue_in_several_requests(scene: Scene) -> None:
-    ids = [str(uuid.uuid4()) for _ in range(250)]
-    traces = [ExternalTrace(id_, id_) for id_ in ids]
-    assert connect(scene).ask_for_verdicts(traces, "q") == 250
-    assert scene.backend.queued == ids
-
-
-# ------------------------------------------------------------------ openevals
-
-
-def judge_by(score: Any, *, is_async: bool, key: str = "correctness") -> Any:
-    """An evaluator as `create_llm_as_judge` makes them: it has a model fill in a form."""
-    model = ScriptedChatModel([say("", call("score", score=score, reasoning="so it seems"))])
-
-    def read(message: Any) -> dict[str, Any]:
-        form = message.tool_calls[0]["args"]
-        found = {"key": key, "score": form["score"], "comment": form["reasoning"]}
-        return found | {"metadata": None}
-
-    def evaluator(*, inputs: Any = None, outputs: Any, **_: Any) -> dict[str, Any]:
-        return read(model.invoke(f"Is {outputs!r} right for {inputs!r}?"))
-
-    async def aevaluator(*, inputs: Any = None, outputs: Any, **_: Any) -> dict[str, Any]:
-        return read(await model.ainvoke(f"Is {outputs!r} right for {inputs!r}?"))
-
-    return aevaluator if is_async else evaluator
-
-
-def judged(verifier: Any) -> tuple[ScoredTrace, dict[str, int]]:
-    watching = handler(verifiers=[verifier])
-    searching().invoke(ASK, {"callbacks": [watching]})
-    scored = watching.last()
-    assert scored is not None
-    return scored, watching.stats()
-
-
-@pytest.mark.parametrize("is_async", [False, True])
-@pytest.mark.parametrize(
-    ("score", "pass_at", "success", "confidence"),
-    [
-        (True, 0.5, True, None), (False, 0.5, False, None), (0.9, 0.5, True, 0.9),
-        (0.3, 0.5, False, 0.3), (1, 0.5, True, 1.0), (0.6, 0.7, False, 0.6),
-    ],
-)  # fmt: skip
-def test_a_judge_decides(
-    score: Any, pass_at: float, success: bool, confidence: float | None, is_async: bool
-) -> None:
-    judge = judge_by(score, is_async=is_async)
-    scored, stats = judged(verifier_of(judge, key="correctness", pass_at=pass_at))
-    assert stats["verifier_errors"] == 0
-    assert scored.trace.metadata.success is success
-    if confidence is not None:
-        assert scored.trace.outcome.confidence == confidence
-        assert scored.breakdown.confidence_source == "verifier correctness"
-
-
-def test_an_evaluator_is_given_task_and_answer_and_its_comment_is_the_note() -> None:
-    inputs: list[dict[str, Any]] = []
-
-    def evaluator(**given: Any) -> dict[str, Any]:
-        inputs.append(given)
-        return {"key": "k", "score": False, "comment": "no"}
-
-    notes: list[Any] = []
-    verifier = verifier_of(evaluator)
-
-    def watched(run: Any) -> Any:
-        verdict: Any = verifier(run)
-        notes.append(verdict["note"])
-        return verdict
-
-    judged(watched)
-    assert inputs == [{"inputs": QUESTION, "outputs": "42", "reference_outputs": None}]
-    assert notes == ["no"]
-    assert verifier.__name__ == "openevals"
-
-
-RESULTS = [{"key": "a", "score": True}, {"key": "b", "score": False, "comment": None}]
-
-
-def test_a_key_chooses_among_several_results() -> None:
-    verifier = verifier_of(lambda **_: RESULTS, key="b")
-    assert judged(verifier)[0].trace.metadata.success is False
-
-
-@pytest.mark.parametrize(
-    ("answer", "key"),
-    [
-        *((one, None) for one in (None, True, [], [1], RESULTS)), (RESULTS, "c"),
-        *(({"score": score}, None) for score in (None, "yes", 7, float("nan"))),
-    ],
-)  # fmt: skip
-def test_an_answer_that_cannot_be_read_is_counted(answer: Any, key: str | None) -> None:
-    scored, stats = judged(verifier_of(lambda **_: answer, key=key))
-    assert (stats["scored"], stats["verifier_errors"]) == (1, 1)
-    assert scored.breakdown.confidence_source == "default"
-
-
-@pytest.mark.parametrize(
-    "options", [{"evaluator": 7}, {"key": ""}, {"key": 7}, {"pass_at": 2}, {"pass_at": True}]
-)
-def test_arguments_that_cannot_be_used(options: dict[str, Any]) -> None:
-    (name,) = options
-    with pytest.raises(ConfigError, match=f"^{name} is"):
-        verifier_of(**({"evaluator": print} | options))
+    assert f"{TITLES[scene.tool]}: 2 of 2 runs marked" in done.stdout
+    marks = [one for one in scene.server.requests if b"kp_verdict_wanted" in one.body]
+    assert marks
+    texts = " ".join(f"{one.path} {one.body.decode()}" for one in marks)
+    assert len([id_ for id_ in scene.known_ids() if str(id_) in texts]) == 2
+    assert not [word for word in ("search", "bank", "finance") if word in texts]
+    assert scene.read() == []  # it is no verdict
