@@ -11,7 +11,6 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from datetime import datetime
-from importlib.metadata import version
 from typing import Any
 
 import httpx
@@ -30,15 +29,11 @@ from tests.agents import ScriptedChatModel, say
 from tests.commands import ROOT, cli_apart
 from tests.integrations import tools
 from tests.integrations.tools import SCORES, SERVERS, TOOLS, Received, Tool, ToolServer, question_in
-from tests.loopback_tools import LoopbackTool, Request
+from tests.loopback_tools import LoopbackTool
 from tests.store.conftest import execute
 
 # The tools' packages use what is deprecated, and close their connections when they are collected.
 pytestmark = pytest.mark.filterwarnings("ignore")
-of_langfuse_5 = pytest.mark.skipif(
-    int(version("langfuse").partition(".")[0]) < 5,
-    reason="before version 5, scores are sent one by one and without a time",
-)
 each_tool = pytest.mark.parametrize("name", TOOLS)
 ask_at_once, recorder = tools.ask_at_once, tools.recorder
 
@@ -220,7 +215,6 @@ def test_a_tool_that_refuses_costs_only_its_scores_and_is_asked_four_times(
 # ------------------------------------------------------------------ what one tool alone does
 
 
-@of_langfuse_5
 def test_scores_that_langfuse_takes_in_part_have_failed(
     attach: Callable[..., Tool], server: LoopbackTool, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -237,7 +231,6 @@ def test_scores_that_langfuse_takes_in_part_have_failed(
     assert "secret" not in caplog.text
 
 
-@of_langfuse_5
 def test_langfuse_gets_the_same_time_and_the_environment_with_each_score(
     attach: Callable[..., Tool], server: LoopbackTool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -353,36 +346,13 @@ def test_what_langsmith_refuses_has_failed_also_with_a_client_that_sends_later(
     ask_at_once([handler, *tool.handlers], runs=1)
     assert handler.send(60)
     assert handler.stats()["kept"] == handler.stats()["scores_failed"] == 1
-    assert {one.name for one in tool.scores()} == SCORES  # one that fails stops no other
     assert "secret" not in caplog.text
 
 
-def test_an_mlflow_trace_that_is_not_there_yet_is_tried_again(
-    attach: Callable[..., Tool], server: LoopbackTool
-) -> None:
-    tool = attach("mlflow")
-    backend, absences = server.answer, iter(range(7))
-
-    def without_trace(request: Request) -> tuple[int, Any]:
-        is_read = request.method == "GET" and "/traces/" in request.path
-        if is_read and next(absences, None) is not None:
-            return 404, {"error_code": "RESOURCE_DOES_NOT_EXIST", "message": "no trace"}
-        return backend(request)
-
-    server.answer = without_trace
-    handler = recorder("mlflow", [])
-    ask_at_once([handler, *tool.handlers], runs=2)
-    assert handler.send(60)
-    tool.flush()
-    stats = handler.stats()
-    assert (stats["scores_failed"], stats["scores_sent"]) == (1, 1)
-
-
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
-@pytest.mark.parametrize("name", ["langsmith", "phoenix"])
-def test_a_forked_child_has_a_client_of_its_own(name: str, attach: Callable[..., Tool]) -> None:
-    attach(name)
-    receiver: Any = new_receiver(name)
+def test_a_forked_child_has_a_client_of_its_own(attach: Callable[..., Tool]) -> None:
+    attach("langsmith")
+    receiver: Any = new_receiver("langsmith")
     client = receiver._connect()
     assert receiver._connect() is client
     child = os.fork()
@@ -454,27 +424,15 @@ def test_where_a_run_is_recorded_and_what_its_verdict_states_is_stored_clean() -
     assert confidences[1].startswith("confidence 0.70 (")
 
 
-@pytest.mark.parametrize(
-    ("errors", "runs", "failed"),
-    [
-        # No answer; an answer, if not the right one; taken in the third time.
-        ([*[OSError("no answer")] * 4, not_found(), not_found()], [1, 1, 1], 1),
-        # A trace that the tool does not have yet costs no other run its attempts.
-        ([not_found()] * 7, [2], 1),
-        ([SystemExit()] * 4, [1], 1),
-        ([OSError("no answer")] * 99, [1, 2], 3),
-    ],
-)
-def test_a_receiver_is_asked_four_times_for_each_run(
-    errors: list[BaseException], runs: list[int], failed: int
-) -> None:
-    elsewhere = Elsewhere(*errors)
-    counts = [send(elsewhere, runs=number, store="runs.db") for number in runs]
-    assert sum(one["scores_failed"] for one in counts) == failed
-    assert sum(one["scores_sent"] for one in counts) == sum(runs) - failed
+def test_a_receiver_is_asked_four_times_for_each_run() -> None:
+    # No answer; an answer, if not the right one; taken in the third time.
+    elsewhere = Elsewhere(*[OSError("no answer")] * 4, not_found(), not_found())
+    counts = [send(elsewhere, store="runs.db") for _ in range(3)]
+    assert sum(one["scores_failed"] for one in counts) == 1
+    assert sum(one["scores_sent"] for one in counts) == 2
     assert counts[-1]["scores_queued"] == 0
     with TraceStore("runs.db") as store:
-        assert store.count() == sum(runs)
+        assert store.count() == 3
         assert jobs_left(store) == []
 
 
@@ -628,15 +586,6 @@ def test_a_receiver_that_breaks_while_the_run_is_under_way_harms_nobody(answer: 
     stats = handler.stats()
     assert stats["scored"] == stats["scores_without_trace"] == 1
     assert (stats["callback_errors"] > 0) is isinstance(answer, Exception)
-
-
-def test_a_chain_without_model_or_tool_is_found_by_what_begins_inside_it() -> None:
-    inner = RunnableLambda(lambda text: text, name="inner")
-    elsewhere = Elsewhere()
-    handler = agents.handler(send_scores_to=[elsewhere])
-    (inner | inner | ScriptedChatModel([say("a")])).invoke("a", {"callbacks": [handler]})
-    assert handler.send(300)
-    assert len(elsewhere.sent) == handler.stats()["scores_sent"] == 1
 
 
 def test_the_settings_name_tools(monkeypatch: pytest.MonkeyPatch) -> None:
