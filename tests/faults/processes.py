@@ -18,6 +18,7 @@ from pathlib import Path
 from kp_langchain import TraceStore
 from tests import programs
 from tests.agents import ASK, handler, searching
+from tests.faults.clock import WITHOUT_MODEL
 
 ENOUGH_S = 600.0
 # The settings that the programs take over.
@@ -49,7 +50,7 @@ def started(
         "PYTHONPATH": str(programs.ROOT),
         "PYTHONFAULTHANDLER": "1",
         "XDG_DATA_HOME": str(folder / "data"),
-        "HF_HUB_OFFLINE": "1",
+        **WITHOUT_MODEL,
         **more,
     }
     with (folder / output).open("w") as stream:

@@ -19,7 +19,7 @@ def assert_promises_hold(losses: Losses) -> None:
 
 @posix
 def test_what_was_acknowledged_survives_kills_of_four_writers(tmp_path: Path) -> None:
-    assert_promises_hold(kill_writers(tmp_path, writers=4, kills=4))
+    assert_promises_hold(kill_writers(tmp_path, writers=4, kills=2))
 
 
 @posix

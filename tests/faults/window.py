@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from tests import programs
+from tests.faults.clock import shortened_clock
 from tests.faults.processes import ended, lines_in, started, stored_in, wait_until
 from tests.faults.writer import FLUSH, NEITHER, ON_SCORED
 
@@ -131,7 +132,8 @@ def kill_writers(
 
 def account(folder: Path, url: Path | str, killed_at: Mapping[str, int]) -> Losses:
     """Draw up the account of writers by name, given when each was killed."""
-    stored = stored_in(url)
+    with shortened_clock():
+        stored = stored_in(url)
     promised = acknowledged_in(folder)
     losses = Losses(
         kills=len(killed_at),

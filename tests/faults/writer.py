@@ -20,6 +20,7 @@ from uuid import UUID, uuid4
 from langchain_core.runnables import RunnableLambda
 
 from tests.agents import handler, search
+from tests.faults.clock import shortened_clock
 from tests.faults.processes import append
 
 FLUSH, ON_SCORED, NEITHER = "flush", "on_scored", "neither"
@@ -88,4 +89,5 @@ class Writer:
 
 if __name__ == "__main__":
     store, its_name, its_way, its_pause, its_kill = sys.argv[1:]
-    Writer(store, its_name, its_way, float(its_pause), int(its_kill)).write()
+    with shortened_clock():
+        Writer(store, its_name, its_way, float(its_pause), int(its_kill)).write()
