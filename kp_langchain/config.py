@@ -13,7 +13,7 @@ import os
 import re
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from pydantic import (
     BaseModel,
@@ -87,7 +87,6 @@ class Settings(BaseModel):
             longer, novelty is 0.5.
         novelty_memory: How many traces the default scorer remembers to measure novelty.
         novelty_ttl_s: Seconds after which it forgets a trace; None for when newer ones need room.
-        novelty_scope: What a trace is compared with: those of `all` domains, or of its `domain`.
         step_cap: Complexity counts at most this many steps; None counts all.
         disabled: Record nothing at all.
         registry_url: Registry that receives contributions; None sends nothing anywhere.
@@ -140,7 +139,6 @@ class Settings(BaseModel):
         default=1000, le=_MOST_REMEMBERED, description=f"{_COUNT}, at most {_MOST_REMEMBERED}"
     )
     novelty_ttl_s: Seconds | None = Field(default=None, description=_SECONDS)
-    novelty_scope: Literal["all", "domain"] = Field(default="all", description="'all' or 'domain'")
     step_cap: Count | None = Field(default=None, description=_COUNT)
     disabled: bool = Field(default=False, description="true or false")
     registry_url: str | None = Field(default=None, description="text such as https://host")

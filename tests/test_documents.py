@@ -30,8 +30,8 @@ from typer.testing import CliRunner
 import kp_langchain
 from kp_langchain import DomainPolicy, Scorer, Settings, TraceStore, default_scorer
 from kp_langchain.demo.scripted import ScriptedChatModel, call, say
-from kp_langchain.embedding import auto_embedder
-from kp_langchain.embedding.auto_embedder import resolve_embedder
+from kp_langchain.embedding import local_models
+from kp_langchain.embedding.local_models import resolve_embedder
 from kp_langchain.gate import DEFAULT_THRESHOLDS
 from kp_langchain.recall import example_search
 from kp_langchain.redaction import Rules, redact
@@ -114,7 +114,7 @@ def own_scorer(monkeypatch: pytest.MonkeyPatch) -> None:
     """The process's scorer is new and has a small embedder."""
     home = sys.modules[default_scorer.__module__]
     monkeypatch.setattr(home, "_default_scorer", Scorer(embedder=WordCounts()))
-    for module in (auto_embedder, example_search):
+    for module in (local_models, example_search):
         monkeypatch.setattr(module, "resolve_embedder", lambda _: resolve_embedder(WordCounts()))
 
 

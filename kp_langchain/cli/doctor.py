@@ -332,8 +332,8 @@ def _agent(registry: Registry, settings: Settings) -> Finding:
 
 
 def _embedding(settings: Settings) -> Iterator[Finding]:
-    from kp_langchain.embedding.auto_embedder import AutoEmbedder
-    from kp_langchain.embedding.model_names import INSTALL_HINT, is_any_installed
+    from kp_langchain.embedding.local_models import AutoEmbedder
+    from kp_langchain.embedding.model_files import INSTALL_HINT, is_any_installed
 
     if settings.embedding_model is None and not is_any_installed():
         yield Finding("embedding", f"nothing installed, so novelty is 0.5; {INSTALL_HINT}")
@@ -357,7 +357,7 @@ def _embedding(settings: Settings) -> Iterator[Finding]:
 
 def _languages(model: LocalModel) -> Finding:
     """Report which languages the model can read."""
-    from kp_langchain.embedding.model_names import MODEL_VARIABLE, MULTILINGUAL_MODEL
+    from kp_langchain.embedding.model_files import MODEL_VARIABLE, MULTILINGUAL_MODEL
     from kp_langchain.embedding.texts import UNREADABLE_ABOVE
 
     shares = {name: model.unreadable_share(text) for name, text in _SAMPLES.items()}
@@ -379,17 +379,16 @@ def _scoring(settings: Settings) -> Finding:
     until = "until newer ones take their place"
     if settings.novelty_ttl_s is not None:
         until = f"each for {settings.novelty_ttl_s:g} s"
-    of_domain = " of each domain" if settings.novelty_scope == "domain" else ""
     steps = "all steps" if settings.step_cap is None else f"at most {settings.step_cap:,} steps"
     return Finding(
         "scoring",
-        f"remembers the last {settings.novelty_memory:,} traces{of_domain}, {until}\n"
+        f"remembers the last {settings.novelty_memory:,} traces, {until}\n"
         f"complexity counts {steps}; {settings.latency_budget_ms:g} ms for one run",
     )
 
 
 def _extras() -> Iterator[Finding]:
-    from kp_langchain.embedding.model_names import is_installed
+    from kp_langchain.embedding.model_files import is_installed
 
     for extra, modules in EXTRAS.items():
         is_whole = all(map(is_installed, modules))

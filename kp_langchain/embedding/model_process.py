@@ -24,6 +24,7 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from multiprocessing import Pipe
+from multiprocessing.connection import wait
 from multiprocessing.spawn import get_executable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -41,52 +42,97 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from kp_langchain.embedding.embedder import LoadedModel, Loader
+    from kp_langchain.embedding.model_files import LoadedModel
 
 # A process that does not answer for this long is frozen: a text takes milliseconds.
 _SILENCE_S = 30
 _SILENCE_PER_TEXT_S = 1
 
-_PROGRAM = "import sys; sys.path[:] = {path!r}; from {module} import serve; serve()"
+# It moves to the background at once: a host may wait for all of its children, or count them.
+_PROGRAM = """
+import os, sys
+if hasattr(os, "fork") and os.fork():
+    os._exit(0)
+sys.path[:] = {path!r}
+from {module} import serve
+serve()
+"""
 
 
 class ModelProcess:
     """The process of a model, as its host sees it. One request at a time.
 
-    It is started, and the model loaded in it, when this object is made. A forked child closes its
+    It is started when this object is made, and loads the model meanwhile. A forked child closes its
     copy of the connection: the process answers only the one that started it.
 
     Args:
-        loader: The function that loads the model there; a function of a module.
+        loader: The function that loads the model there, as `module:function`.
         name: Name or path of the model; None for the default model.
         on_warning: Called with each line that is logged there, such as that a download begins.
 
     Attributes:
-        name: The model's name or path.
-        backend: The package that runs it.
-        folder: Where its files are.
+        is_loaded: Whether the model is loaded, as far as its messages were read. Then there are
+            `name`, the model's name or path; `backend`, the package that runs it; and `folder`,
+            where its files are.
 
     Raises:
-        MissingExtraError: No package that runs the model is installed.
-        ModelLoadError: The model cannot be found, downloaded or loaded.
-        ModelProcessEndedError: The process cannot be started, or has ended.
-        EmbedderError: Loading failed in another way.
+        ModelLoadError: There is no Python interpreter to start.
+        ModelProcessEndedError: The process cannot be started.
     """
 
-    def __init__(self, loader: Loader, name: str | None, on_warning: Callable[[str], None]) -> None:
-        self._pid: int | None = None
+    name: str
+    backend: str
+    folder: Path
+
+    def __init__(self, loader: str, name: str | None, on_warning: Callable[[str], None]) -> None:
+        self.is_loaded = False
+        self._pid = 0
         self._on_warning = on_warning
-        self._connection = self._start(loader, name)
-        loaded = self._answer(None)  # no limit for the load: it may download
-        self._pid = loaded["pid"]
-        self.name: str = loaded["name"]
-        self.backend: str = loaded["backend"]
-        self.folder: Path = loaded["folder"]
+        program = _PROGRAM.format(path=sys.path, module=__name__)
+        barred = [key for key, module in sys.modules.items() if module is None]
+        with fork_gate:  # a forked child must not inherit a connection that it does not know of
+            self._connection, theirs = Pipe()
+            leave_in_child(self)
+            arguments = json.dumps([theirs.fileno(), loader, name, barred])
+            try:
+                process = subprocess.Popen(  # noqa: S603 - this interpreter, our program
+                    [_python(), "-P", *_interpreter_flags(), "-c", program, arguments],
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                    stderr=subprocess.DEVNULL,
+                    start_new_session=True,  # Ctrl-C at a terminal must not reach it
+                    **_inheriting(theirs.fileno()),
+                )
+            except OSError as error:
+                raise ModelProcessEndedError(f"no process for the model: {error}") from error
+            finally:
+                theirs.close()
+        if os.name == "posix":
+            process.wait()
 
     @property
     def has_ended(self) -> bool:
         """Whether the model must be loaded again before it can be used."""
         return self._connection.closed
+
+    def wait(self, timeout_s: float) -> None:
+        """Wait until it has sent something that is not read yet; from any thread."""
+        with suppress(OSError, ValueError):  # another thread has closed the connection
+            wait([self._connection], timeout_s)
+
+    def read_load(self) -> None:
+        """Read what it has sent about the load.
+
+        Raises:
+            MissingExtraError: No package that runs the model is installed.
+            ModelLoadError: The model cannot be found, downloaded or loaded.
+            ModelProcessEndedError: The process has ended.
+            EmbedderError: Loading failed in another way.
+        """
+        message = None if self.is_loaded else self._receive(0)
+        if message is not None:
+            self._pid, self.name, self.backend, self.folder = _result(message)
+            self.is_loaded = True
 
     def encode(self, texts: list[str]) -> NDArray[np.float32]:
         """Return one vector for each text; errors are those of `LocalModel.embed`."""
@@ -102,72 +148,48 @@ class ModelProcess:
         """Close the connection, in a forked child."""
         self._connection.close()
 
-    def _start(self, loader: Loader, name: str | None) -> Connection[Any, Any]:
-        program = _PROGRAM.format(path=sys.path, module=__name__)
-        barred = [key for key, module in sys.modules.items() if module is None]
-        with fork_gate:  # a forked child must not inherit a connection that it does not know of
-            self._connection, theirs = Pipe()
-            leave_in_child(self)
-            arguments = json.dumps(
-                [theirs.fileno(), loader.__module__, loader.__name__, name, barred]
-            )
-            try:
-                process = subprocess.Popen(  # noqa: S603 - this interpreter, our program
-                    [_python(), *_flags(), "-c", program, arguments],
-                    stdin=subprocess.DEVNULL,
-                    stdout=subprocess.DEVNULL,
-                    stderr=subprocess.DEVNULL,
-                    start_new_session=True,  # Ctrl-C at a terminal must not reach it
-                    **_inheriting(theirs.fileno()),
-                )
-            except OSError as error:
-                raise ModelProcessEndedError(f"no process for the model: {error}") from error
-            finally:
-                theirs.close()
-        if os.name == "posix":
-            process.wait()  # it moves to the background at once: see `serve`
-        return self._connection
-
     def _ask(self, method: str, argument: object, texts: int) -> Any:
+        """Send a request and return the answer."""
+        timeout_s = _SILENCE_S + _SILENCE_PER_TEXT_S * texts
+        message = None
         try:
-            self._connection.send((method, argument))
-        except OSError as error:
-            self._connection.close()
-            raise _ended_error() from error
-        return self._answer(_SILENCE_S + _SILENCE_PER_TEXT_S * texts)
-
-    def _answer(self, timeout_s: int | None) -> Any:
-        kind: str = ""
-        value: Any = None
-        try:
-            while kind != "result" and kind != "error":
-                if not self._connection.poll(timeout_s):
-                    raise self._silence_error(timeout_s)
-                kind, value = self._connection.recv()
-                if kind == "warning":
-                    self._on_warning(value)
-        except (EOFError, OSError) as error:
-            raise _ended_error() from error
+            message = self._receive(timeout_s, (method, argument))
         finally:
-            if kind not in ("result", "error"):
-                # A late answer would be read as the answer to the next request.
+            if message is None:  # a late answer would be read as that to the next request
                 self._connection.close()
-        if kind == "error":
-            name, message = value
-            raise getattr(errors, name, EmbedderError)(message)
-        return value
-
-    def _silence_error(self, timeout_s: int | None) -> ModelProcessEndedError:
-        if self._pid is not None:
+        if message is None:
             with suppress(OSError):
                 os.kill(self._pid, signal.SIGKILL)  # frozen, it would hold its memory for ever
-        return ModelProcessEndedError(
-            f"the process that runs the embedding model has not answered for {timeout_s} s"
-        )
+            raise ModelProcessEndedError(
+                f"the process that runs the embedding model has not answered for {timeout_s} s"
+            )
+        return _result(message)
+
+    def _receive(self, timeout_s: float, request: object = None) -> tuple[str, Any] | None:
+        """Send a request, if there is one, and return what is answered; None if nothing in time."""
+        try:
+            if request is not None:
+                self._connection.send(request)
+            while self._connection.poll(timeout_s):
+                message: tuple[str, Any] = self._connection.recv()
+                if message[0] != "warning":
+                    return message
+                self._on_warning(message[1])
+        except (EOFError, OSError) as error:
+            self._connection.close()
+            raise ModelProcessEndedError(
+                "the process that runs the embedding model has ended"
+            ) from error
+        return None
 
 
-def _ended_error() -> ModelProcessEndedError:
-    return ModelProcessEndedError("the process that runs the embedding model has ended")
+def _result(message: tuple[str, Any]) -> Any:
+    """Return the result that a message has, or raise the error."""
+    kind, value = message
+    if kind == "error":
+        name, text = value
+        raise getattr(errors, name, EmbedderError)(text)
+    return value
 
 
 def _python() -> str:
@@ -186,10 +208,10 @@ def _python() -> str:
     return path
 
 
-def _flags() -> list[str]:
-    """Return the options that exclude the same import paths as here, and the working folder."""
+def _interpreter_flags() -> list[str]:
+    """Return the options that exclude the same import paths as here."""
     options = {"ignore_environment": "-E", "no_user_site": "-s", "no_site": "-S"}
-    return ["-P", *(option for name, option in options.items() if getattr(sys.flags, name))]
+    return [option for name, option in options.items() if getattr(sys.flags, name)]
 
 
 def _inheriting(handle: int) -> dict[str, Any]:
@@ -205,12 +227,10 @@ def _inheriting(handle: int) -> dict[str, Any]:
 
 def serve() -> None:
     """Run the model's process: load the model that the last argument names, then answer."""
-    if hasattr(os, "fork") and os.fork():
-        os._exit(0)  # detached: a host may wait for all of its children, or count them
     for signal_name in ("SIGINT", "SIGTERM", "SIGHUP"):  # the host may need the model after these
         if hasattr(signal, signal_name):
             signal.signal(getattr(signal, signal_name), signal.SIG_IGN)
-    handle, module, function, model_name, barred = json.loads(sys.argv[-1])
+    handle, loader, model_name, barred = json.loads(sys.argv[-1])
     connection: Connection[Any, Any] = Connection(handle)
     requests: queue.SimpleQueue[tuple[str, Any]] = queue.SimpleQueue()
     threading.Thread(target=_receive, args=(connection, requests), daemon=True).start()
@@ -219,12 +239,12 @@ def serve() -> None:
     log.propagate = False
     sys.modules.update(dict.fromkeys(barred))  # modules that the host blocks
     try:
+        module, _, function = loader.partition(":")
         model: LoadedModel = getattr(importlib.import_module(module), function)(model_name)
     except Exception as error:  # noqa: BLE001 - sent to the host
         connection.send(("error", _name_and_message(error)))
         os._exit(0)
-    facts = {"pid": os.getpid(), "name": model.name, "backend": model.backend}
-    connection.send(("result", facts | {"folder": model.folder}))
+    connection.send(("result", (os.getpid(), model.name, model.backend, model.folder)))
     while True:
         method, argument = requests.get()
         try:

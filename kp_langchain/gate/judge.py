@@ -154,7 +154,7 @@ def judge(
     entry: MemoryEntry | None,
     verdict: Verdict | None,
     features: Mapping[str, float],
-    memory_scope: str | None = None,
+    is_remembered: bool = False,
 ) -> ScoredTrace:
     """Return a run as it is decided on, before it is held against the kept ones.
 
@@ -167,7 +167,7 @@ def judge(
             passes.
         verdict: The verdict that calls it a success or a failure, its note redacted.
         features: What a confidence model reads of it.
-        memory_scope: Scope of the novelty memory in the store that has it; None if none has.
+        is_remembered: Whether the store's novelty memory has it.
     """
     policy = run.policy
     may_pass = not run.withheld and entry is not None
@@ -189,7 +189,7 @@ def judge(
         pass_rate=check.pass_rate,
         twin_similarity=policy.twin_similarity,
         entry=entry,
-        memory_scope=memory_scope,
+        is_remembered=is_remembered,
         **run.facts(),
     )
 

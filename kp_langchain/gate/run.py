@@ -213,7 +213,7 @@ class ScoredTrace(RunFacts):
         replaces: Ids of the kept traces whose place it takes, because it repeats them and is surer.
             They are twins since.
         entry: Text and vector of the trace, as others are compared with it; None if not known.
-        memory_scope: Scope of the novelty memory in the store that has it; None if none has.
+        is_remembered: Whether the store's novelty memory has it.
         stored: Whether it is in the store; False while that cannot be written, or without one.
     """
 
@@ -235,7 +235,7 @@ class ScoredTrace(RunFacts):
     similarity_to_twin: float | None = None
     replaces: tuple[str, ...] = ()
     entry: MemoryEntry | None = field(default=None, compare=False, repr=False)
-    memory_scope: str | None = None
+    is_remembered: bool = False
     stored: bool = True
 
     @property

@@ -13,9 +13,9 @@ from pydantic import ValidationError
 
 from kp_langchain._forksafe import ForkSafeLock, leave_in_child
 from kp_langchain.config import Settings
-from kp_langchain.embedding.auto_embedder import resolve_embedder
 from kp_langchain.embedding.embedder import Embedding, embed_texts, is_ready
-from kp_langchain.embedding.model_names import INSTALL_HINT
+from kp_langchain.embedding.local_models import resolve_embedder
+from kp_langchain.embedding.model_files import INSTALL_HINT
 from kp_langchain.errors import ConfigError, MissingExtraError
 from kp_langchain.gate.run import ShownTrace
 from kp_langchain.recall.few_shot import FewShot, compose_few_shot

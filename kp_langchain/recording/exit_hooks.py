@@ -20,7 +20,7 @@ exit_timeout_s = 10.0
 at_finish: dict[str, Callable[[float], None]] = {}
 """What is done when the process ends, by its name in `_ORDER`; called with the seconds left."""
 
-_ORDER = ("runs", "jobs")
+_ORDER = ("models", "runs", "jobs")
 
 _IMPORTED_IN = os.getpid()
 _watched_pid = 0  # the process that has the hooks

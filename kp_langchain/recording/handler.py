@@ -23,7 +23,7 @@ from langchain_core.callbacks import BaseCallbackHandler
 from kp_langchain._forksafe import ForkSafeLock
 from kp_langchain._logging import describe_error, warn_once
 from kp_langchain.config import DomainPolicy, Settings
-from kp_langchain.embedding.model_loads import model_loads
+from kp_langchain.embedding.local_models import limit_waiting
 from kp_langchain.errors import ConfigError
 from kp_langchain.gate import ScoredTrace
 from kp_langchain.recording import exit_hooks
@@ -120,7 +120,8 @@ class KPCallbackHandler(LangChainCallbacks):
         options.check()
         settings = Settings.current()
         # Only settings change what holds for the whole process.
-        exit_hooks.exit_timeout_s = model_loads.exit_timeout_s = settings.exit_timeout_s
+        exit_hooks.exit_timeout_s = settings.exit_timeout_s
+        exit_hooks.at_finish["models"] = limit_waiting
         self._recorder, self._intake = assemble(options, settings)
         self.domain = domain
         self._disabled = self._is_off = settings.disabled

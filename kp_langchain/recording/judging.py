@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 
 from kp_langchain._logging import warn_once
 from kp_langchain.calibration.features import basic_features, features_of
-from kp_langchain.embedding import local_models
 from kp_langchain.errors import ScorerError, VerdictError
 from kp_langchain.gate import Rescored
 from kp_langchain.gate.check import check
@@ -223,12 +222,12 @@ def judge_run(
     breakdown = explain_outcome(breakdown, run, outcome, verdicts, estimate)
     trace.metadata.quality_score = breakdown.total
     if breakdown.novelty_source == STILL_LOADING:
-        loading = " and ".join(local_models.loading.values())
+        loading = context.scorer.loading if isinstance(context.scorer, Scorer) else None
         warn_once(
             "novelty not measured",
             "novelty of a run was not measured, and is 0.5, because its model is still loading%s. "
             "kp-langchain doctor says whether it can be loaded, and from where",
-            loading and f": {loading}",
+            "" if loading is None else f": {loading}",
         )
     gate_check = check(
         breakdown,
@@ -245,7 +244,7 @@ def judge_run(
         entry=entry,
         verdict=decisive,
         features=features,
-        memory_scope=None if run.withheld else windows.memory_scope(context.scorer, domain),
+        is_remembered=not run.withheld and windows.is_remembered_by(context.scorer),
     )
     if run.withheld or entry is None:
         return scored

@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from kp_langchain._forksafe import ForkSafeLock
 from kp_langchain._logging import describe_error, warn_once
-from kp_langchain.config import Settings
 from kp_langchain.gate.check import JudgedRun, RecentValues
 from kp_langchain.gate.judge import OFF, KeptTrace, drop_repeats
 from kp_langchain.gate.run import gated_value
 from kp_langchain.scoring.novelty_memory import Window
-from kp_langchain.scoring.process_scorer import default_scorer, default_scorer_with
+from kp_langchain.scoring.scorer import default_scorer, default_scorer_with
 from kp_langchain.store.rows import trace_key
 from kp_langchain.store.vectors import MOST_COMPARED, StoredMemory, follow_kept, kept_trace
 
@@ -60,7 +59,6 @@ class Windows:
         """Forget everything that is read from the store, as a forked child must."""
         store, backoff = self._store, self._backoff
         self._scorer: Scorer | None = None
-        self._is_by_domain = False
         self.models: CalibratedConfidence | None = None
         if store is None:
             self.recent_runs, self.kept_memory = RecentRuns(None), KeptMemory(None, backoff)
@@ -88,10 +86,9 @@ class Windows:
             return default_scorer()
         database, backoff = self._store.database, self._backoff
 
-        def memory_of(scope: str, max_remembered: int, ttl_ms: float | None) -> StoredMemory:
+        def memory(max_remembered: int, ttl_ms: float | None) -> StoredMemory:
             return StoredMemory(
                 database,
-                scope,
                 max_remembered,
                 ttl_ms,
                 may_read=lambda: not backoff.is_pausing,
@@ -100,20 +97,12 @@ class Windows:
 
         with self._lock:
             if self._scorer is None:
-                self._scorer = default_scorer_with(memory_of)
-                self._is_by_domain = Settings().novelty_scope == "domain"
+                self._scorer = default_scorer_with(memory)
             return self._scorer
 
-    def memory_scope(self, scorer: object, domain: str) -> str | None:
-        """Return the scope of the memory in the store that has a run; None if it has not.
-
-        Args:
-            scorer: The scorer that remembered the run.
-            domain: The domain of the run.
-        """
-        if scorer is not self._scorer:
-            return None
-        return domain if self._is_by_domain else ""
+    def is_remembered_by(self, scorer: object) -> bool:
+        """Return whether the novelty memory of a scorer is in the store."""
+        return scorer is self._scorer
 
 
 # ------------------------------------------------------------------ confidence models

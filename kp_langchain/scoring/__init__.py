@@ -9,31 +9,33 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from kp_langchain.embedding.auto_embedder import resolve_embedder
     from kp_langchain.embedding.embedder import Embedder
-    from kp_langchain.embedding.fastembed_model import FastembedEmbedder
-    from kp_langchain.embedding.sentence_transformers_model import SentenceTransformerEmbedder
+    from kp_langchain.embedding.local_models import (
+        FastembedEmbedder,
+        SentenceTransformerEmbedder,
+        resolve_embedder,
+    )
     from kp_langchain.policy import PROFILES, ScoringWeights
     from kp_langchain.scoring.breakdown import Dimension, Nearest, ScoreBreakdown, WaterfallRow
     from kp_langchain.scoring.cache import VectorCache
     from kp_langchain.scoring.dimensions import RuleFired, Worth
     from kp_langchain.scoring.novelty_memory import Match, MemoryEntry, NoveltyMemory
-    from kp_langchain.scoring.process_scorer import aevaluate_value, default_scorer, evaluate_value
     from kp_langchain.scoring.repeats import embedded_text
-    from kp_langchain.scoring.scorer import Scorer
+    from kp_langchain.scoring.scorer import Scorer, aevaluate_value, default_scorer, evaluate_value
 
 _NAMES = {
-    "kp_langchain.embedding.auto_embedder": ("resolve_embedder",),
     "kp_langchain.embedding.embedder": ("Embedder",),
-    "kp_langchain.embedding.fastembed_model": ("FastembedEmbedder",),
-    "kp_langchain.embedding.sentence_transformers_model": ("SentenceTransformerEmbedder",),
+    "kp_langchain.embedding.local_models": (
+        "FastembedEmbedder", "SentenceTransformerEmbedder", "resolve_embedder",
+    ),
     "kp_langchain.scoring.breakdown": ("Dimension", "Nearest", "ScoreBreakdown", "WaterfallRow"),
     "kp_langchain.scoring.cache": ("VectorCache",),
     "kp_langchain.scoring.dimensions": ("RuleFired", "Worth"),
     "kp_langchain.scoring.novelty_memory": ("Match", "MemoryEntry", "NoveltyMemory"),
-    "kp_langchain.scoring.process_scorer": ("aevaluate_value", "default_scorer", "evaluate_value"),
     "kp_langchain.scoring.repeats": ("embedded_text",),
-    "kp_langchain.scoring.scorer": ("Scorer",),
+    "kp_langchain.scoring.scorer": (
+        "Scorer", "aevaluate_value", "default_scorer", "evaluate_value",
+    ),
     "kp_langchain.policy": ("PROFILES", "ScoringWeights"),
 }  # fmt: skip
 _HOMES = {name: module for module, names in _NAMES.items() for name in names}

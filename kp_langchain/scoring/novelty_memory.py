@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Generic, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 from kp_langchain._logging import describe_error, warn_once
-from kp_langchain.embedding.embedder import NO_IDENTITY, EmbedderIdentity, Embedding
+from kp_langchain.embedding.embedder import NO_IDENTITY, EmbedderIdentity
 from kp_langchain.errors import BadEmbeddingError, ConfigError, VectorError
 from kp_langchain.novelty_sources import MEMORY_FAILED
 from kp_langchain.scoring.breakdown import Nearest
@@ -64,8 +64,7 @@ class NoveltyMemory(Protocol):
 
     All methods may be called from any thread. A method that raises has remembered nothing.
     `VectorError` reaches the scorer's caller: the memory does not fit the scorer's embedder. After
-    any other error the scorer calls again without the vector. If that also fails, novelty is 0.5,
-    and one warning per kind of error says so.
+    any other error novelty is 0.5, and one warning per kind of error says so.
     """
 
     @property
@@ -82,20 +81,14 @@ class NoveltyMemory(Protocol):
         """
         ...
 
-    def compare_then_add(
-        self, entries: Sequence[MemoryEntry], *, ignore: Set[str] = frozenset()
-    ) -> list[Match]:
-        """Compare entries with the remembered ones and with those before them, and remember them.
+    def compare_then_add(self, entry: MemoryEntry, *, ignore: Set[str] = frozenset()) -> Match:
+        """Compare an entry with the remembered ones, and remember it, in one atomic act.
 
-        Comparing an entry and remembering it is one atomic act: of two equal entries that are added
-        at the same time, one finds the other. Other callers may come between two entries.
+        Of two equal entries that come at the same time, one finds the other.
 
         Args:
-            entries: The entries; their vectors come from the same embedder.
+            entry: The entry.
             ignore: Ids of remembered traces that do not count.
-
-        Returns:
-            One match per entry, in order.
         """
         ...
 
@@ -104,15 +97,15 @@ class NoveltyMemory(Protocol):
         ...
 
 
-def report_memory_failure(error: Exception) -> Embedding:
-    """Return the embedding of a trace that no memory compares, and warn once per kind of error."""
+def report_memory_failure(error: Exception) -> str:
+    """Return in words why no memory compares a trace, and warn once per kind of error."""
     problem = f"{MEMORY_FAILED}: {type(error).__name__}"
     warn_once(
         problem,
         "novelty is 0.5 while the novelty memory fails (%s); not logged again",
         describe_error(error),
     )
-    return Embedding(None, problem)
+    return problem
 
 
 # ------------------------------------------------------------------ the memory of this process
@@ -172,21 +165,17 @@ class InProcessMemory:
                 repeat = self._repeats.find(entry.fingerprint, ignore=ignore)
             return Match(nearest, repeat)
 
-    def compare_then_add(
-        self, entries: Sequence[MemoryEntry], *, ignore: Set[str] = frozenset()
-    ) -> list[Match]:
-        """Compare entries with the remembered ones, and remember them; see `NoveltyMemory`.
+    def compare_then_add(self, entry: MemoryEntry, *, ignore: Set[str] = frozenset()) -> Match:
+        """Compare an entry with the remembered ones, and remember it; see `NoveltyMemory`.
 
         Raises:
             VectorError: As for `compare`.
             BadEmbeddingError: As for `compare`.
         """
         with self._section:
-            matches = []
-            for entry in entries:
-                matches.append(self.compare(entry, ignore=ignore))
-                self.add(entry)
-            return matches
+            match = self.compare(entry, ignore=ignore)
+            self.add(entry)
+            return match
 
     def add(self, entry: MemoryEntry) -> None:
         """Remember an entry.
@@ -210,33 +199,31 @@ class InProcessMemory:
             if self._callers_cache is not None:
                 self._callers_cache.clear()
 
-    def insert_vectors(
-        self,
-        identity: EmbedderIdentity,
-        vectors: NDArray[np.float32],
-        trace_ids: Sequence[str],
-        ages_s: Sequence[float],
-    ) -> None:
-        """Remember vectors that are not new; known traces are left out.
+    def insert(self, entries: Sequence[MemoryEntry], ages_s: Sequence[float]) -> None:
+        """Remember entries that are not new; known traces are left out.
 
         Args:
-            identity: The embedder that they come from.
-            vectors: Finite vectors, shape (n, dimensions).
-            trace_ids: Ids of their traces, n of them.
+            entries: The entries; their vectors come from the same embedder.
             ages_s: Their ages in seconds. Of equally old ones, the last is the newest.
 
         Raises:
             VectorError: As for `compare`.
             BadEmbeddingError: As for `compare`.
         """
+        pairs = list(zip(entries, ages_s, strict=True))
         with self._section:
-            cache = self._cache_for(identity, vectors.shape[1])
-            cache.insert(vectors, trace_ids, ages_s)
-
-    def insert_repeats(self, fingerprints: Iterable[tuple[bytes, str, float]]) -> None:
-        """Remember fingerprints that are not new; see `RepeatMemory.insert`."""
-        with self._section:
-            self._repeats.insert(fingerprints)
+            self._repeats.insert(
+                (one.fingerprint, one.trace_id, age_s)
+                for one, age_s in pairs
+                if one.fingerprint is not None
+            )
+            rows = [
+                (one.vector, one.trace_id, age_s) for one, age_s in pairs if one.vector is not None
+            ]
+            if rows:
+                vectors, ids, ages = zip(*rows, strict=True)
+                cache = self._cache_for(entries[0].identity, len(vectors[0]))
+                cache.insert(vectors, ids, ages)
 
     def _cache_for(self, identity: EmbedderIdentity, dimensions: int) -> VectorCache:
         """Return the cache for vectors of an embedder."""
@@ -347,26 +334,25 @@ class Window(Generic[Item]):
         Args:
             pairs: What is compared of each trace, and its item.
         """
-        import numpy as np
-
         pairs = list(pairs)
         self.remove([entry.trace_id for entry, _ in pairs])
-        vectors: dict[tuple[EmbedderIdentity, int], dict[str, NDArray[np.float32]]] = {}
         for entry, item in pairs:
             self.items[entry.trace_id] = item
             if entry.fingerprint is not None:
                 self._fingerprints[entry.trace_id] = entry.fingerprint
             if entry.vector is not None:
-                key = entry.identity, len(entry.vector)
-                vectors.setdefault(key, {})[entry.trace_id] = entry.vector
-        for key, by_id in vectors.items():
-            cache = self._vectors.get(key)
-            if cache is None:
-                from kp_langchain.scoring.cache import VectorCache
-
-                cache = self._vectors[key] = VectorCache(self._most, key[1])
-            cache.insert(np.stack(list(by_id.values())), list(by_id), [0.0] * len(by_id))
+                self._vectors_like(entry.vector, entry.identity).add(entry.vector, entry.trace_id)
         self.remove(list(self.items)[: max(0, len(self.items) - self._most)])
+
+    def _vectors_like(self, vector: NDArray[np.float32], identity: EmbedderIdentity) -> VectorCache:
+        """Return the vectors of an embedder that are as long as this one."""
+        key = identity, len(vector)
+        cache = self._vectors.get(key)
+        if cache is None:
+            from kp_langchain.scoring.cache import VectorCache
+
+            cache = self._vectors[key] = VectorCache(self._most, len(vector))
+        return cache
 
     def remove(self, ids: Collection[str]) -> None:
         """Remove the items with some ids, if they are there."""

@@ -9,6 +9,7 @@ from bisect import insort
 from collections import Counter
 from collections.abc import Callable, Iterable, Set
 from hashlib import sha256
+from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from kp_langchain._forksafe import GatedLock
@@ -94,11 +95,9 @@ class RepeatMemory:
 
     def clear(self) -> None:
         """Forget every fingerprint."""
-        # Of each, when it was added, its number among equally old ones, itself, and its key; the
-        # oldest first.
-        self._rows: list[tuple[float, int, bytes, str | None]] = []
+        # Of each, when it was added, itself, and its key; the oldest first.
+        self._rows: list[tuple[float, bytes, str | None]] = []
         self._counts: Counter[bytes] = Counter()
-        self._next_number = 0
 
     def find(self, digest: bytes, *, ignore: Set[str] = frozenset()) -> Nearest | None:
         """Return the newest trace whose text has the fingerprint `digest`; None if there is none.
@@ -109,7 +108,7 @@ class RepeatMemory:
         """
         self._expire()
         if digest in self._counts:
-            for _, _, other, key in reversed(self._rows):
+            for _, other, key in reversed(self._rows):
                 if other == digest and (key is None or key not in ignore):
                     return Nearest(key, 1.0)
         return None
@@ -129,7 +128,7 @@ class RepeatMemory:
         """
         self._expire()
         now = self._clock()
-        known = {(digest, key) for _, _, digest, key in self._rows}
+        known = {(digest, key) for _, digest, key in self._rows}
         for digest, key, age_s in fingerprints:
             if (digest, key) not in known:
                 known.add((digest, key))
@@ -137,8 +136,7 @@ class RepeatMemory:
         self._expire()
 
     def _put(self, digest: bytes, key: str | None, added_at: float) -> None:
-        insort(self._rows, (added_at, self._next_number, digest, key))
-        self._next_number += 1
+        insort(self._rows, (added_at, digest, key), key=itemgetter(0))
         self._counts[digest] += 1
         if len(self._rows) > self._max_elements:
             self._drop(1)
@@ -153,7 +151,7 @@ class RepeatMemory:
 
     def _drop(self, count: int) -> None:
         """Forget the oldest fingerprints."""
-        for _, _, digest, _ in self._rows[:count]:
+        for _, digest, _ in self._rows[:count]:
             self._counts[digest] -= 1
             if not self._counts[digest]:
                 del self._counts[digest]

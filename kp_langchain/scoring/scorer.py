@@ -1,35 +1,46 @@
-"""`Scorer`: from a trace to a score that explains itself."""
+"""`Scorer`: from a trace to a score that explains itself; and the process's default scorer."""
 
 from __future__ import annotations
 
+import asyncio
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Set
 from dataclasses import replace
 from functools import partial
-from itertools import islice
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Self, TypeAlias, TypeVar
 
-from kp_langchain import novelty_sources
-from kp_langchain.embedding.auto_embedder import resolve_embedder
+from kp_langchain._forksafe import ForkSafeLock
 from kp_langchain.embedding.embedder import (
     EmbedderIdentity,
     Embedding,
-    LastEmbedding,
     check_baseline,
     embed_texts,
-    is_ready,
     report_failure,
     report_not_installed,
 )
-from kp_langchain.embedding.local_models import LocalModel
-from kp_langchain.embedding.model_loads import model_loads
-from kp_langchain.errors import ConfigError, VectorError, WeightsError
+from kp_langchain.embedding.local_models import LocalModel, resolve_embedder
+from kp_langchain.errors import BadEmbeddingError, ConfigError, VectorError, WeightsError
+from kp_langchain.novelty_sources import (
+    EMPTY_CACHE,
+    LEFT_OUT,
+    NEAREST,
+    NO_EMBEDDER,
+    REPEAT,
+    STILL_LOADING,
+)
 from kp_langchain.policy import PROFILES, ScoringWeights
 from kp_langchain.schema import ReasoningTrace
-from kp_langchain.scoring.breakdown import ScoreBreakdown
-from kp_langchain.scoring.evaluation import Comparison, Evaluation
+from kp_langchain.scoring.breakdown import Dimension, Nearest, ScoreBreakdown
+from kp_langchain.scoring.dimensions import (
+    DIMENSIONS,
+    Evidence,
+    TraceShape,
+    check_confidence,
+    combine,
+)
 from kp_langchain.scoring.novelty_memory import (
+    InProcessMemory,
     Match,
     MemoryEntry,
     NoveltyMemory,
@@ -41,17 +52,18 @@ from kp_langchain.scoring.novelty_memory import (
 from kp_langchain.scoring.repeats import embedded_text, fingerprint
 
 if TYPE_CHECKING:
-    from kp_langchain.embedding.embedder import Embedder
+    from kp_langchain.config import Settings
     from kp_langchain.scoring.cache import VectorCache
 
 TraceLike: TypeAlias = ReasoningTrace | Mapping[str, Any]
 WeightsLike: TypeAlias = ScoringWeights | Mapping[str, float]
 
 _CUSTOM = "custom"
-_NO_EMBEDDING = Embedding(None, novelty_sources.NO_EMBEDDER)
+_NO_EMBEDDING = Embedding(None, NO_EMBEDDER)
 _BUDGET_MS_MAX = 24 * 3600 * 1000.0
 _WAITING_SHARE = 0.8  # of the budget; the rest is for the other parts of an evaluation
 _Result = TypeVar("_Result")
+_SAME = 1 - 1e-6  # similarity of two embeddings of one text, but for rounding
 
 
 class Scorer:
@@ -78,10 +90,10 @@ class Scorer:
         step_cap: Complexity counts at most this many steps (the documents' prose says 20); None
             counts all, as the documents' formula does.
         latency_budget_ms: Milliseconds that an evaluation may take; the breakdown says if it took
-            longer. While the embedder's model is still to load (its attribute `ready` is False),
-            the first evaluation waits for it up to 80 % of this, and further ones do not wait:
-            novelty is then 0.5, and of the trace only the hash of its text is remembered. None for
-            no limit: the first evaluation waits until the model is loaded.
+            longer. While a local model is still to load, the first evaluation waits for it up to
+            80 % of this, and further ones do not wait: novelty is then 0.5, and of the trace only
+            the hash of its text is remembered. None for no limit: the first evaluation waits until
+            the model is loaded. An embedder of your own takes the time that it needs.
         max_remembered: How many embeddings it remembers; 1,000 by default. A `cache` has its own
             bounds, so it cannot be combined with this or with `ttl_ms`.
         ttl_ms: Milliseconds after which an embedding is forgotten; None for when newer ones need
@@ -124,7 +136,8 @@ class Scorer:
         self._latency_budget_ms = latency_budget_ms
         self._embedder = resolve_embedder(embedder)
         self._baseline = None if baseline is None else check_baseline(baseline, "this scorer")
-        self._last_embedding = LastEmbedding()
+        self._last_embedding: tuple[str, Embedding] | None = None
+        self._has_waited = False
 
     def __reduce__(self) -> tuple[partial[Scorer], tuple[()]]:
         # Only the arguments travel to another process; the memory stays in this one.
@@ -161,39 +174,39 @@ class Scorer:
         has_own_memory = type(self._memory).__module__.startswith("kp_langchain.")
         return not (has_own_embedder and has_own_memory)
 
+    @property
+    def loading(self) -> str | None:
+        """Which model is being loaded, and from where, in words; None if none is."""
+        return self._embedder.loading if isinstance(self._embedder, LocalModel) else None
+
     def load(self) -> None:
         """Load the embedding model now, so that no evaluation has to wait or do without it.
 
         For services that load everything before they serve. It does nothing if the model is already
-        loaded, or if there is no model to load.
+        loaded, or if there is no local model.
 
         Raises:
             MissingExtraError: No package that runs the model is installed.
             EmbedderError: The model cannot be found, downloaded or loaded.
         """
-        if self._embedder is None or is_ready(self._embedder):
-            return
-        load = model_loads.of(self._embedder)
-        if load is not None and load.wait(None) and load.future.done():
-            load.future.result()
+        if isinstance(self._embedder, LocalModel) and not self._embedder.ready:
+            self._embedder.embed(["ready?"])
 
     def wait_until_ready(self, timeout_s: float | None = None) -> bool:
         """Wait until no evaluation has to do without the model because it is still loading.
 
-        Starts to load the model if need be, on a thread of its own. Any number of threads may
-        wait; a fork does not wait for them.
+        Starts to load the model if need be. Any number of threads may wait; a fork does not wait
+        for them.
 
         Args:
             timeout_s: Longest wait in seconds; None for no limit.
 
         Returns:
             False if the model is still loading. True if it is loaded, failed to load, or there is
-            no model to load: waiting longer would change nothing.
+            no local model: waiting longer would change nothing.
         """
-        if self._embedder is None or is_ready(self._embedder):
-            return True
-        load = model_loads.of(self._embedder)
-        return load is None or load.wait(timeout_s)
+        model = self._embedder
+        return not isinstance(model, LocalModel) or model.wait_until_ready(timeout_s)
 
     def score(
         self,
@@ -233,9 +246,9 @@ class Scorer:
             VectorError: As for `score`.
         """
         trace = ReasoningTrace.model_validate(trace)
-        text, deadline = embedded_text(trace), self._deadline(time.perf_counter())
-        embedding = self._embed(text, deadline)
-        self._call_memory(self._memory.add, text, trace, embedding, None)
+        text = embedded_text(trace)
+        embedding = self._embed(text, self._deadline(time.perf_counter()))
+        self._call_memory(lambda: self._memory.add(self._entry(text, trace, embedding)))
 
     def evaluate(
         self,
@@ -250,8 +263,8 @@ class Scorer:
     def entry(self, trace: TraceLike) -> MemoryEntry:
         """Return what a memory compares of the trace and keeps; change nothing.
 
-        If this thread has just scored the trace, its text is not embedded again. Without an
-        embedding, for the reasons that `score` gives, the entry has only the hash of the text.
+        The text that was embedded last is not embedded again. Without an embedding, for the reasons
+        that `score` gives, the entry has only the hash of the text.
 
         Args:
             trace: The trace, or a mapping in wire form.
@@ -261,89 +274,11 @@ class Scorer:
         """
         trace = ReasoningTrace.model_validate(trace)
         text = embedded_text(trace)
-        embedding = self._last_embedding.of(text)
-        if embedding is None:
-            deadline = self._deadline(time.perf_counter())
-            embedding = self._embed(text, deadline)
+        last = self._last_embedding
+        if last is not None and last[0] == text:
+            return self._entry(text, trace, last[1])
+        embedding = self._embed(text, self._deadline(time.perf_counter()))
         return self._entry(text, trace, embedding)
-
-    def evaluate_many(
-        self,
-        traces: Iterable[TraceLike],
-        *,
-        weights: WeightsLike | None = None,
-        ignore: Set[str] = frozenset(),
-        batch_size: int = 256,
-    ) -> Iterator[ScoreBreakdown]:
-        """Evaluate one trace after the other, faster: embedded and remembered a batch at a time.
-
-        The scores, the nearest traces and the memory afterwards are those of `evaluate`. No more
-        than one batch is held, so `traces` may be endless. If iteration stops in the middle of a
-        batch, the rest of the batch has been remembered. Iteration ends with the error of a trace
-        that `evaluate` refuses, after the breakdowns of those before it. There is no latency
-        budget: evaluation waits for the model.
-
-        Args:
-            traces: The traces, or mappings in wire form.
-            weights: Used instead of the domains' profiles.
-            ignore: Ids of remembered traces that are not compared with these. With any, traces are
-                taken one at a time.
-            batch_size: How many traces to take at a time.
-
-        Returns:
-            The breakdowns, in order; `elapsed_ms` is a trace's share of the time of its batch.
-
-        Raises:
-            ConfigError: The batch size is not a whole number above 0.
-            WeightsError: The weights are unusable.
-        """
-        check_above_0("batch_size", batch_size)
-        weights = None if weights is None else ScoringWeights.of(weights)
-        # Whether only ignored traces were remembered depends on what came before each.
-        return self._evaluate_batches(iter(traces), weights, ignore, 1 if ignore else batch_size)
-
-    def _evaluate_batches(
-        self,
-        traces: Iterator[TraceLike],
-        weights: WeightsLike | None,
-        ignore: Set[str],
-        batch_size: int,
-    ) -> Iterator[ScoreBreakdown]:
-        while True:
-            started = time.perf_counter()
-            batch: list[Evaluation] = []
-            failure: Exception | None = None
-            try:
-                for trace in islice(traces, batch_size):
-                    batch.append(self._begin(trace, weights))  # noqa: PERF401 - kept on an error
-            except Exception as error:  # noqa: BLE001 - raised after the traces before it
-                failure = error
-            yield from self._evaluate_batch(batch, ignore, started)
-            if failure is not None:
-                raise failure
-            if len(batch) < batch_size:
-                return
-
-    def _evaluate_batch(
-        self, batch: Sequence[Evaluation], ignore: Set[str], started: float
-    ) -> Iterator[ScoreBreakdown]:
-        comparisons: Iterable[Comparison]
-        try:
-            comparisons = [] if ignore else self._compare_batch([one.trace for one in batch])
-        except Exception:  # noqa: BLE001 - one by one shows which trace fails, and why
-            comparisons = []
-        if not comparisons:
-            comparisons = (
-                self._compare(one.trace, ignore, remember=True, deadline=None) for one in batch
-            )
-        share_s = (time.perf_counter() - started) / max(1, len(batch))
-        for evaluation, comparison in zip(batch, comparisons, strict=True):
-            yield evaluation.breakdown(
-                comparison,
-                step_cap=self._step_cap,
-                started=time.perf_counter() - share_s,
-                budget_ms=None,
-            )
 
     def _assess(
         self,
@@ -354,100 +289,98 @@ class Scorer:
         remember: bool,
     ) -> ScoreBreakdown:
         started = time.perf_counter()
-        evaluation = self._begin(trace, weights)
-        deadline = self._deadline(started)
-        comparison = self._compare(evaluation.trace, ignore, remember=remember, deadline=deadline)
-        return evaluation.breakdown(
-            comparison, step_cap=self._step_cap, started=started, budget_ms=self._latency_budget_ms
+        trace = ReasoningTrace.model_validate(trace)
+        profile, used_weights = self._weights_for(trace, weights)
+        success, confidence = trace.metadata.success, trace.outcome.confidence
+        check_confidence(confidence)
+        embedding = self._embed(text := embedded_text(trace), self._deadline(started))
+        self._last_embedding = text, embedding
+        entry = self._entry(text, trace, embedding)
+        nearest, source = self._compare(entry, embedding, ignore, remember=remember)
+        shape = TraceShape.of(trace)
+        evidence = Evidence(
+            shape,
+            success,
+            confidence,
+            None if nearest is None else nearest.similarity,
+            source,
+            entry.identity.baseline,
+            self._step_cap,
         )
+        dimensions: dict[str, Any] = {}
+        contributions = []
+        for row in DIMENSIONS:
+            value, weight = row.formula(evidence), getattr(used_weights, row.name)
+            contribution = value * weight
+            contributions.append(contribution)
+            dimensions[row.name] = Dimension(value, weight, contribution, row.why(evidence))
+        weighted_sum, total, rules = combine(contributions, shape, success=success)
+        return ScoreBreakdown(
+            total=total,
+            **dimensions,
+            weighted_sum=weighted_sum,
+            profile=profile,
+            rules=rules,
+            novelty_source=source,
+            nearest=nearest,
+            elapsed_ms=(time.perf_counter() - started) * 1000,
+            latency_budget_ms=self._latency_budget_ms,
+            unreadable_share=embedding.unreadable_share,
+        )
+
+    def _weights_for(
+        self, trace: ReasoningTrace, weights: WeightsLike | None
+    ) -> tuple[str, ScoringWeights]:
+        """Return the name of the weights that count for a trace, and the weights."""
+        if weights is not None:
+            return _CUSTOM, ScoringWeights.of(weights)
+        domain = trace.metadata.task_domain
+        profile = domain if domain in self._profiles else "default"
+        return profile, self._profiles[profile]
+
+    def _compare(
+        self, entry: MemoryEntry, embedding: Embedding, ignore: Set[str], *, remember: bool
+    ) -> tuple[Nearest | None, str]:
+        """Return the most similar remembered trace, if any was compared, and where it comes from.
+
+        The second is as in `ScoreBreakdown.novelty_source`.
+        """
+        compare = self._memory.compare_then_add if remember else self._memory.compare
+        match = self._call_memory(lambda: compare(entry, ignore=ignore))
+        if isinstance(match, str):
+            return None, match
+        if match.repeat is not None:
+            is_nearest = match.nearest is not None and match.nearest.similarity > _SAME
+            return match.repeat, NEAREST if is_nearest else REPEAT
+        if embedding.problem:
+            return None, embedding.problem
+        if match.nearest is not None:
+            return match.nearest, NEAREST
+        if ignore - {entry.trace_id}:
+            others = self._call_memory(lambda: self._memory.compare(entry, ignore={entry.trace_id}))
+            if isinstance(others, Match) and others.nearest is not None:
+                return None, LEFT_OUT
+        return None, EMPTY_CACHE
+
+    def _call_memory(self, call: Callable[[], _Result]) -> _Result | str:
+        """Call the memory; if it fails, as one on a server may, return what failed in words.
+
+        Raises:
+            VectorError: The caller's cache does not fit the embedder.
+        """
+        try:
+            return call()
+        except VectorError:
+            raise
+        except BadEmbeddingError as error:
+            return report_failure(error).problem
+        except Exception as error:  # noqa: BLE001 - any memory may fail in any way
+            return report_memory_failure(error)
 
     def _deadline(self, started: float) -> float | None:
         """Return until when to wait for a loading model; None for no limit."""
         budget_ms = self._latency_budget_ms
         return None if budget_ms is None else started + _WAITING_SHARE * budget_ms / 1000
-
-    def _begin(self, trace: TraceLike, weights: WeightsLike | None) -> Evaluation:
-        trace = ReasoningTrace.model_validate(trace)
-        if weights is not None:
-            return Evaluation.of(trace, _CUSTOM, ScoringWeights.of(weights))
-        domain = trace.metadata.task_domain
-        profile = domain if domain in self._profiles else "default"
-        return Evaluation.of(trace, profile, self._profiles[profile])
-
-    def _compare(
-        self, trace: ReasoningTrace, ignore: Set[str], *, remember: bool, deadline: float | None
-    ) -> Comparison:
-        def compare(entry: MemoryEntry) -> tuple[Match, bool]:
-            if remember:
-                match = self._memory.compare_then_add([entry], ignore=ignore)[0]
-            else:
-                match = self._memory.compare(entry, ignore=ignore)
-            if match.nearest is not None or entry.vector is None or not ignore - {trace.id}:
-                return match, False
-            nearest = self._memory.compare(entry, ignore={trace.id}).nearest
-            return match, nearest is not None and nearest.trace_id in ignore
-
-        text = embedded_text(trace)
-        embedding = self._embed(text, deadline)
-        self._last_embedding.set(text, embedding)
-        nothing = Match(None, None), False
-        embedding, (match, left_out) = self._call_memory(compare, text, trace, embedding, nothing)
-        baseline = self._identity(embedding).baseline
-        return Comparison.of(embedding, match, baseline, left_out=left_out)
-
-    def _compare_batch(self, traces: Sequence[ReasoningTrace]) -> list[Comparison]:
-        """Do what `_compare` does for each trace, but raise the errors of embedder and memory."""
-        texts = [embedded_text(trace) for trace in traces]
-        if self._embedder is None:
-            embeddings = [self._no_embedding()] * len(texts)
-        else:
-            embeddings = embed_texts(self._embedder, texts)
-        entries = [
-            self._entry(text, trace, embedding)
-            for text, trace, embedding in zip(texts, traces, embeddings, strict=True)
-        ]
-        matches = self._memory.compare_then_add(entries)
-        return [
-            Comparison.of(embedding, match, self._identity(embedding).baseline)
-            for embedding, match in zip(embeddings, matches, strict=True)
-        ]
-
-    def _call_memory(
-        self,
-        call: Callable[[MemoryEntry], _Result],
-        text: str,
-        trace: ReasoningTrace,
-        embedding: Embedding,
-        otherwise: _Result,
-    ) -> tuple[Embedding, _Result]:
-        """Call the memory with a trace's entry, again without the vector if that one is refused.
-
-        Args:
-            call: Calls the memory.
-            text: The trace's text.
-            trace: The trace.
-            embedding: The embedding of the text.
-            otherwise: What to return for the call if the memory fails, as one on a server may.
-
-        Returns:
-            The embedding that the memory accepted, or why there is none; and what the call
-            returned.
-        """
-        entry = self._entry(text, trace, embedding)
-        try:
-            return embedding, call(entry)
-        except VectorError:  # the caller's cache does not fit the embedder
-            raise
-        except Exception as error:  # noqa: BLE001 - any memory may fail in any way
-            failure = error
-        if entry.vector is not None:
-            try:
-                result = call(entry._replace(vector=None))
-            except Exception as error:  # noqa: BLE001 - it is not the vector
-                failure = error
-            else:
-                return report_failure(failure), result
-        return report_memory_failure(failure), otherwise
 
     def _entry(self, text: str, trace: ReasoningTrace, embedding: Embedding) -> MemoryEntry:
         identity, domain = self._identity(embedding), trace.metadata.task_domain
@@ -459,35 +392,28 @@ class Scorer:
         return replace(embedding.identity, baseline=self._baseline)
 
     def _embed(self, text: str, deadline: float | None) -> Embedding:
-        """Embed a text; a loading model is waited for until a deadline."""
-        if self._embedder is None:
-            return self._no_embedding()
+        """Embed a text; a model that is loading is waited for until a deadline."""
+        embedder = self._embedder
+        if embedder is None:
+            return _NO_EMBEDDING if self._arguments["embedder"] is None else report_not_installed()
         try:
-            if not is_ready(self._embedder) and not self._wait_for_model(self._embedder, deadline):
-                return Embedding(None, novelty_sources.STILL_LOADING)
-            return embed_texts(self._embedder, [text])[0]
+            if isinstance(embedder, LocalModel) and not self._wait_for_model(embedder, deadline):
+                return Embedding(None, STILL_LOADING)
+            return embed_texts(embedder, [text])[0]
         except Exception as error:  # noqa: BLE001 - any embedder may fail in any way
             return report_failure(error)
 
-    def _wait_for_model(self, embedder: Embedder, deadline: float | None) -> bool:
-        """Return whether a model is loaded in time; raise the error of a load that fails."""
-        load = model_loads.of(embedder)
-        if load is None:
-            return False
+    def _wait_for_model(self, model: LocalModel, deadline: float | None) -> bool:
+        """Return whether a model is loaded, or has failed to load, in time."""
+        if model.ready:
+            self._has_waited = False
+            return True
         left_s = None if deadline is None else max(0.0, deadline - time.perf_counter())
         # Only the first evaluation waits: a worker that waited with each would fall behind.
-        if load.is_overdue and deadline is not None:
+        if self._has_waited and deadline is not None:
             left_s = 0.0
-        if load.wait(left_s) and load.future.done():
-            load.future.result()
-            return True
-        load.is_overdue = True
-        return False
-
-    def _no_embedding(self) -> Embedding:
-        if self._arguments["embedder"] is None:
-            return _NO_EMBEDDING
-        return report_not_installed()
+        self._has_waited = True
+        return model.wait_until_ready(left_s)
 
 
 def _check_profiles(profiles: Mapping[str, WeightsLike]) -> dict[str, ScoringWeights]:
@@ -518,3 +444,80 @@ def _check_budget(budget_ms: float | None) -> None:
             f"latency_budget_ms is {budget_ms!r}; it must be a number of milliseconds above 0, "
             "at most a day, or None"
         )
+
+
+# ------------------------------------------------------------------ the process's default scorer
+
+
+_default_scorer: Scorer | None = None
+_default_lock = ForkSafeLock()
+
+
+def evaluate_value(trace: TraceLike) -> float:
+    """Score a trace with the process's default scorer, remember it, return the score, 0 to 1.
+
+    The first call waits until the embedding model is loaded.
+
+    Args:
+        trace: The trace, or a mapping in wire form.
+
+    Raises:
+        pydantic.ValidationError: The mapping is not a valid trace; the message names the field.
+        ConfigError: A setting cannot be read or used.
+    """
+    trace = ReasoningTrace.model_validate(trace)
+    scorer = default_scorer()
+    scorer.wait_until_ready()
+    return scorer.evaluate(trace).total
+
+
+async def aevaluate_value(trace: TraceLike) -> float:
+    """Do what `evaluate_value` does, in a thread, so that the event loop is never blocked."""
+    return await asyncio.to_thread(evaluate_value, trace)
+
+
+def default_scorer() -> Scorer:
+    """Return the one scorer behind `evaluate_value`, `aevaluate_value`, and handlers without store.
+
+    Its latency budget, memory and step cap are the settings `latency_budget_ms`, `novelty_memory`,
+    `novelty_ttl_s` and `step_cap` at the time of the first call. The budget limits how long
+    `evaluate` waits for a model, and so the scoring of runs; `evaluate_value` waits for the model
+    before it calls `evaluate`.
+
+    Handlers with a store have this scorer with another memory, which is in the store.
+
+    Raises:
+        ConfigError: A setting cannot be read or used.
+    """
+    global _default_scorer
+    with _default_lock:
+        if _default_scorer is None:
+            settings = _settings()
+            _default_scorer = Scorer(
+                step_cap=settings.step_cap, latency_budget_ms=settings.latency_budget_ms
+            ).with_memory(InProcessMemory(settings.novelty_memory, _ttl_ms(settings)))
+        return _default_scorer
+
+
+def default_scorer_with(make_memory: Callable[[int, float | None], NoveltyMemory]) -> Scorer:
+    """Return a scorer that differs from the default one only in where it remembers.
+
+    Args:
+        make_memory: Makes the memory from the number of traces that it remembers, and the
+            milliseconds after which it forgets one, None for never.
+
+    Raises:
+        ConfigError: A setting cannot be read or used.
+    """
+    settings = _settings()
+    return default_scorer().with_memory(make_memory(settings.novelty_memory, _ttl_ms(settings)))
+
+
+def _settings() -> Settings:
+    from kp_langchain.config import Settings
+
+    return Settings()
+
+
+def _ttl_ms(settings: Settings) -> float | None:
+    return None if settings.novelty_ttl_s is None else settings.novelty_ttl_s * 1000

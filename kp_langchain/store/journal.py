@@ -222,11 +222,7 @@ def _write_consequences(connection: sa.Connection, runs: Sequence[ScoredTrace]) 
     )
     sql.vector_queries.write(
         connection,
-        [
-            memory_row(one.memory_scope, one.entry)
-            for one in runs
-            if one.memory_scope is not None and one.entry is not None
-        ],
+        [memory_row(one.entry) for one in runs if one.is_remembered and one.entry is not None],
     )
     sql.run_queries.add_verdicts(
         connection,

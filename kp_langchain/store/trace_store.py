@@ -198,14 +198,13 @@ class TraceStore:
             registry: As for `add`.
         """
         runs = [replace(one, verdict=one.verdict and redact_note(one.verdict)) for one in scored]
-        self.journal.add([replace(one, registry=registry, memory_scope=None) for one in runs])
+        self.journal.add([replace(one, registry=registry, is_remembered=False) for one in runs])
 
     def novelty_memory(
         self,
         *,
         max_remembered: int | None = None,
         ttl_ms: float | None = None,
-        domain: str | None = None,
     ) -> StoredMemory:
         """Return a novelty memory in this store, for `Scorer(cache=...)`.
 
@@ -217,14 +216,13 @@ class TraceStore:
             max_remembered: How many traces it remembers; 1,000 by default.
             ttl_ms: Milliseconds after which a trace is forgotten; None for when newer ones need the
                 room.
-            domain: Remember apart from all others, for this domain; None for the memory of all.
 
         Raises:
             ConfigError: A bound is unusable.
         """
         check_bounds(max_remembered, ttl_ms)
         size = max_remembered or DEFAULT_MAX_ELEMENTS
-        return StoredMemory(self._database, domain or "", size, ttl_ms)
+        return StoredMemory(self._database, size, ttl_ms)
 
     def get(self, id: str) -> StoredRun | None:  # noqa: A002  (the word of the command line too)
         """Return the run that `id` identifies, or None.
@@ -534,7 +532,7 @@ class TraceStore:
         """
         check_bounds(max_remembered, ttl_ms)
         size = max_remembered or DEFAULT_MAX_ELEMENTS
-        memory = StoredMemory(self._database, "", size, ttl_ms)
+        memory = StoredMemory(self._database, size, ttl_ms)
         return Pruning(
             sql.deletion.drop_expired_traces(self._database),
             self.paused.drop_expired(),

@@ -259,22 +259,17 @@ def memory_rows(
         last = rows[-1].number
 
 
-def prune(
-    connection: sa.Connection, scope: str | None, *, keep: int, until: datetime | None
-) -> int:
+def prune(connection: sa.Connection, *, keep: int, until: datetime | None) -> int:
     """Delete the rows of memories that are too many or too old; return their number.
 
     Args:
         connection: A write transaction.
-        scope: The scope of the memories; None for all.
         keep: The newest of each embedder that stay.
         until: Rows of this time or an earlier one are deleted, too; None for none.
     """
     of_embedder = (_c.scope, _c.model, _c.revision, _c.baseline)
     place = sa.func.row_number().over(partition_by=of_embedder, order_by=_c.number.desc())
     select = sa.select(_c.number, _c.at, place.label("place")).where(_c.kind == "memory")
-    if scope is not None:
-        select = select.where(_c.scope == scope)
     rank_columns = select.subquery().c
     is_superfluous = rank_columns.place > keep
     if until is not None:

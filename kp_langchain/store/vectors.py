@@ -141,17 +141,12 @@ def vector_of(content: bytes | None) -> NDArray[np.float32] | None:
     return np.frombuffer(content, dtype="<f4").astype(np.float32, copy=False)
 
 
-def memory_row(scope: str, entry: MemoryEntry) -> dict[str, Any]:
-    """Return the row of a trace that novelty is measured against.
-
-    Args:
-        scope: The domain whose traces are compared with each other; empty for all.
-        entry: What is compared of the trace.
-    """
+def memory_row(entry: MemoryEntry) -> dict[str, Any]:
+    """Return the row of a trace that novelty is measured against."""
     return {
         "kind": "memory",
         "trace_id": trace_key(entry.trace_id),
-        "scope": short_key(scope),
+        "scope": "",
         "fingerprint": entry.fingerprint,
         "vector": content_of(entry.vector),
         "at": datetime.now(UTC),
@@ -295,7 +290,6 @@ class StoredMemory:
 
     Args:
         database: The database of the store.
-        scope: A domain; empty for all domains.
         max_elements: How many traces of one embedder are kept.
         ttl_ms: Milliseconds after which a trace is forgotten; None for when newer ones come.
         may_read: Says whether the store can be read; by default it always can.
@@ -305,7 +299,6 @@ class StoredMemory:
     def __init__(
         self,
         database: Transactions,
-        scope: str = "",
         max_elements: int = DEFAULT_MAX_ELEMENTS,
         ttl_ms: float | None = None,
         *,
@@ -313,7 +306,6 @@ class StoredMemory:
         writes: bool = True,
     ) -> None:
         self._database = database
-        self._scope = short_key(scope)
         self._max_elements = max_elements
         self._ttl_ms = ttl_ms
         self._may_read = may_read
@@ -331,7 +323,7 @@ class StoredMemory:
 
     def __reduce__(self) -> tuple[partial[StoredMemory], tuple[()]]:
         # What reads and writes belongs to this process, and so does the window.
-        bounds = (self._scope, self._max_elements, self._ttl_ms)
+        bounds = (self._max_elements, self._ttl_ms)
         return (partial(type(self), self._database, *bounds), ())
 
     @property
@@ -341,26 +333,24 @@ class StoredMemory:
 
     def compare(self, entry: MemoryEntry, *, ignore: Set[str] = frozenset()) -> Match:
         """Compare an entry with the remembered ones; see `NoveltyMemory`."""
-        self._update([entry])
+        self._update(entry)
         return self._window.compare(entry, ignore=ignore)
 
-    def compare_then_add(
-        self, entries: Sequence[MemoryEntry], *, ignore: Set[str] = frozenset()
-    ) -> list[Match]:
-        """Compare entries with the remembered ones, and remember them; see `NoveltyMemory`."""
-        self._update(entries)
-        # With ids as the store has them, so that they are known again.
-        entries = [entry._replace(trace_id=trace_key(entry.trace_id)) for entry in entries]
-        matches = self._window.compare_then_add(entries, ignore=ignore)
-        self._remember(entries)
-        return matches
+    def compare_then_add(self, entry: MemoryEntry, *, ignore: Set[str] = frozenset()) -> Match:
+        """Compare an entry with the remembered ones, and remember it; see `NoveltyMemory`."""
+        self._update(entry)
+        # With the id as the store has it, so that it is known again.
+        entry = entry._replace(trace_id=trace_key(entry.trace_id))
+        match = self._window.compare_then_add(entry, ignore=ignore)
+        self._remember(entry)
+        return match
 
     def add(self, entry: MemoryEntry) -> None:
         """Remember an entry."""
-        self.compare_then_add([entry])
+        self.compare_then_add(entry)
 
     def count(self) -> int:
-        """Return the number of remembered traces in the store, of any scope and embedder.
+        """Return the number of remembered traces in the store, of any embedder.
 
         Raises:
             StoreError: The database cannot be read.
@@ -369,22 +359,21 @@ class StoredMemory:
             return sql.vector_queries.count_remembered(connection)
 
     def prune_all(self) -> int:
-        """Delete what is too old or beyond `max_elements` in any scope; return how many rows.
+        """Delete what is too old or beyond `max_elements` of an embedder; return how many rows.
 
         Raises:
             StoreError: The database cannot be written.
         """
         with self._database.writing() as connection:
-            return self._prune(connection, None)
+            return self._prune(connection)
 
-    def _update(self, entries: Sequence[MemoryEntry]) -> None:
+    def _update(self, entry: MemoryEntry) -> None:
         """Fill the window from the store, if it is time to."""
         with self._lock:
-            entry_with_vector = next((one for one in entries if one.vector is not None), None)
-            if entry_with_vector is not None and entry_with_vector.vector is not None:
-                self._dimensions = len(entry_with_vector.vector)
-                if entry_with_vector.identity != self._identity:
-                    self._identity = entry_with_vector.identity
+            if entry.vector is not None:
+                self._dimensions = len(entry.vector)
+                if entry.identity != self._identity:
+                    self._identity = entry.identity
                     self._follower.restart()
                     self._due_at = float("-inf")
             if time.monotonic() < self._due_at or not self._may_read():
@@ -400,7 +389,7 @@ class StoredMemory:
     ) -> Iterable[Sequence[sa.Row[Any]]]:
         return sql.vector_queries.memory_rows(
             connection,
-            sql.vector_queries.Space("memory", self._scope, **embedder_columns(self._identity)),
+            sql.vector_queries.Space("memory", "", **embedder_columns(self._identity)),
             since=since,
             newest=self._max_elements,
             oldest=self._oldest(),
@@ -412,45 +401,34 @@ class StoredMemory:
         now = datetime.now(UTC)
         # Of a clock that is ahead, 0.
         ages_s = [max(0.0, (now - row.at).total_seconds()) for row in page.rows]
-        pairs = list(zip(page.rows, ages_s, strict=True))
-        self._window.insert_repeats(
-            (row.fingerprint, row.trace_id, age_s)
-            for row, age_s in pairs
-            if row.fingerprint is not None
-        )
-        n_bytes = 4 * self._dimensions  # an embedder may change its vectors, and keep its name
-        pairs = [pair for pair in pairs if pair[0].vector and len(pair[0].vector) == n_bytes]
-        if pairs:
-            import numpy as np
+        entries = []
+        for row in page.rows:
+            vector = vector_of(row.vector)
+            # An embedder may change its vectors, and keep its name.
+            if vector is not None and len(vector) != self._dimensions:
+                vector = None
+            entries.append(MemoryEntry(row.trace_id, row.fingerprint, vector, self._identity))
+        self._window.insert(entries, ages_s)
 
-            matrix = np.frombuffer(b"".join(row.vector for row, _ in pairs), dtype="<f4")
-            self._window.insert_vectors(
-                self._identity,
-                matrix.reshape(len(pairs), -1).astype(np.float32, copy=False),
-                [row.trace_id for row, _ in pairs],
-                [age_s for _, age_s in pairs],
-            )
-
-    def _remember(self, entries: Sequence[MemoryEntry]) -> None:
-        """Write entries, and prune now and then."""
-        self._until_pruning -= len(entries)
+    def _remember(self, entry: MemoryEntry) -> None:
+        """Write an entry, and prune now and then."""
+        self._until_pruning -= 1
         is_full = self._until_pruning <= 0
         if not (self._writes or is_full) or not self._may_read():
             return
         try:
             with self._database.writing() as connection:
                 if self._writes:
-                    rows = [memory_row(self._scope, entry) for entry in entries]
-                    sql.vector_queries.write(connection, rows)
+                    sql.vector_queries.write(connection, [memory_row(entry)])
                 if is_full:
-                    self._prune(connection, self._scope)
+                    self._prune(connection)
                     self._until_pruning = max(1, self._max_elements // _SLACK)
         except Exception as error:  # noqa: BLE001 - a full disk, a dead server
             self._warn("cannot be written", error)
 
-    def _prune(self, connection: sa.Connection, scope: str | None) -> int:
+    def _prune(self, connection: sa.Connection) -> int:
         keep, until = self._max_elements, self._oldest()
-        return sql.vector_queries.prune(connection, scope, keep=keep, until=until)
+        return sql.vector_queries.prune(connection, keep=keep, until=until)
 
     def _oldest(self) -> datetime | None:
         """Return the time at which a trace would be just too old now; None if it never is."""

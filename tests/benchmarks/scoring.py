@@ -128,8 +128,8 @@ def stored(url: str, size: int) -> str:
     numbers = itertools.count()
     with TraceStore(url) as store:
         filling = Scorer(embedder=RandomVectors(), cache=store.novelty_memory())
-        for _ in filling.evaluate_many(trace(number) for number in itertools.islice(numbers, size)):
-            pass
+        for number in itertools.islice(numbers, size):
+            filling.evaluate(trace(number))
 
         def load() -> object:
             return Scorer(embedder=RandomVectors(), cache=store.novelty_memory()).score(trace())

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from kp_langchain.embedding.auto_embedder import AutoEmbedder
+from kp_langchain.embedding.local_models import AutoEmbedder
 from tests.cli.made_runs import KEY
 from tests.loopback_registry import LoopbackRegistry
 
@@ -16,7 +16,7 @@ def without_model(monkeypatch: pytest.MonkeyPatch) -> None:
     for package in ("sentence_transformers", "fastembed"):
         monkeypatch.setitem(sys.modules, package, None)
     # Not the one of this process, which may have found a model before.
-    monkeypatch.setattr("kp_langchain.embedding.auto_embedder._default_embedder", AutoEmbedder)
+    monkeypatch.setattr("kp_langchain.embedding.local_models._default_embedder", AutoEmbedder)
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ import pytest
 from langchain.agents import create_agent
 
 from kp_langchain import ReasoningTrace, ScoredTrace, TraceStore, Verdict, to_few_shot
-from kp_langchain.embedding.auto_embedder import resolve_embedder
+from kp_langchain.embedding.local_models import resolve_embedder
 from kp_langchain.gate.run import ShownTrace
 from kp_langchain.recall import example_search
 from kp_langchain.recall.ranking import DEFAULT_FLOOR

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 from kp_langchain import Scorer, trace_from_messages
-from kp_langchain.embedding.model_names import local_path
+from kp_langchain.embedding.model_files import local_path
 from kp_langchain.embedding.sentence_transformers_model import load as load_here
 from kp_langchain.embedding.sentence_transformers_model import refuse_code
 from kp_langchain.errors import EmbedderError, ModelLoadError

@@ -6,8 +6,6 @@ import importlib
 import importlib.util
 import json
 import os
-import re
-import shutil
 import socket
 from pathlib import Path
 
@@ -15,7 +13,6 @@ import pytest
 
 from tests.loopback_tools import unheard_port
 
-GUIDE = Path(__file__).parents[2] / "examples" / "guides" / "configuration.md"
 LOADING = "embedding model still loading"
 needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
 needs_proc = pytest.mark.skipif(
@@ -78,12 +75,10 @@ def test_forks_while_a_model_loads(script, run_python):
 def child():
     print(scorer.evaluate(trace).novelty_source, flush=True)
     return 0
-codes, loading = [], threading.Thread(target=scorer.load)
-loading.start()
-while loading.is_alive() and len(codes) < 100:
+codes = []
+while not scorer.wait_until_ready(0.02) and len(codes) < 100:
     codes.append(fork(child))
-    loading.join(0.02)
-loading.join()
+scorer.load()
 patient = Scorer(embedder=Embedder(MODEL))
 print("in the end", flush=True)
 codes.append(fork(lambda: print(patient.evaluate(trace).novelty_source, flush=True) or 0))
@@ -428,8 +423,8 @@ def test_a_model_whose_process_gets_nowhere_is_named_at_once_and_holds_up_no_sco
     (hangs / "__init__.py").write_text("import threading\nthreading.Event().wait()\n")
     store = str(tmp_path / "kp.db")
     logging = "import logging; logging.basicConfig(format='%(message)s', level=logging.INFO)\n"
-    ending = "from kp_langchain.embedding import local_models\n"
-    ending += "while not local_models.loading: handler.flush(0.1)"
+    ending = "from kp_langchain import default_scorer\n"
+    ending += "while not default_scorer().loading: handler.flush(0.1)"
     program = logging + PROGRAM.format(absent=TORCH_ALONE[1:], store=store, ending=ending)
     program = f"import sys; sys.path.insert(0, {str(hangs.parent)!r})\n{program}"
     done = run_python(
@@ -471,37 +466,3 @@ def test_a_model_that_cannot_be_downloaded_is_given_up_in_seconds_with_the_reaso
     sources, explanation = outcome(run_python, store)
     assert sources == {"embedder failed: ModelLoadError"}
     assert "novelty was not measured in 3 of 3 runs (model not loaded)" in explanation
-
-
-def section(heading):
-    text = GUIDE.read_text(encoding="utf-8")
-    return text.partition(f"### {heading}\n")[2].partition("\n#")[0]
-
-
-def test_the_guide_to_a_model_without_network_is_enough(onnx_folder, silent, run_python, tmp_path):
-    files, _, commands = re.findall(
-        r"```\w+\n(.*?)```", section("A model without network"), re.DOTALL
-    )
-    folder = tmp_path / "minilm"
-    folder.mkdir()
-    for name in files.split():
-        shutil.copy(onnx_folder / name, folder / name)
-    (line,) = re.findall(r"^export (.*)$", commands, re.MULTILINE)
-    settings = dict(one.split("=", 1) for one in line.split())
-    assert set(settings) == {"KP_EMBEDDING_MODEL", "HF_HUB_OFFLINE"}
-    settings["KP_EMBEDDING_MODEL"] = str(folder)
-    for offline in (settings["HF_HUB_OFFLINE"], "0"):  # the guide says that it is not needed
-        environment = {
-            **settings, "HF_HUB_OFFLINE": offline, "HF_HOME": str(tmp_path), "HF_ENDPOINT": silent,
-        }  # fmt: skip
-        store = str(tmp_path / f"{offline}.db")
-        program = PROGRAM.format(absent=FASTEMBED_ALONE, store=store, ending="handler.flush(60)")
-        assert run_python(program, **environment).stderr == ""
-        sources, _ = outcome(run_python, store)
-        assert sources == {"empty cache", "nearest remembered trace"}
-    assert "kp-langchain doctor" in commands
-    doctor = "import sys\nsys.modules.update(dict.fromkeys({!r}))\nsys.argv[1:] = ['doctor']\n"
-    doctor += "from kp_langchain.cli.app import app\napp()"
-    shown = " ".join(run_python(doctor.format(FASTEMBED_ALONE), **environment).stdout.split())
-    assert "on fastembed" in shown
-    assert f"from {folder}" in shown

@@ -85,7 +85,7 @@ class TestCommand:
 # What they may load of the package besides. These are the places to look at where the inside moves:
 # a command in this process forgets what a process keeps, and the tables are the package's data.
 INSIDE = {
-    "tests/commands.py": {"kp_langchain.cli.app", "kp_langchain.embedding.auto_embedder"},
+    "tests/commands.py": {"kp_langchain.cli.app", "kp_langchain.embedding.local_models"},
     "tests/agents.py": {"kp_langchain.demo.scripted"},
     "tests/redaction/cases.py": {"kp_langchain.redaction.tables"},
 }  # fmt: skip

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from kp_langchain import KPMiddleware, KPRetriever, TraceStore
 from kp_langchain.demo.scripted import ScriptedChatModel, say
-from kp_langchain.embedding.auto_embedder import resolve_embedder
+from kp_langchain.embedding.local_models import resolve_embedder
 from kp_langchain.recall import ExampleSearch, agent_runs, example_search
 from kp_langchain.recall.prompt_search import Request, prompt_search_of
 from tests.recall.words import (

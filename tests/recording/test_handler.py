@@ -37,6 +37,7 @@ from kp_langchain.store import journal
 from tests.agents import ASK, QUESTION, agent, asearch, call, handler, run, say, searching
 from tests.loopback_registry import LoopbackRegistry
 from tests.recording.playing import Events, approving, last, scored_by, stored
+from tests.scoring.conftest import Slow
 
 ALWAYS = DomainPolicy(threshold=0.0)
 NEVER = DomainPolicy(threshold=1.0)
@@ -435,21 +436,7 @@ def test_what_hangs_stops_no_other_handler(what: str, end: threading.Event) -> N
 
 
 def test_runs_wait_for_a_model_that_is_loading() -> None:
-    class Loading:
-        """Is ready from its first embedding on, for which it waits until it is let."""
-
-        ready = False
-
-        def __init__(self) -> None:
-            self.asked, self.go = threading.Event(), threading.Event()
-
-        def embed(self, texts: Any) -> Any:
-            self.asked.set()
-            assert self.go.wait(300)
-            self.ready = True
-            return [[float(len(text)), 1.0] for text in texts]
-
-    embedder, scored = Loading(), []
+    embedder, scored = Slow(), []
     with TraceStore("runs.db") as store:
         watching = handler(store=store, scorer=Scorer(embedder=embedder), on_scored=scored.append)
         play(watching, times=2)

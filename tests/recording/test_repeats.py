@@ -33,7 +33,7 @@ from kp_langchain.gate import ShownTrace
 from kp_langchain.gate.check import RecentValues
 from kp_langchain.recall.few_shot import HEADER
 from kp_langchain.recording.langchain_context import ambient_run_id
-from kp_langchain.scoring import process_scorer
+from kp_langchain.scoring import scorer as scorer_module
 from kp_langchain.store import vectors
 from tests.agents import agent, call, handler, say, shape
 from tests.loopback_registry import LoopbackRegistry
@@ -72,7 +72,7 @@ def words(**options: Any) -> Scorer:
 
 @pytest.fixture(autouse=True)
 def small_default_scorer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(process_scorer, "_default_scorer", words())
+    monkeypatch.setattr(scorer_module, "_default_scorer", words())
 
 
 @pytest.fixture
@@ -467,8 +467,8 @@ def test_each_domain_may_have_its_own_memory(
     monkeypatch: pytest.MonkeyPatch, has_store: bool, store: TraceStore
 ) -> None:
     monkeypatch.setenv("KP_NOVELTY_SCOPE", "domain")
-    monkeypatch.setattr(process_scorer, "_default_scorer", None)
-    monkeypatch.setattr(process_scorer, "Scorer", lambda **more: words(**more))
+    monkeypatch.setattr(scorer_module, "_default_scorer", None)
+    monkeypatch.setattr(scorer_module, "Scorer", lambda **more: words(**more))
     place = store if has_store else None
     finance, code = (KPCallbackHandler(domain, store=place) for domain in ("finance", "code"))
     assert [novelty("abba", one) for one in (finance, code, finance, code)] == [0.5, 0.5, 0, 0]

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import sys
 import threading
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from kp_langchain.embedding.auto_embedder import _default_embedder
+from kp_langchain.embedding.local_models import LocalModel, _default_embedder
 
 
 class Words:
@@ -39,23 +40,34 @@ class Returning:
         return result
 
 
-class Slow:
-    """A model that is loaded, or fails to load, once the test says so."""
+class Slow(LocalModel):
+    """A local model that is loaded, or fails to load, once the test says so."""
 
-    def __init__(self, failure: BaseException | None = None) -> None:
+    name, backend, folder = "slow", "nothing", Path("snapshots/1")
+    has_ended = False
+
+    def __init__(self, failure: Exception | None = None) -> None:
+        super().__init__("slow")
         self.go, self.asked = threading.Event(), threading.Event()
         self.failure = failure
-        self.ready = False
-        self.by: list[str] = []  # the threads that embedded
+        self.is_loaded = False
+        self.waits: list[float] = []
 
-    def embed(self, texts):
-        self.by.append(threading.current_thread().name)
-        if not self.ready:
-            self.asked.set()
-            assert self.go.wait(60)
+    def _start(self):
+        self.asked.set()
+        return self  # it is its own process
+
+    def wait(self, timeout_s):
+        self.waits.append(timeout_s)
+        self.go.wait(timeout_s)
+
+    def read_load(self):
+        if self.go.is_set():
             if self.failure is not None:
                 raise self.failure
-            self.ready = True
+            self.is_loaded = True
+
+    def encode(self, texts):
         return np.array([[len(text), 1.0] for text in texts])
 
     def load_once_asked(self) -> None:
@@ -67,7 +79,7 @@ class Slow:
 def no_models(monkeypatch):
     """The default scorer is still to be made, and nothing that runs models is installed."""
     _default_embedder.cache_clear()
-    monkeypatch.setattr("kp_langchain.scoring.process_scorer._default_scorer", None)
+    monkeypatch.setattr("kp_langchain.scoring.scorer._default_scorer", None)
     for package in ("sentence_transformers", "fastembed"):
         monkeypatch.setitem(sys.modules, package, None)
     yield

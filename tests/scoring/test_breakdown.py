@@ -82,15 +82,12 @@ def test_parity_without_embedder():
         assert scorer.evaluate(line["trace"]).total == pytest.approx(line["score"], abs=1e-9)
 
 
-@pytest.mark.parametrize("batch_size", [1, 17])
-def test_parity_of_a_sequence_with_its_embeddings(batch_size):
+def test_parity_of_a_sequence_with_its_embeddings():
     lines = parity_lines("sequence.jsonl")
     rows = np.load(PARITY / "sequence_embeddings.npy")
     assert len(lines) == len(rows) == 50
-    groups = [rows[at : at + batch_size] for at in range(0, 50, batch_size)]
-    scorer = Scorer(embedder=Returning(*groups))
-    traces = (line["trace"] for line in lines)
-    scores = [one.total for one in scorer.evaluate_many(traces, batch_size=batch_size)]
+    scorer = Scorer(embedder=Returning(*(rows[at : at + 1] for at in range(50))))
+    scores = [scorer.evaluate(line["trace"]).total for line in lines]
     assert scores == pytest.approx([line["score"] for line in lines], abs=1e-9)
 
 
@@ -279,12 +276,12 @@ def test_weights_are_a_pydantic_field():
         ({1: 2}, "1"),
     ],
 )
-def test_what_is_no_weights_is_refused(value, message):
+def test_what_is_no_weights_is_refused(value, message, make_trace):
     with pytest.raises(ValidationError, match="weights") as caught:
         Policy(weights=value)
     assert message in str(caught.value)
     with pytest.raises(WeightsError):
-        Scorer(embedder=None).evaluate_many([], weights=value)
+        Scorer(embedder=None).evaluate(make_trace(), weights=value)
 
 
 # ------------------------------------------------------------------ breakdowns

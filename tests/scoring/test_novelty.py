@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from langchain_core.embeddings import Embeddings
 
-from kp_langchain import Scorer, VectorCache, default_scorer
+from kp_langchain import Scorer, VectorCache
 from kp_langchain.embedding.embedder import EmbedderIdentity
 from kp_langchain.errors import ConfigError, VectorError
 from kp_langchain.gate import default_threshold
@@ -225,12 +225,10 @@ class PlainMemory:
                     nearest = Nearest(one.trace_id, similarity)
         return Match(nearest, Nearest(repeats[-1].trace_id, 1.0) if repeats else None)
 
-    def compare_then_add(self, entries, *, ignore=frozenset()):
-        matches = []
-        for entry in entries:
-            matches.append(self.compare(entry, ignore=ignore))
-            self.add(entry)
-        return matches
+    def compare_then_add(self, entry, *, ignore=frozenset()):
+        match = self.compare(entry, ignore=ignore)
+        self.add(entry)
+        return match
 
     def add(self, entry):
         self.entries.append(entry)
@@ -250,13 +248,10 @@ def test_a_plain_list_gives_the_same_scores(embedder, texts, trace_of):
     traces = [trace_of(text) for text in texts]
     own = Scorer(embedder=embedder, max_remembered=5)
     plain = Scorer(embedder=embedder, cache=PlainMemory())
-    many = Scorer(embedder=embedder, cache=PlainMemory())
-    together = list(many.evaluate_many(traces, batch_size=4))
-    for trace, batched in zip(traces, together, strict=True):
+    for trace in traces:
         scored, one, other = own.score(trace), own.evaluate(trace), plain.evaluate(trace)
-        assert other.novelty_source == one.novelty_source == batched.novelty_source
+        assert other.novelty_source == one.novelty_source
         assert other.total == pytest.approx(one.total, abs=1e-5)
-        assert batched.total == pytest.approx(one.total, abs=1e-5)
         assert scored.total == one.total
 
 
@@ -269,27 +264,13 @@ def test_remembering_adds_the_vector_and_the_fingerprint(trace_of):
     assert (len(entry.fingerprint), entry.domain) == (32, "finance")
 
 
-class Refusing(PlainMemory):
+class Failing(PlainMemory):
     def __init__(self, error: Exception) -> None:
         super().__init__()
         self.error = error
 
     def compare(self, entry, *, ignore=frozenset()):
-        self._refuse(entry)
-        return super().compare(entry, ignore=ignore)
-
-    def add(self, entry):
-        self._refuse(entry)
-        super().add(entry)
-
-    def _refuse(self, entry):
-        if entry.vector is not None:
-            raise self.error
-
-
-class Away(PlainMemory):
-    def compare(self, entry, *, ignore=frozenset()):
-        raise ConnectionError
+        raise self.error
 
     compare_then_add = add = compare
 
@@ -298,31 +279,20 @@ USES = {
     "score": lambda scorer, trace: scorer.score(trace),
     "evaluate": lambda scorer, trace: scorer.evaluate(trace),
     "remember": lambda scorer, trace: scorer.remember(trace),
-    "evaluate_many": lambda scorer, trace: next(scorer.evaluate_many([trace])),
 }
 
 
 @pytest.mark.parametrize("use", USES)
 def test_a_memory_that_fails_costs_novelty_alone(use, trace_of):
-    fitting = Scorer(embedder=Letters(), cache=Refusing(VectorError("another length")))
+    fitting = Scorer(embedder=Letters(), cache=Failing(VectorError("another length")))
     with pytest.raises(VectorError, match="another length"):  # the caller's to mend
         USES[use](fitting, trace_of("a"))
-    memory = Refusing(RuntimeError("no room for vectors"))
-    scorers = {
-        "embedder failed: RuntimeError": Scorer(embedder=Letters(), cache=memory),
-        "memory failed: ConnectionError": Scorer(embedder=Letters(), cache=Away()),
-        "memory failed: ConnectionError ": Scorer(embedder=None, cache=Away()),
-    }
-    for source, scorer in scorers.items():
+    for embedder in (Letters(), None):
+        scorer = Scorer(embedder=embedder, cache=Failing(ConnectionError()))
         breakdown = USES[use](scorer, trace_of("a"))
         if breakdown is not None:
             assert breakdown.novelty.value == 0.5
-            assert breakdown.novelty_source == source.strip()
-    # The fingerprint alone was compared and kept.
-    assert [entry.vector for entry in memory.entries] == [None] * (use != "score")
-    scorer = scorers["embedder failed: RuntimeError"]
-    scorer.remember(trace_of("b"))
-    assert scorer.score(trace_of("b")).novelty_source == REPEAT
+            assert breakdown.novelty_source == "memory failed: ConnectionError"
 
 
 @pytest.mark.parametrize("use", ["score", "evaluate"])
@@ -340,10 +310,7 @@ def test_an_entry_is_what_the_memory_gets_and_embeds_nothing_twice(use, trace_of
     assert len(memory.entries) == (2 if use == "evaluate" else 1)
     calls = len(embedder.calls)
     scorer.entry(trace_of("another"))
-    thread = threading.Thread(target=scorer.entry, args=(trace,))  # knows its own last one alone
-    thread.start()
-    thread.join(60)
-    assert len(embedder.calls) == calls + 2
+    assert len(embedder.calls) == calls + 1
 
 
 def test_without_a_vector_an_entry_has_the_hash_of_the_text(trace_of):
@@ -353,62 +320,6 @@ def test_without_a_vector_an_entry_has_the_hash_of_the_text(trace_of):
         assert first.vector is None
         assert first.fingerprint == second.fingerprint
         assert (first.trace_id, second.trace_id) == (one.id, other.id)
-
-
-# ------------------------------------------------------------------ a memory for each domain
-
-
-@given(
-    texts=st.lists(
-        st.tuples(st.sampled_from(["finance", "code"]), st.text("abcd", min_size=1, max_size=3)),
-        max_size=12,
-    )
-)
-def test_with_a_memory_for_each_domain_each_is_as_if_it_were_the_only_one(texts, trace_of):
-    from kp_langchain.scoring.novelty_memory import InProcessMemory
-    from kp_langchain.scoring.process_scorer import DomainMemories
-
-    traces = [trace_of(text, domain) for domain, text in texts]
-    alone = {domain: Scorer(embedder=Letters(), max_remembered=3) for domain, _ in texts}
-    one_by_one, many = (
-        Scorer(embedder=Letters(), cache=DomainMemories(lambda _: InProcessMemory(3), 3))
-        for _ in range(2)
-    )
-    assert many.max_remembered == 3
-    together = many.evaluate_many(traces, batch_size=4)
-    for trace, batched in zip(traces, together, strict=True):
-        expected = alone[trace.metadata.task_domain].evaluate(trace)
-        for breakdown in (one_by_one.evaluate(trace), batched):
-            assert breakdown.novelty_source == expected.novelty_source
-            assert breakdown.nearest == expected.nearest
-    for trace in traces:
-        expected = alone[trace.metadata.task_domain].score(trace).nearest
-        assert one_by_one.score(trace).nearest == expected
-
-
-@pytest.mark.parametrize("scope", ["all", "domain"])
-def test_the_settings_say_whether_domains_share_a_memory(scope, monkeypatch, trace_of, no_models):
-    monkeypatch.setenv("KP_NOVELTY_MEMORY", "7")
-    monkeypatch.setenv("KP_NOVELTY_SCOPE", scope)
-    scorer = travelled(default_scorer())
-    assert scorer.max_remembered == 7
-    scorer.remember(trace_of("a", "finance"))
-    novelty = scorer.evaluate(trace_of("a", "code")).novelty.value
-    assert novelty == (0 if scope == "all" else 0.5)
-    assert scorer.evaluate(trace_of("a", "code")).novelty.value == 0
-
-
-def test_the_64_domains_used_last_are_held(monkeypatch, trace_of, no_models):
-    monkeypatch.setenv("KP_NOVELTY_SCOPE", "domain")
-    scorer = default_scorer()
-    for number in range(64):
-        scorer.remember(trace_of("a", f"{number}"))
-    assert scorer.score(trace_of("a", "0")).novelty.value == 0
-    scorer.remember(trace_of("a", "64"))
-    known = [
-        scorer.score(trace_of("a", domain)).novelty.value == 0 for domain in ("64", "0", "2", "1")
-    ]
-    assert known == [True, True, True, False]
 
 
 # ------------------------------------------------------------------ texts that cannot be read
@@ -453,22 +364,6 @@ def test_an_unreadable_run_is_neutral_and_forgotten(caplog, trace_of):
     assert CHINESE[:4] not in record.getMessage()
     believed = Scorer(embedder=Letters()).score(trace_of(CHINESE))  # it does not report a share
     assert (believed.novelty_source, believed.unreadable_share) == ("empty cache", None)
-
-
-def test_unreadable_ones_among_many_are_as_one_by_one(trace_of):
-    texts = [*TEXTS.values(), "read", CHINESE, "read it", CHINESE]
-    caches = [VectorCache(3, 26), VectorCache(3, 26)]
-    one, many = (Scorer(embedder=English(), cache=cache) for cache in caches)
-    traces = [trace_of(text) for text in texts]
-    together = many.evaluate_many(traces, batch_size=4)
-    sources = set()
-    for left, right in zip(map(one.evaluate, traces), together, strict=True):
-        assert left.novelty == right.novelty
-        assert (left.novelty_source, left.nearest) == (right.novelty_source, right.nearest)
-        assert left.unreadable_share == right.unreadable_share
-        sources.add(left.novelty_source)
-    assert {"unreadable", NEAREST, REPEAT} <= sources
-    assert caches[0].size == caches[1].size == 3
 
 
 def test_the_gate_stands_where_it_stands_without_novelty_and_the_log_has_the_share(
@@ -525,12 +420,9 @@ class LangChainCone(Embeddings):
 )
 def test_novelty_is_counted_from_the_baseline(make, trace_of):
     def after_a(text):
-        scorer, many = make(), make()
+        scorer = make()
         scorer.remember(trace_of("a"))
-        breakdown = scorer.score(trace_of(text))
-        *_, last = many.evaluate_many([trace_of("a"), trace_of(text)])
-        assert last.novelty == breakdown.novelty
-        return breakdown
+        return scorer.score(trace_of(text))
 
     breakdown = after_a("z")
     assert breakdown.nearest.similarity == pytest.approx(0.8)  # as it is

@@ -104,16 +104,14 @@ def test_a_trace_of_an_earlier_process_is_not_new(url):
     }  # fmt: skip
 
 
-def test_each_domain_model_and_baseline_has_a_memory_of_its_own(store):
+def test_each_model_and_baseline_has_a_memory_of_its_own(store):
     class Longer(Letters):
         def embed(self, texts):
             return np.pad(super().embed(texts), ((0, 0), (0, 2)))
 
-    scorer_on(store, domain="legal").evaluate(trace_of("x"))
     scorer_on(store).evaluate(trace_of("y"))
     for options, text, novelty in (
-        ({}, "x", 1.0), ({"domain": "legal"}, "y", 1.0), ({"domain": "code"}, "x", 0.5),
-        ({"domain": "legal"}, "x", 0.0), ({"domain": "legal"}, "xx", 0.0),
+        ({}, "x", 1.0),
         ({"embedder": Letters("other")}, "yy", 0.5),
         ({"embedder": Letters(baseline=0.25)}, "yy", 0.5),
         ({"embedder": Letters("other")}, "y", 0.0),  # an exact repeat is one by its text alone
@@ -127,7 +125,7 @@ def test_each_domain_model_and_baseline_has_a_memory_of_its_own(store):
 def test_a_vector_that_comes_late_joins_its_fingerprint(store):
     memory = store.novelty_memory()
     identity, vector = Letters().identity, np.array([1, 0, 0], "f4")
-    memory.compare_then_add([MemoryEntry("kp:trace:a", b"a" * 32)])
+    memory.compare_then_add(MemoryEntry("kp:trace:a", b"a" * 32))
     memory.add(MemoryEntry("kp:trace:a", None, vector, identity))
     nearest, repeat = store.novelty_memory().compare(
         MemoryEntry("kp:trace:b", b"a" * 32, vector, identity)
@@ -157,18 +155,15 @@ def test_what_is_older_than_its_time_does_not_count_and_is_deleted(store):
 
 def test_what_is_beyond_the_window_is_deleted_now_and_then(store):
     scorer_on(store, Letters("other"), max_remembered=3).evaluate(trace_of("x"))
-    scorer_on(store, domain="legal", max_remembered=3).evaluate(trace_of("x"))
     scorer = scorer_on(store, max_remembered=10)
     for number in range(40):
         scorer.evaluate(trace_of("x" * (number + 1)))
         if number > 30:  # a process that writes little prunes too
             scorer = scorer_on(store, max_remembered=10)
     rows = remembered(store)
-    assert [(row["model"], row["scope"]) for row in rows[:2]] == [
-        ("other", ""), ("letters", "legal"),
-    ]  # fmt: skip
-    assert 10 <= len(rows) - 2 <= 13
-    assert [row["number"] for row in rows[-10:]] == list(range(33, 43))
+    assert [row["model"] for row in rows[:2]] == ["other", "letters"]
+    assert 10 <= len(rows) - 1 <= 13
+    assert [row["number"] for row in rows[-10:]] == list(range(32, 42))
 
 
 WORDS = st.text("xyz.", min_size=1, max_size=3)
@@ -179,21 +174,18 @@ WORDS = st.text("xyz.", min_size=1, max_size=3)
     texts=st.lists(WORDS, max_size=14),
     restart=st.integers(0, 14),
     size=st.integers(1, 6),
-    batched=st.booleans(),
 )
-def test_a_restart_changes_no_match(url, texts, restart, size, batched):
+def test_a_restart_changes_no_match(store, url, texts, restart, size):
     """At a random place in a random sequence, some of which has no vector."""
     traces = [trace_of(text) for text in texts]
     whole = Scorer(embedder=Letters(), max_remembered=size)
     expected = [matched(whole, trace) for trace in traces]
-    scope, found = str(uuid.uuid4()), []
+    found = []
+    store.count()  # which makes the tables
+    execute(store, "DELETE FROM vectors")
     for part in (traces[:restart], traces[restart:]):
-        with TraceStore(url) as store:
-            scorer = scorer_on(store, max_remembered=size, domain=scope)
-            if batched:
-                list(scorer.evaluate_many(part[:-1], batch_size=3))
-                found += expected[len(found) : len(found) + len(part[:-1])]
-                part = part[-1:]
+        with TraceStore(url) as reopened:
+            scorer = scorer_on(reopened, max_remembered=size)
             found += [matched(scorer, trace) for trace in part]
     assert found == expected
 
@@ -201,10 +193,11 @@ def test_a_restart_changes_no_match(url, texts, restart, size, batched):
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(turns=st.lists(st.tuples(WORDS, st.booleans()), max_size=9))
 def test_two_memories_that_look_each_time_are_one(always, store, url, turns):
-    scope = str(uuid.uuid4())
     whole = Scorer(embedder=Letters(), max_remembered=5)
+    store.count()
+    execute(store, "DELETE FROM vectors")
     with TraceStore(url) as other:
-        scorers = [scorer_on(one, max_remembered=5, domain=scope) for one in (store, other)]
+        scorers = [scorer_on(one, max_remembered=5) for one in (store, other)]
         for text, is_second in turns:
             trace = trace_of(text)
             assert matched(scorers[is_second], trace) == matched(whole, trace)
@@ -213,7 +206,8 @@ def test_two_memories_that_look_each_time_are_one(always, store, url, turns):
 def test_a_memory_is_read_in_pages(store, monkeypatch):
     monkeypatch.setattr(vector_queries, "PAGE_SIZE", 2)
     traces = [trace_of(f"{'x' * number}{'y' * (9 - number)}") for number in range(10)]
-    list(scorer_on(store).evaluate_many(traces))
+    for trace in traces:
+        scorer_on(store).evaluate(trace)
     assert [row["trace_id"] for row in remembered(store)] == [trace.id for trace in traces]
     for size in (1, 2, 7, 12):
         scorer = scorer_on(store, max_remembered=size)
@@ -283,9 +277,9 @@ def test_ids_and_names_that_no_database_takes_are_remembered(store, always):
     odd.identity = replace(odd.identity, revision="r" * 5000)
     first = trace_of("x", domain="d\0" * 700)
     first = first.model_copy(update={"id": "kp:trace:" + "\ud800" * 300})
-    scorer = scorer_on(store, odd, domain="s\0" * 900)
+    scorer = scorer_on(store, odd)
     scorer.evaluate(first)
-    for one in (scorer, scorer_on(store, odd, domain="s\0" * 900)):
+    for one in (scorer, scorer_on(store, odd)):
         assert one.score(trace_of("xx")).novelty.value == pytest.approx(0)
         # Read back, it is known, and takes no second place.
         (row,) = remembered(store)
