@@ -331,33 +331,3 @@ class ReasoningTrace(_Wire):
             "error_recoveries": types.count("error_recovery"),
             "tools": ",".join(dict.fromkeys(step.tool.name for step in self.steps if step.tool)),
         }
-
-    def _repr_html_(self) -> str:
-        """Return it as a notebook shows it: the task, the steps folded, the answer."""
-        from kp_langchain import notebook_html as html
-
-        metadata = self.metadata
-        facts = [
-            ("domain", metadata.task_domain),
-            ("success", f"{metadata.success}, confidence {self.outcome.confidence:.2f}"),
-            ("score", f"{metadata.quality_score:.3f}"),
-            ("answer", self.outcome.result_summary),
-        ]
-        steps = html.table(
-            ("#", "step", "tool", "what", "ms"),
-            (
-                (
-                    step.step_id,
-                    step.type,
-                    step.tool.name if step.tool else "",
-                    step.content if step.content is not None else step.input or "",
-                    "" if step.latency_ms is None else f"{step.latency_ms:.1f}",
-                )
-                for step in self.steps
-            ),
-        )
-        return html.joined(
-            html.heading(self.task.objective, self.id),
-            html.table((), facts),
-            html.folded(f"{len(self.steps)} steps", steps),
-        )

@@ -28,7 +28,7 @@ EXTRAS: dict[str, list[str]] = PROJECT["optional-dependencies"]
 ROOMS = [  # each may import its own row and the rows above
     {
         "errors", "schema", "_forksafe", "_logging", "text", "files", "novelty_sources", "verdict",
-        "values", "notebook_html", "_version",
+        "values", "_version",
     },
     {"redaction", "run_keys"},
     {"config", "config_files", "policy"},

@@ -291,17 +291,6 @@ class ScoredTrace(RunFacts):
         cost = "" if loss is None else f"; {loss[0]} costs most, {loss[1]:.3f}"
         return f"{value} is below {threshold}{cost}"
 
-    def _repr_html_(self) -> str:
-        """Return it as a notebook shows it: the decision, the breakdown, the trace folded."""
-        from kp_langchain import notebook_html as html
-
-        value = f"{self.gate} {self.gated_value:.3f}, threshold {self.threshold:.3f}"
-        return html.joined(
-            html.heading(self.decision, value),
-            html.Html(self.breakdown._repr_html_()),
-            html.folded("trace", html.Html(self.trace._repr_html_())),
-        )
-
 
 def may_contribute(scored: ScoredTrace) -> bool:
     """Return whether a trace may go to a registry: it passed and is private in neither sense."""

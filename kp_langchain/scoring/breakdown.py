@@ -349,24 +349,6 @@ class ScoreBreakdown:
             "worth_confidence": None if worth is None else worth.confidence,
         }
 
-    def _repr_html_(self) -> str:
-        """Return it as a notebook shows it: a waterfall from zero to the score."""
-        from kp_langchain import notebook_html as html
-
-        rows = [
-            (row.label, row.figures, row.amount, html.bar(row.start, row.end), row.why)
-            for row in self.waterfall()
-        ]
-        sources = [
-            ("novelty from", f"{self.novelty_source}{self._novelty_detail()}"),
-            ("confidence from", self.confidence_source),
-        ]
-        return html.joined(
-            html.heading(f"score {self.total:.3f}", f"with the weights of profile {self.profile}"),
-            html.table((), rows),
-            html.table((), sources),
-        )
-
     def to_dict(self) -> dict[str, Any]:
         """Return everything as plain dicts, lists, strings and finite numbers, ready for JSON."""
         data: dict[str, Any] = _ADAPTER.dump_python(self, mode="json")

@@ -20,11 +20,20 @@ import sqlalchemy as sa
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from kp_langchain import ConfigError, StoreError, UnknownRunError
+from kp_langchain import (
+    ConfigError,
+    DomainPolicy,
+    ScoreBreakdown,
+    StoreError,
+    TraceStore,
+    UnknownRunError,
+)
 from kp_langchain.run_keys import RunKeys
 from kp_langchain.schema import Tool, TraceStep
 from kp_langchain.scoring import RuleFired
+from kp_langchain.scoring.breakdown import Nearest
 from kp_langchain.store import default_store, rows
+from tests.agents import ASK, agent, call, handler, say
 from tests.store.conftest import REGISTRY, START, _scored
 
 LONG_TASK = f"first {'x ' * 600} last"
@@ -465,3 +474,45 @@ def test_there_is_one_shared_store_for_each_database(url, tmp_path):
     assert default_store(url) is shared
     assert default_store(tmp_path / "other.db") is not shared
     shared.close()
+
+
+# ------------------------------------------------------------------ rows of data frames
+
+
+def test_rows_are_flat_and_have_the_same_columns() -> None:
+    watching = handler("finance", policy=DomainPolicy(threshold=0.0))
+    acting = agent(say("I search.", call("search", q="x")), say("hedge the euro"))
+    acting.invoke(ASK, {"callbacks": [watching]})
+    one = watching.last()
+    assert one is not None
+    near = ScoreBreakdown.from_dict(
+        one.breakdown.to_dict() | {"nearest": {"trace_id": "kp:trace:1", "similarity": 0.5}}
+    )
+    assert near.nearest == Nearest("kp:trace:1", 0.5)
+    assert near.to_row().keys() == one.breakdown.to_row().keys()
+    assert near.to_row()["nearest_id"] == "kp:trace:1"
+    row = one.to_row()
+    assert all(not isinstance(value, dict | list | tuple) for value in row.values())
+    assert row["score"] == one.breakdown.total
+    assert row["rules"] == "single_tool"
+    assert row["tools"] == "search"
+    assert row["steps"] == 4
+    assert (row["decision"], row["gate"], row["twin_of"]) == ("kept", "score", None)
+    parts = ("complexity", "novelty", "tool_diversity", "outcome_confidence")
+    total = sum(row[f"{name}_contribution"] for name in parts)
+    assert total == pytest.approx(row["weighted_sum"])
+
+
+def test_a_stored_run_is_a_row_as_well() -> None:
+    with TraceStore("runs.db") as store:
+        watching = handler("mail", store=store, policy=DomainPolicy(threshold=0.0))
+        asked = {"messages": [("user", "write to jane.roe@acme.org")]}
+        agent(say("ok")).invoke(asked, {"callbacks": [watching], "tags": ["a", "b"]})
+        assert watching.flush(60)
+        (run,) = store.runs()
+    row = run.to_row()
+    assert (row["tags"], row["tools"]) == ("a,b", "")
+    assert all(not isinstance(value, dict | list | tuple) for value in row.values())
+    assert row["redacted_email"] == row["redactions"] == 1
+    assert row["score"] == run.score
+    assert type(run.breakdown) is ScoreBreakdown
