@@ -30,7 +30,7 @@ from kp_langchain._logging import warn_once
 from kp_langchain.config_files import FILE_VARIABLE, ConfigFile, config_file, places, read_files
 from kp_langchain.errors import ConfigError
 from kp_langchain.files import data_dir
-from kp_langchain.policy import PROFILES, UNIT, WEIGHT_NAMES, DomainPolicy, Number, refuse_bool
+from kp_langchain.policy import PROFILES, WEIGHT_NAMES, DomainPolicy, Number, refuse_bool
 from kp_langchain.redaction.custom_rules import Rules
 from kp_langchain.text import near_key, near_name, printable
 
@@ -48,17 +48,14 @@ _YEAR_S = 365 * 24 * 3600.0  # a timeout beyond that may be more than the operat
 _DAY_MS = 24 * 3600 * 1000.0
 _MOST_REMEMBERED = 1_000_000  # such vectors take 1.7 GB
 _LONGEST_VALUE_CHARS = 120
-_VARIABLE_SIMILARITY_MIN = 0.75
-_SECONDS = f"seconds above 0, at most {_YEAR_S:.0f} (a year)"
-_COUNT = "a whole number above 0"
 
 
 def _split(value: object) -> object:
     return [name.strip() for name in value.split(",")] if isinstance(value, str) else value
 
 
-Count = Annotated[int, BeforeValidator(refuse_bool), Field(gt=0, description=_COUNT)]
-Seconds = Annotated[Number, Field(gt=0, le=_YEAR_S, description=_SECONDS)]
+Count = Annotated[int, BeforeValidator(refuse_bool), Field(gt=0)]
+Seconds = Annotated[Number, Field(gt=0, le=_YEAR_S)]
 # In the environment separated by commas, because a list there would have to be JSON.
 Names = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_split)]
 
@@ -122,40 +119,27 @@ class Settings(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
-    database_url: str | None = Field(
-        default=None, repr=False, description="postgresql://..., sqlite:///path, or a file's path"
-    )
-    embedding_model: str | None = Field(
-        default=None, description="folder or name of an embedding model"
-    )
-    embedding_baseline: Number = Field(default=0.0, ge=0, lt=1, description=f"{UNIT}, below 1")
-    latency_budget_ms: Number = Field(
-        default=100.0,
-        gt=0,
-        le=_DAY_MS,
-        description=f"milliseconds above 0, at most {_DAY_MS:.0f} (a day)",
-    )
-    novelty_memory: Count = Field(
-        default=1000, le=_MOST_REMEMBERED, description=f"{_COUNT}, at most {_MOST_REMEMBERED}"
-    )
-    novelty_ttl_s: Seconds | None = Field(default=None, description=_SECONDS)
-    step_cap: Count | None = Field(default=None, description=_COUNT)
-    disabled: bool = Field(default=False, description="true or false")
-    registry_url: str | None = Field(default=None, description="text such as https://host")
-    api_key: SecretStr | None = Field(default=None, description="text such as kp_...")
-    agent_id: str | None = Field(default=None, description="text such as kp:agent:<id>")
-    defaults: DomainPolicy = Field(default=DomainPolicy(), description="a table: [defaults]")
-    domains: dict[Annotated[str, Field(min_length=1)], DomainPolicy] = Field(
-        default_factory=dict, description="a table for each domain: [domains.<name>]"
-    )
-    redaction: Rules = Field(default=Rules(), description="a table: [redaction]")
-    send_scores_to: Names = Field(default=(), description='a list of tools such as ["langsmith"]')
+    database_url: str | None = Field(default=None, repr=False)
+    embedding_model: str | None = None
+    embedding_baseline: Number = Field(default=0.0, ge=0, lt=1)
+    latency_budget_ms: Number = Field(default=100.0, gt=0, le=_DAY_MS)
+    novelty_memory: Count = Field(default=1000, le=_MOST_REMEMBERED)
+    novelty_ttl_s: Seconds | None = None
+    step_cap: Count | None = None
+    disabled: bool = False
+    registry_url: str | None = None
+    api_key: SecretStr | None = None
+    agent_id: str | None = None
+    defaults: DomainPolicy = DomainPolicy()
+    domains: dict[Annotated[str, Field(min_length=1)], DomainPolicy] = Field(default_factory=dict)
+    redaction: Rules = Rules()
+    send_scores_to: Names = ()
     max_text_chars: Count = 4000
     max_run_chars: Count = 200_000
     max_steps: Count = 1000
     max_open_runs: Count = 1000
     max_paused_runs: Count = 1000
-    paused_days: Number = Field(default=7.0, ge=0, le=36_500, description="days from 0 to 36500")
+    paused_days: Number = Field(default=7.0, ge=0, le=36_500)
     max_queue: Count = 1000
     run_timeout_s: Seconds = 3600.0
     exit_timeout_s: Seconds = 10.0
@@ -187,10 +171,19 @@ class Settings(BaseModel):
             raise ConfigError(f"these settings cannot be used:{lines}")
         self._layers = layers
         own_files = tuple(file for file in files if file.origin.counts_whole)
-        if any(file.has_policies and not file.origin.counts_whole for file in files):
-            self._without_folder = _settings_without_folder(type(self), own_files, arguments)
+        if any(
+            {"defaults", "domains"} & file.values.keys() for file in files if file not in own_files
+        ):
+            self._without_folder = type(self)(own_files, **arguments)
         self.refuse_leaks(["", *self.domains])
-        _warn_of_names(unknown_variables(), self.domains)
+        for variable, near in unknown_variables().items():
+            if near is not None:
+                warn_once(
+                    f"variable:{variable}",
+                    "%s is not a setting and has no effect; did you mean %s?",
+                    variable,
+                    near,
+                )
 
     @classmethod
     def current(cls) -> Settings:
@@ -267,41 +260,26 @@ class Settings(BaseModel):
             over: Returns, for a domain, a policy that takes precedence over that of the settings.
 
         Raises:
-            ConfigError: There is one; the message says where its two parts come from.
+            ConfigError: There is one.
         """
         for domain in domains:
-            above = over(domain)
-            policy = self.policy_for(domain, above)
+            policy = self.policy_for(domain, over(domain))
             if policy.stays_local and policy.visibility != "private":
-                given = above.given() if above else {}
-                privacy, visibility = (
-                    "argument policy" if field in given else self._origin(domain, field)
-                    for field in ("privacy_level", "visibility")
-                )
                 raise ConfigError(
                     f"{f'domain {domain!r}' if domain else 'defaults'}: privacy_level = 'private' "
-                    f"({privacy}) leaves e-mail addresses and the like in a run, so it stays "
-                    f"local, but visibility = {policy.visibility!r} ({visibility}) sends it to the "
-                    "registry, where anyone can read it; set visibility to 'private', or "
-                    "privacy_level to 'aggregated'"
+                    "leaves e-mail addresses and the like in a run, so it stays local, but "
+                    f"visibility = {policy.visibility!r} sends it to the registry, where anyone "
+                    "can read it; set visibility to 'private', or privacy_level to 'aggregated'"
                 )
-
-    def _origin(self, domain: str, field: str) -> str:
-        """Return where a field of a domain's policy comes from, for messages."""
-        layers = (self._without_folder or self)._layers  # noqa: SLF001 - same class
-        for path in (("domains", domain), ("defaults",)):
-            for origin, values in layers:
-                if _depth(values, (*path, field)) == len(path) + 1:
-                    argument = f" {path[0]}" if origin == _ARGUMENT else ""
-                    return f"{origin}{argument}: {'.'.join((*path, field))}"
-        return "the default"
 
 
 # The settings without arguments, with the state of the sources that they were read from.
 _current: tuple[object, Settings] | None = None
 _TABLES: dict[str, type[BaseModel]] = {
-    "defaults": DomainPolicy, "domains": DomainPolicy, "redaction": Rules,
-}  # fmt: skip
+    "defaults": DomainPolicy,
+    "domains": DomainPolicy,
+    "redaction": Rules,
+}
 
 
 def _environment(settings: type[Settings]) -> dict[str, Any]:
@@ -342,57 +320,36 @@ def _merged(over: Mapping[str, Any], base: Mapping[str, Any]) -> dict[str, Any]:
     return merged
 
 
-def _settings_without_folder(
-    settings: type[Settings], files: tuple[ConfigFile, ...], arguments: Mapping[str, Any]
-) -> Settings:
-    try:
-        return settings(files, **arguments)
-    except ConfigError as error:
-        raise ConfigError(f"without a kp.toml that may be another person's, {error}") from None
-
-
 # ------------------------------------------------------------------ messages
 
 
 def _describe(fault: Any, layers: Iterable[Layer]) -> str:
-    """Return the message about a fault that pydantic found: where, the value, what to write."""
-    location = tuple(fault["loc"])
-    origin = max(layers, key=lambda layer: _depth(layer[1], location))[0]
+    """Return the message about a fault that pydantic found: where, the value, what is wrong."""
+    location = tuple(map(str, fault["loc"]))
+    origin = max(layers, key=lambda layer: _depth(layer[1], fault["loc"]))[0]
     if origin == _ARGUMENT:
         origin = f"{origin} {location[0]}"
     elif origin == _ENVIRONMENT:
-        origin = f"{origin} {_PREFIX}{'__'.join(map(str, location)).upper()}"
-    place = f"{origin}: {'.'.join(map(str, location))}"
-    if fault["type"] == "missing":
-        return f"{place} is missing"
-    place += f" = {_show(str(location[-1]), fault['input'])}"
-    table, *path = location
-    model: type[BaseModel] = Settings
-    if table in _TABLES and len(location) > 1 + (table == "domains"):
-        model, path = _TABLES[table], path[1:] if table == "domains" else path
-    else:
-        path = [table]
-    if fault["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
-        keys = list(model.model_fields if len(path) == 1 else WEIGHT_NAMES)
-        near = near_key(str(path[-1]), keys)
-        return f"{place}: unknown key; " + (
-            f"did you mean {near}?" if near else f"known here: {', '.join(keys)}"
-        )
-    field = model.model_fields.get(path[0])  # None for the name of a domain
-    # A table's own message says what is wrong; a number's description says more than pydantic.
-    is_own_message = fault["type"] == "value_error" and path == ["weights"]
-    if field is None or field.description is None or is_own_message:
+        origin = f"{origin} {_PREFIX}{'__'.join(location).upper()}"
+    place = f"{origin}: {'.'.join(location)} = {_show(location[-1], fault['input'])}"
+    if fault["type"] not in ("extra_forbidden", "unexpected_keyword_argument"):
         return f"{place}: {fault['msg'].removeprefix('Value error, ')}"
-    return f"{place}: expected {field.description}"
+    models: tuple[type[BaseModel], ...] = (Settings, DomainPolicy, Rules)
+    near = near_key(
+        location[-1], [*WEIGHT_NAMES, *(key for one in models for key in one.model_fields)]
+    )
+    return f"{place}: unknown key" + (f"; did you mean {near}?" if near else "")
 
 
-def _depth(values: object, location: tuple[Any, ...]) -> int:
-    """Return how far `location` can be followed into nested `values`."""
-    for depth, part in enumerate(location):
-        if not isinstance(values, Mapping) or values.get(part) is None:
-            return depth
-        values = values[part]
-    return len(location)
+def _depth(values: object, location: Iterable[Any]) -> int:
+    """Return how far a location can be followed into nested values."""
+    depth = 0
+    for part in location:
+        values = values.get(part) if isinstance(values, Mapping) else None
+        if values is None:
+            break
+        depth += 1
+    return depth
 
 
 def _show(key: str, value: object) -> str:
@@ -422,55 +379,23 @@ def unknown_variables() -> dict[str, str | None]:
         By name, the variable that was probably meant; None for one that may belong to another
         program.
     """
-    variables = {FILE_VARIABLE, *CAPTURE_VARIABLES}
-    variables |= {f"{_PREFIX}{name.upper()}" for name in Settings.model_fields}
-    tables = tuple(f"{_PREFIX}{name.upper()}__" for name in _TABLES)
-    unknown = [
-        name
+    known = {FILE_VARIABLE, *CAPTURE_VARIABLES}
+    known |= {f"{_PREFIX}{name}".upper() for name in Settings.model_fields}
+    tables = {**_TABLES, **{f"domains__{domain}": DomainPolicy for domain in PROFILES}}
+    keys = {
+        f"{_PREFIX}{table}__{key}".upper()
+        for table, model in tables.items()
+        for key in model.model_fields
+    }
+    prefixes = tuple(f"{_PREFIX}{table}__".upper() for table in _TABLES)
+    return {
+        name: near_name(name.upper(), known | keys)
         for name, value in os.environ.items()
         if value  # an empty variable counts as not set
         and name.upper().startswith(_PREFIX)
-        and name.upper() not in variables
-        and not name.upper().startswith(tables)
-    ]
-    return {name: _meant_variable(name, variables) for name in unknown}
-
-
-def _meant_variable(variable: str, variables: Iterable[str]) -> str | None:
-    # Compared without the prefix, which all have in common.
-    meant = {name.removeprefix(_PREFIX): name for name in variables}
-    for table, model in _TABLES.items():
-        owners = [f"domains__{domain}" for domain in PROFILES] if table == "domains" else [table]
-        for path in (f"{owner}__{key}".upper() for owner in owners for key in model.model_fields):
-            meant[path] = f"{_PREFIX}{path}"
-    for key in DomainPolicy.model_fields:  # users tend to omit the name of the table
-        meant.setdefault(key.upper(), f"{_PREFIX}DEFAULTS__{key.upper()}")
-    name = variable[len(_PREFIX) :].upper()
-    near = near_name(name, meant, similarity_min=_VARIABLE_SIMILARITY_MIN)
-    return meant.get(name if near is None else near)
-
-
-def _warn_of_names(variables: Mapping[str, str | None], domains: Iterable[str]) -> None:
-    """Warn once about each setting that has no effect because its name is misspelt."""
-    for variable, near in variables.items():
-        if near is not None:
-            warn_once(
-                f"variable:{variable}",
-                "%s is not a setting and has no effect; did you mean %s?",
-                variable,
-                near,
-            )
-    for name in domains:
-        domain = near_name(name, PROFILES)
-        if domain is not None:
-            warn_once(
-                f"domain:{name}",
-                "domain %s has a policy in the settings (%s), which applies only to runs of "
-                "exactly this name; did you mean %s?",
-                repr(name),
-                f"domains.{name}",
-                repr(domain),
-            )
+        and name.upper() not in known
+        and not name.upper().startswith(prefixes)
+    }
 
 
 def warn_of_domain(domain: str, choices: Iterable[str]) -> None:

@@ -10,6 +10,7 @@ import os
 import stat
 import tomllib
 from collections.abc import Container, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from pathlib import Path
@@ -27,19 +28,10 @@ from kp_langchain.text import printable
 
 FILE_VARIABLE = "KP_CONFIG"
 FILE_NAME = "kp.toml"
-_LONGEST_BYTES = 1 << 20
-_SHOWN_KEYS = 12
+_MEND = "make it a readable file, or remove it"
 
-_HARMLESS_POLICY_KEYS = (
-    "threshold",
-    "gate",
-    "worth_threshold",
-    "pass_rate",
-    "twin_similarity",
-    "weights",
-    "keep",
-    "keep_days",
-)
+_SENDING_KEYS = {"visibility", "privacy_level"}
+_HARMLESS_POLICY_KEYS = tuple(key for key in DomainPolicy.model_fields if key not in _SENDING_KEYS)
 HARMLESS_KEYS: Mapping[str, tuple[str, ...]] = {
     "defaults": _HARMLESS_POLICY_KEYS,
     "domains": _HARMLESS_POLICY_KEYS,  # of each domain's table
@@ -85,11 +77,6 @@ class ConfigFile:
     ignored_keys: tuple[str, ...] = ()
 
     @property
-    def has_policies(self) -> bool:
-        """Whether it sets policies."""
-        return "defaults" in self.values or "domains" in self.values
-
-    @property
     def remedy(self) -> str:
         """What the user can do so that everything in it applies."""
         path = quote(str(self.path))
@@ -122,8 +109,8 @@ def places() -> tuple[ConfigFile, ...]:
         first: ConfigFile | None = _read(config_file(), FileOrigin.NAMED)
     else:
         first = _working_file(own)
-    found = (first, None if own is None else _read(own, FileOrigin.OWN))
-    return tuple(file for file in found if file is not None)
+    second = None if own is None else _read(own, FileOrigin.OWN)
+    return tuple(file for file in (first, second) if file is not None)
 
 
 def read_files(
@@ -142,32 +129,28 @@ def read_files(
     for file in places():
         if supposed is not None and file.path == supposed[0].expanduser().absolute():
             file = replace(file, content=supposed[1].encode(), error=None)
-        if file.content is None and file.error is None:
-            continue
-        file = _parse(file, known_keys)
-        if file.ignored_keys:
-            _warn(file)
-        files.append(file)
+        if file.content is not None or file.error is not None:
+            files.append(_parse(file, known_keys))
     if len(files) > 1 and not files[0].origin.counts_whole:
         _add_redaction(files[0].values, files[1].values)
     return tuple(files)
 
 
 def _add_redaction(values: dict[str, Any], own_values: dict[str, Any]) -> None:
-    """Move the redaction rules of a folder's file into the user's, without replacing any."""
-    theirs, users = values.get("redaction"), own_values.get("redaction")
-    if not (isinstance(theirs, dict) and isinstance(users, dict)):
+    """Move the redaction rules of a folder's file into the user's, without replacing any.
+
+    Rules that are wrong stay where they are, and are reported as a fault of their file.
+    """
+    if "redaction" not in values or "redaction" not in own_values:
         return
-    try:
-        more = Rules.model_validate(theirs)
-    except ValidationError:  # reported later as a fault of that file
-        return
-    # Into the user's, so that a fault there is still reported for the user's file.
-    if isinstance(names := users.get("names", []), list):
-        users["names"] = [*names, *more.names]
-    if isinstance(patterns := users.get("patterns", {}), dict):
-        users["patterns"] = {**more.patterns, **patterns}
-    del values["redaction"]
+    with suppress(ValidationError):
+        more = Rules.model_validate(values["redaction"])
+        del values["redaction"]
+        own = Rules.model_validate(own_values["redaction"])
+        own_values["redaction"] |= {
+            "names": [*own.names, *more.names],
+            "patterns": {**more.patterns, **own.patterns},
+        }
 
 
 def _working_file(own: Path | None) -> ConfigFile | None:
@@ -182,8 +165,7 @@ def _working_file(own: Path | None) -> ConfigFile | None:
 
 def _read(path: Path, origin: FileOrigin) -> ConfigFile:
     """Return a file with its content, or why it cannot be read."""
-    name = FILE_NAME if origin is FileOrigin.WORKING else str(path)
-    file = ConfigFile(path, name, origin)
+    file = ConfigFile(path, FILE_NAME if origin is FileOrigin.WORKING else str(path), origin)
     try:
         path = path if path.is_absolute() else path.expanduser().absolute()
         file = replace(file, path=path)
@@ -192,27 +174,16 @@ def _read(path: Path, origin: FileOrigin) -> ConfigFile:
             file = replace(file, origin=FileOrigin.FOREIGN)
         if str(path) == os.devnull:
             return replace(file, content=b"")
-        _check_regular(status)
+        if not stat.S_ISREG(status.st_mode):  # a pipe would keep the program waiting
+            return replace(file, error=f"cannot be read: it is not a regular file; {_MEND}")
         return replace(file, content=path.read_bytes())
-    except FileNotFoundError:
-        missing = f"does not exist; create it or unset {FILE_VARIABLE}"
-        return replace(file, error=missing if origin is FileOrigin.NAMED else None)
     except (OSError, RuntimeError) as error:  # RuntimeError: "~" without a home folder
+        if origin is not FileOrigin.NAMED and not os.path.lexists(path):
+            return file  # also in a folder that a service may not enter
+        if isinstance(error, FileNotFoundError):
+            return replace(file, error=f"does not exist; create it or unset {FILE_VARIABLE}")
         cause = getattr(error, "strerror", None) or str(error)
-        if origin is FileOrigin.NAMED or os.path.lexists(path):
-            reason = f"cannot be read: {cause}; make it a readable file, or remove it"
-            return replace(file, error=reason)
-        # Nobody's: a service may run without a home, or in a folder that it may not enter.
-        if not isinstance(error, NotADirectoryError):
-            warn_once(f"unseen:{path}", "no settings are read from %s: %s", path, cause)
-        return file
-
-
-def _check_regular(status: os.stat_result) -> None:
-    if not stat.S_ISREG(status.st_mode):  # a pipe would keep the program waiting
-        raise OSError("it is not a regular file")
-    if status.st_size > _LONGEST_BYTES:
-        raise OSError(f"it is larger than {_LONGEST_BYTES >> 20} MB")
+        return replace(file, error=f"cannot be read: {cause}; {_MEND}")
 
 
 def _is_foreign(status: os.stat_result) -> bool:
@@ -223,30 +194,30 @@ def _is_foreign(status: os.stat_result) -> bool:
 
 
 def _parse(file: ConfigFile, known_keys: Container[str]) -> ConfigFile:
-    """Return a file with the settings in it that apply."""
-    name, text = file.name, ""
-    if file.origin is FileOrigin.NAMED:
-        name += f" ({FileOrigin.NAMED.value})"
-    if file.error is not None:
-        raise ConfigError(printable(f"{name} {file.error}"))
+    """Return a file with the settings in it that apply; warn of those that are ignored."""
+    error_text = file.error
     try:
         # Some editors write a byte order mark before UTF-8.
-        text = (file.content or b"").decode("utf-8-sig")
-        values = tomllib.loads(text)
-    except UnicodeDecodeError as error:
-        line = error.object.count(b"\n", 0, error.start) + 1
-        reason = f"is not UTF-8 text at line {line}; save it as UTF-8"
-    except tomllib.TOMLDecodeError as error:
-        last = text.count("\n") + 1
-        cause = str(error).replace("at end of document", f"at the end, line {last}")
-        reason = f"is not valid TOML: {cause}"
-    except RecursionError:
-        reason = "is not valid TOML: it is nested too deeply"
-    else:
-        ignored_keys = [] if file.origin.counts_whole else _drop_ignored(values, known_keys)
-        _resolve(values, file.path.parent)
-        return replace(file, values=values, ignored_keys=tuple(ignored_keys))
-    raise ConfigError(printable(f"{name} {reason}"))
+        values = tomllib.loads((file.content or b"").decode("utf-8-sig"))
+    except UnicodeDecodeError:
+        error_text = "is not UTF-8 text; save it as UTF-8"
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        error_text = f"is not valid TOML: {error}"
+    if error_text is not None:
+        named = f" ({file.origin.value})" if file.origin is FileOrigin.NAMED else ""
+        raise ConfigError(printable(f"{file.name}{named} {error_text}"))
+    ignored_keys = () if file.origin.counts_whole else tuple(_drop_ignored(values, known_keys))
+    if ignored_keys:
+        warn_once(
+            f"refused:{file.path}:{ignored_keys}",
+            "%s is %s, so these settings in it are ignored: %s; %s",
+            file.path,
+            file.origin.value,
+            ", ".join(ignored_keys),
+            file.remedy,
+        )
+    _resolve(values, file.path.parent)
+    return replace(file, values=values, ignored_keys=ignored_keys)
 
 
 def _drop_ignored(values: dict[str, Any], known_keys: Container[str]) -> list[str]:
@@ -297,22 +268,4 @@ def _resolve(values: dict[str, Any], folder: Path) -> None:
 
 
 def _path_in(folder: Path, path: str) -> str:
-    try:
-        return str(folder / Path(path).expanduser())
-    except RuntimeError:  # "~" without a home folder; opening the path reports it
-        return path
-
-
-def _warn(file: ConfigFile) -> None:
-    """Warn once which settings of a file are ignored, and what to do."""
-    keys = ", ".join(file.ignored_keys[:_SHOWN_KEYS])
-    if len(file.ignored_keys) > _SHOWN_KEYS:
-        keys += f" and {len(file.ignored_keys) - _SHOWN_KEYS} more"
-    warn_once(
-        f"refused:{file.path}:{keys}",
-        "%s is %s, so these settings in it are ignored: %s; %s",
-        file.path,
-        file.origin.value,
-        keys,
-        file.remedy,
-    )
+    return str(folder / os.path.expanduser(path))  # noqa: PTH111 - leaves "~" where there is no home

@@ -121,9 +121,7 @@ def refuse_bool(value: object) -> object:
 
 
 Number = Annotated[float, BeforeValidator(refuse_bool), Field(allow_inf_nan=False)]
-"""A finite number. The description of a setting continues the sentence "it must be ..."."""
-
-UNIT = "a number from 0 to 1"
+"""A finite number."""
 
 Gate = Literal["score", "worth"]
 """What a run is held against a threshold by."""
@@ -161,26 +159,16 @@ class DomainPolicy(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    threshold: Number | None = Field(default=None, ge=0, le=1, description=UNIT)
-    gate: Gate = Field(default="score", description="'score' or 'worth'")
-    worth_threshold: Number | None = Field(default=None, ge=0, le=1, description=UNIT)
-    pass_rate: Number | None = Field(
-        default=None, gt=0, le=1, description="a share above 0, at most 1"
-    )
-    twin_similarity: Number = Field(default=0.9, ge=0, le=1, description=UNIT)
-    weights: ScoringWeights | None = Field(
-        default=None,
-        description=f"{', '.join(WEIGHT_NAMES[:-1])} and {WEIGHT_NAMES[-1]}, "
-        "each from 0 to 1, together 1",
-    )
-    visibility: Visibility = Field(
-        default="private", description="one of 'private', 'org', 'network'"
-    )
-    privacy_level: PrivacyLevel = Field(
-        default="aggregated", description="one of 'aggregated', 'federated', 'private'"
-    )
-    keep: Literal["passed", "all"] = Field(default="passed", description="'passed' or 'all'")
-    keep_days: Number = Field(default=7.0, ge=0, le=36_500, description="days from 0 to 36500")
+    threshold: Number | None = Field(default=None, ge=0, le=1)
+    gate: Gate = "score"
+    worth_threshold: Number | None = Field(default=None, ge=0, le=1)
+    pass_rate: Number | None = Field(default=None, gt=0, le=1)
+    twin_similarity: Number = Field(default=0.9, ge=0, le=1)
+    weights: ScoringWeights | None = None
+    visibility: Visibility = "private"
+    privacy_level: PrivacyLevel = "aggregated"
+    keep: Literal["passed", "all"] = "passed"
+    keep_days: Number = Field(default=7.0, ge=0, le=36_500)
 
     def given(self) -> dict[str, Any]:
         """Return the fields that have a value of their own, by name."""

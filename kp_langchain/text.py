@@ -189,9 +189,7 @@ _LONGEST_NAME_CHARS = 100
 _SIMILARITY_MIN = 0.8
 
 
-def near_name(
-    name: str, choices: Iterable[str], *, similarity_min: float = _SIMILARITY_MIN
-) -> str | None:
+def near_name(name: str, choices: Iterable[str]) -> str | None:
     """Return the known name that `name` is probably a misspelling of.
 
     Case and separators make no difference. A known name with an addition, such as `finance_eu`,
@@ -200,12 +198,11 @@ def near_name(
     Args:
         name: The name.
         choices: The known names.
-        similarity_min: How similar the two must be, 0 to 1, as `difflib` measures it.
 
     Returns:
         None if `name` is known itself, or similar to no known name.
     """
-    return _near_name(name, frozenset(choices), similarity_min)
+    return _near_name(name, frozenset(choices))
 
 
 def near_key(key: str, choices: Iterable[str]) -> str | None:
@@ -217,13 +214,13 @@ def near_key(key: str, choices: Iterable[str]) -> str | None:
 
 
 @lru_cache(maxsize=1000)
-def _near_name(name: str, choices: frozenset[str], similarity_min: float) -> str | None:
+def _near_name(name: str, choices: frozenset[str]) -> str | None:
     if name in choices or len(name) > _LONGEST_NAME_CHARS:
         return None
     normal = _normalise(name)
     by_normal_form = {_normalise(other): other for other in sorted(choices, reverse=True)}
     by_normal_form.pop("", None)
-    matches = difflib.get_close_matches(normal, by_normal_form, n=1, cutoff=similarity_min)
+    matches = difflib.get_close_matches(normal, by_normal_form, n=1, cutoff=_SIMILARITY_MIN)
     if not matches or _is_extension(normal, matches[0]):
         return None
     return by_normal_form[matches[0]]
