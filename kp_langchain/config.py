@@ -381,7 +381,10 @@ def unknown_variables() -> dict[str, str | None]:
     """
     known = {FILE_VARIABLE, *CAPTURE_VARIABLES}
     known |= {f"{_PREFIX}{name}".upper() for name in Settings.model_fields}
-    tables = {**_TABLES, **{f"domains__{domain}": DomainPolicy for domain in PROFILES}}
+    tables: dict[str, type[BaseModel]] = {
+        **_TABLES,
+        **{f"domains__{domain}": DomainPolicy for domain in PROFILES},
+    }
     keys = {
         f"{_PREFIX}{table}__{key}".upper()
         for table, model in tables.items()

@@ -195,7 +195,7 @@ def _is_foreign(status: os.stat_result) -> bool:
 
 def _parse(file: ConfigFile, known_keys: Container[str]) -> ConfigFile:
     """Return a file with the settings in it that apply; warn of those that are ignored."""
-    error_text = file.error
+    error_text, values = file.error, dict[str, Any]()
     try:
         # Some editors write a byte order mark before UTF-8.
         values = tomllib.loads((file.content or b"").decode("utf-8-sig"))
