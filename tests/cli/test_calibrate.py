@@ -479,7 +479,7 @@ def test_a_new_file_is_its_owners_and_an_old_one_keeps_mode_and_link(
     ("content", "threshold", "complaint"),
     [
         (b"max_steps = \n", 0.6, "is not valid TOML"),
-        (b"\xff = 1\n", 0.6, "is not UTF-8 text at line 1"),
+        (b"\xff = 1\n", 0.6, "is not UTF-8 text"),
         (b"[domains.finance]\ntreshold = 0.5\n", 0.6, "did you mean threshold"),
         (b"[domains.finance]\nkeep = 'all'\n", 1.5, r"kp\.toml is unchanged, because with the"),
     ],
