@@ -44,6 +44,8 @@ if TYPE_CHECKING:
 
     from kp_langchain.embedding.model_files import LoadedModel
 
+# Otherwise the makers of these libraries are told how they are used.
+_NO_TELEMETRY = {"ORT_DISABLE_TELEMETRY": "1", "HF_HUB_DISABLE_TELEMETRY": "1"}
 # A process that does not answer for this long is frozen: a text takes milliseconds.
 _SILENCE_S = 30
 _SILENCE_PER_TEXT_S = 1
@@ -230,6 +232,7 @@ def serve() -> None:
     for signal_name in ("SIGINT", "SIGTERM", "SIGHUP"):  # the host may need the model after these
         if hasattr(signal, signal_name):
             signal.signal(getattr(signal, signal_name), signal.SIG_IGN)
+    os.environ.update(_NO_TELEMETRY)
     handle, loader, model_name, barred = json.loads(sys.argv[-1])
     connection: Connection[Any, Any] = Connection(handle)
     requests: queue.SimpleQueue[tuple[str, Any]] = queue.SimpleQueue()

@@ -237,6 +237,19 @@ def test_a_program_without_a_guard_runs_once(onnx_folder, tmp_path, run_python):
     assert done.stderr == ""
 
 
+def test_a_library_that_runs_models_reports_nothing_to_its_maker(onnx_folder, run_python, tmp_path):
+    """ONNX Runtime would send how it is used, and leaves its records in the home folder."""
+    script = f"""
+from kp_langchain.scoring import FastembedEmbedder
+print(FastembedEmbedder({str(onnx_folder)!r}).embed(["x"]).shape)
+"""
+    (tmp_path / "home").mkdir()
+    home = str(tmp_path / "home")
+    done = run_python(script, HOME=home, XDG_CACHE_HOME=home, XDG_DATA_HOME=home)
+    assert done.stdout == "(1, 384)\n"
+    assert list(tmp_path.rglob("*onnxruntime*")) == []
+
+
 AUTO = """
 from kp_langchain.scoring import resolve_embedder
 embedder = resolve_embedder("auto")
