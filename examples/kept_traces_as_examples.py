@@ -39,7 +39,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder, TraceStore(Path(folder, "runs.db")) as store:
         policy = DomainPolicy(threshold=0.5)
         handler = KPCallbackHandler("finance", store=store, policy=policy)
-        examples = KPMiddleware(handler=handler, held_out=0.0)
+        examples = KPMiddleware("finance", store=store, held_out=0.0)
         examples.load()  # a service does this before it serves; otherwise the first runs go without
         for pair, task in (
             ("GBPUSD", "How many dollars is one pound today?"),
@@ -48,7 +48,7 @@ def main() -> None:
             print("the model is asked:")
             model = PrintingModel([say("", call("rate", pair=pair)), say("See the rate.")])
             agent = create_agent(model, [rate], middleware=[examples])
-            state = agent.invoke({"messages": [("user", task)]})
+            state = agent.invoke({"messages": [("user", task)]}, {"callbacks": [handler]})
             print("the state keeps:", [message.type for message in state["messages"]])
             scored = handler.last()
             for one in store.shown.of_run(scored.trace.id):

@@ -25,6 +25,7 @@ INVISIBLE = re.compile(
 
 _REPLACEMENT = "\ufffd"
 _ASTRAL = 0x10000
+_HEAD_SHARE = 0.7  # of a text that is cut in its middle
 _UUID = re.compile("[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
 _IN_JSON = re.compile(r"[^\x20-\x7e]")
 
@@ -53,6 +54,20 @@ def one_line(value: object, limit_chars: int) -> str:
     # Cut first: the rest may be long, and is not shown.
     cut = text if len(text) <= limit_chars else text[: limit_chars - 1] + "…"
     return printable(cut)
+
+
+def both_ends(text: str, limit_chars: int) -> str:
+    """Return a text, or its beginning and its end with an ellipsis between.
+
+    Args:
+        text: Any text.
+        limit_chars: Characters of the result at most.
+    """
+    if len(text) <= limit_chars:
+        return text
+    room = max(limit_chars - 1, 0)
+    head = round(room * _HEAD_SHARE)
+    return f"{text[:head]}…{text[len(text) - room + head :]}"
 
 
 def first_fault(error: ValidationError) -> str:

@@ -59,7 +59,7 @@ KNOW_LANGCHAIN = {
     "recording/callbacks.py", "recording/handler.py", "recording/from_messages.py",
     "importing/langchain_values.py", "recording/provider_messages.py", "importing/message_lines.py",
     "recording/langchain_context.py", "integrations/langsmith.py",
-    "recall/agent_runs.py", "recall/chains.py", "recall/middleware.py",
+    "recall/chains.py", "recall/middleware.py",
 }  # fmt: skip
 
 

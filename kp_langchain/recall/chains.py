@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -14,16 +15,11 @@ from langchain_core.retrievers import BaseRetriever
 from pydantic import PrivateAttr
 
 from kp_langchain.errors import ConfigError
-from kp_langchain.recall.agent_runs import (
-    ambient_metadata,
-    followers_of,
-    namespace_in,
-    note_shown,
-)
-from kp_langchain.recall.example_search import Example, check_options, search_of
+from kp_langchain.recall.example_search import Example, ExampleSearch, check_options, search_of
 from kp_langchain.recording.answers import objective_in
 from kp_langchain.recording.handler import KPCallbackHandler
-from kp_langchain.run_keys import check_namespace
+from kp_langchain.recording.langchain_context import ambient_run_id, current_handlers
+from kp_langchain.run_keys import check_namespace, namespace_text
 from kp_langchain.store import TraceStore
 from kp_langchain.store.trace_store import default_store
 
@@ -31,30 +27,77 @@ _LONGEST_TASK_CHARS = 100_000
 Location = TraceStore | str | Path | None
 
 
-class _Lookup:
-    """Finds examples for the run of a chain, and has its handlers note them.
+# ------------------------------------------------------------------ the run around this code
 
-    The arguments are those of `KPRetriever`.
+
+def ambient_handlers() -> list[KPCallbackHandler]:
+    """Return the handlers of the run around this code, each once."""
+    handlers = current_handlers("kp_langchain.recording.handler", "KPCallbackHandler")
+    return list({id(handler): handler for handler in handlers}.values())
+
+
+def ambient_metadata() -> Mapping[str, Any]:
+    """Return the metadata of the run around this code; empty outside of runs."""
+    # Imported here because it takes 0.3 s; once something runs, it is imported anyway.
+    from langchain_core.runnables.config import var_child_runnable_config
+
+    config = var_child_runnable_config.get()
+    return (config.get("metadata") if config else None) or {}
+
+
+def namespace_in(metadata: Mapping[str, Any], argument: str | None = None) -> str | None:
+    """Return the namespace whose traces a run may be shown, in plain text.
+
+    Args:
+        metadata: The metadata of the run.
+        argument: The namespace that the program names itself, in place of the one in the metadata.
+
+    Returns:
+        None if there is none, or the metadata name an unusable one: such a run is shown only traces
+        without a namespace.
     """
+    return argument or namespace_text(metadata) or None
 
-    def __init__(
-        self,
-        domain: str,
-        namespace: object,
-        store: Location,
-        limit: int,
-        floor: float | None,
-        max_tokens: int,
-        with_outputs: bool,
-        embedder: object,
-    ) -> None:
-        check_options(limit, floor, max_tokens)
-        self.domain = domain
-        self._namespace = check_namespace(namespace)
-        self._limit, self._floor = limit, floor
-        self._max_tokens, self._with_outputs = max_tokens, with_outputs
-        trace_store = store if isinstance(store, TraceStore) else default_store(store)
-        self._search = search_of(trace_store, embedder)
+
+def note_shown(
+    examples: Sequence[Example],
+    text: str,
+    *,
+    held_out: bool = False,
+    run_id: UUID | None = None,
+    handlers: Iterable[KPCallbackHandler] | None = None,
+) -> None:
+    """Have handlers note what a run is shown, or held out from.
+
+    Args:
+        examples: The examples.
+        text: The text by which the run is shown them; "" if it is held out.
+        held_out: Whether it is held out.
+        run_id: The id of the run, or of one inside it; by default the one around this code.
+        handlers: The handlers; by default those of the run around this code.
+    """
+    run_id = run_id or ambient_run_id()
+    if run_id is None or not examples:
+        return
+    shown = [example.as_shown(held_out=held_out) for example in examples]
+    for handler in ambient_handlers() if handlers is None else handlers:
+        handler.note_shown(run_id, shown, text)
+
+
+# ------------------------------------------------------------------ retriever and selector
+
+
+@dataclass(frozen=True, slots=True)
+class _Options:
+    """What `KPRetriever` and `KPExampleSelector` have in common; see their arguments."""
+
+    search: ExampleSearch
+    domain: str
+    namespace: str | None
+    limit: int
+    floor: float | None
+    max_tokens: int
+    with_outputs: bool
 
     def examples(
         self,
@@ -63,7 +106,7 @@ class _Lookup:
         run_id: UUID | None = None,
         handlers: list[KPCallbackHandler] | None = None,
     ) -> list[tuple[Example, str]]:
-        """Return the examples for a task, each with its text.
+        """Return the examples for a task, each with its text, and have handlers note them.
 
         Args:
             task: The task in words.
@@ -71,19 +114,36 @@ class _Lookup:
             run_id: The id of the run; by default the one around this code.
             handlers: The handlers that record it; by default those of that run.
         """
-        examples = self._search.find(
+        examples = self.search.find(
             task,
             domain=self.domain,
-            namespace=namespace_in(metadata or {}, self._namespace),
-            limit=self._limit,
-            floor=self._floor,
+            namespace=namespace_in(metadata or {}, self.namespace),
+            limit=self.limit,
+            floor=self.floor,
         ).found
-        tokens, outputs = self._max_tokens, self._with_outputs
+        tokens, outputs = self.max_tokens, self.with_outputs
         pairs = [(one, one.as_text(max_tokens=tokens, with_outputs=outputs)) for one in examples]
         shown = [(one, text) for one, text in pairs if text]
         text = "\n".join(text for _, text in shown)
         note_shown([one for one, _ in shown], text, run_id=run_id, handlers=handlers)
         return shown
+
+
+def _options(
+    domain: str,
+    namespace: object,
+    store: Location,
+    limit: int,
+    floor: float | None,
+    max_tokens: int,
+    with_outputs: bool,
+    embedder: object,
+) -> _Options:
+    check_options(limit, floor, max_tokens)
+    trace_store = store if isinstance(store, TraceStore) else default_store(store)
+    search = search_of(trace_store, embedder)
+    text = check_namespace(namespace)
+    return _Options(search, domain, text, limit, floor, max_tokens, with_outputs)
 
 
 class KPRetriever(BaseRetriever):
@@ -114,7 +174,7 @@ class KPRetriever(BaseRetriever):
         MissingExtraError: Nothing that runs an embedding model is installed.
     """
 
-    _lookup: _Lookup = PrivateAttr()
+    _options: _Options = PrivateAttr()
 
     def __init__(
         self,
@@ -130,7 +190,7 @@ class KPRetriever(BaseRetriever):
         **fields: Any,
     ) -> None:
         super().__init__(**fields)
-        self._lookup = _Lookup(
+        self._options = _options(
             domain, namespace, store, limit, floor, max_tokens, with_outputs, embedder
         )
 
@@ -138,8 +198,7 @@ class KPRetriever(BaseRetriever):
         self, query: str, *, run_manager: CallbackManagerForRetrieverRun
     ) -> list[Document]:
         handlers = [one for one in run_manager.handlers if isinstance(one, KPCallbackHandler)]
-        handlers += followers_of(run_manager.run_id)
-        examples = self._lookup.examples(query, run_manager.metadata, run_manager.run_id, handlers)
+        examples = self._options.examples(query, run_manager.metadata, run_manager.run_id, handlers)
         return [
             Document(
                 page_content=text,
@@ -149,7 +208,7 @@ class KPRetriever(BaseRetriever):
                     "similarity": one.similarity,
                     "trust": one.trust,
                     "credit": one.credit,
-                    "domain": self._lookup.domain,
+                    "domain": self._options.domain,
                 },
             )
             for one, text in examples
@@ -200,7 +259,7 @@ class KPExampleSelector(BaseExampleSelector):
         escape_braces: bool = True,
         embedder: object = "auto",
     ) -> None:
-        self._lookup = _Lookup(
+        self._options = _options(
             domain, namespace, store, limit, floor, max_tokens, with_outputs, embedder
         )
         self._task_key = task_key
@@ -227,7 +286,7 @@ class KPExampleSelector(BaseExampleSelector):
             StoreError: The store cannot be read.
             EmbedderError: The embedder fails.
         """
-        examples = self._lookup.examples(self._task(input_variables), ambient_metadata())
+        examples = self._options.examples(self._task(input_variables), ambient_metadata())
         return [
             {
                 "task": self._escape(one.trace.task.objective),

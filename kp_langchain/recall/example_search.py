@@ -5,15 +5,15 @@ from __future__ import annotations
 import json
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
-from kp_langchain._forksafe import ForkSafeLock, leave_in_child
+from kp_langchain._forksafe import ForkSafeLock
 from kp_langchain.config import Settings
-from kp_langchain.embedding.embedder import Embedding, embed_texts, is_ready
+from kp_langchain.embedding.embedder import Embedding, embed_texts
 from kp_langchain.embedding.local_models import resolve_embedder
 from kp_langchain.embedding.model_files import INSTALL_HINT
 from kp_langchain.errors import ConfigError, MissingExtraError
@@ -86,13 +86,11 @@ class Examples:
         found: The examples, the best first; empty if none is good enough.
         floor: The similarity that was asked for, 0 to 1.
         reason: Why there are none, in words; empty if there are some.
-        is_complete: Whether all kept traces of the domain were searched.
     """
 
     found: tuple[Example, ...] = ()
     floor: float = 0.0
     reason: str = ""
-    is_complete: bool = True
 
     def compose(self, *, max_tokens: int = 800, with_outputs: bool = False) -> FewShot:
         """Return the examples as the text of a prompt, and which of them are shown.
@@ -139,60 +137,19 @@ class ExampleSearch:
             )
         self._store = store
         self._embedder = model
-        self._embedder_argument = embedder
         self._lock = ForkSafeLock()
         self._indexes: OrderedDict[tuple[str, EmbedderIdentity, int], TaskIndex] = OrderedDict()
-        self.leave_to_parent()
-        leave_in_child(self)
 
-    def leave_to_parent(self) -> None:
-        """Note, in a forked child, that its embedder has not answered yet."""
-        self._has_answered = False  # or failed
-
-    @property
-    def store(self) -> TraceStore:
-        """The store of the traces."""
-        return self._store
-
-    @property
-    def is_ready(self) -> bool:
-        """Whether the embedder has its model loaded, or cannot load it."""
-        return self._has_answered or is_ready(self._embedder)
-
-    def embed(self, tasks: Sequence[str]) -> list[Embedding]:
-        """Return the embeddings of tasks, in order.
-
-        Args:
-            tasks: The tasks in words.
-
-        Raises:
-            EmbedderError, MissingExtraError: As for `find`.
-        """
-        try:
-            return embed_texts(self._embedder, tasks)
-        finally:
-            self._has_answered = True
-
-    def __reduce__(self) -> tuple[Callable[..., ExampleSearch], tuple[TraceStore, object]]:
-        return search_of, (self._store, self._embedder_argument)
-
-    def __deepcopy__(self, _memo: dict[int, Any]) -> ExampleSearch:
-        return self
-
-    def update(self, domain: str, *, most_new: int | None = None) -> bool:
+    def update(self, domain: str) -> None:
         """Read what is kept in a domain, so that the next search need not.
 
         Args:
             domain: The domain's exact name.
-            most_new: Embed at most so many traces that no process has embedded yet; None for all.
-
-        Returns:
-            Whether all are ready to be searched.
 
         Raises:
             StoreError, EmbedderError, MissingExtraError: As for `find`.
         """
-        return self._index(domain, self.embed(["ready?"])[0]).update(most_new=most_new)
+        self._index(domain, embed_texts(self._embedder, ["ready?"])[0]).update()
 
     def find(
         self,
@@ -203,8 +160,6 @@ class ExampleSearch:
         limit: int = 1,
         floor: float | None = None,
         tools: Collection[str] = (),
-        most_new: int | None = None,
-        embedding: Embedding | None = None,
     ) -> Examples:
         """Return the most useful kept traces for a task.
 
@@ -221,8 +176,6 @@ class ExampleSearch:
                 the domain's own traces.
             tools: The names of the tools that the agent has; empty if unknown. The similarity of a
                 trace that calls others counts less: half of it if it calls none of these.
-            most_new: Embed at most so many traces that no process has embedded yet; None for all.
-            embedding: The embedding of the task as `embed` returned it; None to embed it now.
 
         Raises:
             ConfigError: The floor or the limit is unusable.
@@ -233,12 +186,11 @@ class ExampleSearch:
         check_options(limit, floor)
         if not task.strip():
             return Examples(reason="the run states no task")
-        if embedding is None:
-            embedding = self.embed([task])[0]
+        embedding = embed_texts(self._embedder, [task])[0]
         if embedding.vector is None:
             return Examples(reason=f"the task cannot be embedded: {embedding.problem}")
         index = self._index(domain, embedding)
-        is_complete = index.update(most_new=most_new)
+        index.update()
         rules = Settings.current().redaction
         forms = [] if namespace is None else namespace_forms(namespace, rules)
         candidates, domain_floor = index.nearest(embedding.vector, forms, frozenset(tools))
@@ -246,7 +198,7 @@ class ExampleSearch:
         best = rank(candidates, floor=least)
         examples = self._read(best, limit, same_task_cosine(embedding.identity.baseline))
         reason = "" if examples else _reason(candidates, least)
-        return Examples(examples, least, reason, is_complete)
+        return Examples(examples, least, reason)
 
     def _index(self, domain: str, embedding: Embedding) -> TaskIndex:
         dimensions = 0 if embedding.vector is None else len(embedding.vector)

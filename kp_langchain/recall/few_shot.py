@@ -10,30 +10,28 @@
     <<<end of example 1>>>
 
 Every text of a run stands between quotes within one line, and has nothing in it of what marks
-examples or the turns of a conversation; see `kp_langchain.recall.quoting`. That keeps the structure
-of a prompt. It does not keep a model from believing a sentence in a task or an answer: traces with
-planted instructions are not to be shown at all.
+examples or the turns of a conversation. What a run left may have been written by anyone: by a web
+page, a mail, or whoever gave the task. In a prompt it must not end the record it belongs to, begin
+the turn of another speaker, or hide. That keeps the structure of a prompt. It does not keep a model
+from believing a sentence in a task or an answer: traces with planted instructions are not to be
+shown at all.
 """
 
 from __future__ import annotations
 
 import builtins
+import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from kp_langchain.calibration.wording import reads_like_failure
 from kp_langchain.errors import ConfigError
-from kp_langchain.recall.quoting import (
-    clean_input,
-    clean_line,
-    estimate_tokens,
-    quoted_input,
-    quoted_text,
-)
+from kp_langchain.text import INVISIBLE, both_ends, printable
+from kp_langchain.values import map_texts, plain
 
 if TYPE_CHECKING:
     from kp_langchain.recall.ranking import Trust
@@ -53,11 +51,41 @@ _SUCCEEDED: Mapping[Trust, str] = MappingProxyType(
         "registry": "a run of others, said to have succeeded",
     }
 )
-_NAME = re.compile(r"(?=.{1,64}\Z)[\w.-]+(?:[:/][\w.-]+)*", re.ASCII)
-_NAME_CHARS = 60
+# The characters of each part of an example at most, before anything is shortened.
+_TASK_CHARS, _INPUT_CHARS, _OUTPUT_CHARS, _ANSWER_CHARS = 1200, 800, 400, 800
+# Shares of these characters, each with the fewest calls of a longer run that are shown. None leaves
+# out no call: values are shortened first.
+_LADDER: tuple[tuple[float, int | None], ...] = (
+    (1, None), (0.7, None), (0.5, None), (0.35, None), (0.25, 6), (0.17, 6), (0.12, 6), (0.08, 2),
+)  # fmt: skip
 _TOKENS_PER_CALL = 8  # hardly a line of a call has fewer
-_FEWEST_TOKENS = 20  # no example has fewer
-_ENOUGH_CALLS, _FEWEST_CALLS = 6, 2
+_FEWEST_TOKENS = 150  # of an example, if several share the room
+
+
+# Each match counts as one token: four lower-case letters, or two after a digit; any other
+# character; a second blank, or a blank after a character beyond ASCII.
+_PIECE = re.compile(r"(?<=[0-9])[a-z]{1,2}|[a-z]{1,4}|[^a-z ]| (?= )|(?<=[^\x00-\x7f]) ")
+# Characters that a vocabulary may lack are one token for each of their bytes in UTF-8. Han, kana
+# and Hangul count as two tokens, other characters of three bytes as three.
+_THREE_BYTES = re.compile("[\u0800-\uffff]")
+_RARE = re.compile("[\u0800-\u1fff\ua000-\uabff]")
+_FOUR_BYTES = re.compile("[\U00010000-\U0010ffff]")
+
+
+def estimate_tokens(text: str) -> int:
+    """Return a number of tokens that the tokenisers of language models rarely exceed.
+
+    For ordinary text, source code and JSON it is more than they count. A text of random letters and
+    digits alone, such as a list of ids, may have more tokens than this.
+
+    Args:
+        text: Any text.
+    """
+    tokens = len(_PIECE.findall(text))
+    if not text.isascii():
+        tokens += len(_THREE_BYTES.findall(text)) + len(_RARE.findall(text))
+        tokens += 3 * len(_FOUR_BYTES.findall(text))
+    return tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,8 +111,8 @@ def to_few_shot(
     """Return traces as examples for a prompt; an empty text if nothing is shown.
 
     Args:
-        trace: A trace, or several, the best first. The first get room first; one for which too
-            little is left is left out.
+        trace: A trace, or several, the best first. They share the room, and the first get what the
+            others leave; the last are left out if each would get less than 150 tokens.
         trust: Who says that it succeeded: a `verdict`, the `own` run, a `registry`; one for all
             traces, or one for each. The text says that a run succeeded only if a verdict does.
         max_tokens: The tokens of the whole text at most, as `estimate_tokens` counts: too many
@@ -124,28 +152,22 @@ def compose_few_shot(
         ConfigError: As for `to_few_shot`.
     """
     traces = trace if isinstance(trace, Sequence) else [trace]
-    examples = [
-        _Example(one, of_one, max_tokens, count, with_outputs=with_outputs)
-        for one, of_one in zip(traces, _trusts(trust, len(traces)), strict=True)
-    ]
-    room = max_tokens - count(f"{HEADER}\n")
-    texts: list[str] = []
-    shown: list[int] = []
-    for position, example in enumerate(examples):
-        if room < _FEWEST_TOKENS:
-            break
-        # The later ones get what they need, but together not more than half of what is left.
-        later = 0
-        for other in examples[position + 1 :]:
-            later = min(later + other.whole_tokens, room // 2)
-            if later == room // 2:
-                break
-        text = example.within(room - later, number=first_number + len(texts))
-        if text:
-            room -= count(f"{text}\n")
-            texts.append(text)
-            shown.append(position)
-    return FewShot("\n".join([HEADER, *texts]) if texts else "", tuple(shown))
+    trusts = _trusts(trust, len(traces))
+    left = max_tokens - count(f"{HEADER}\n")
+    bodies: dict[int, str] = {}
+    for position in reversed(range(min(len(traces), max(left // _FEWEST_TOKENS, 1)))):
+        frame = "\n".join(_frame(first_number + position, traces[position], trusts[position]))
+        room = left // (position + 1) - count(f"{frame}\n")
+        body = _body(traces[position], room, count, with_outputs=with_outputs)
+        if body:
+            bodies[position] = body
+            left -= count(f"{frame}\n{body}\n")
+    shown = tuple(sorted(bodies))
+    lines = [HEADER] if shown else []
+    for number, position in enumerate(shown, first_number):
+        begin, end = _frame(number, traces[position], trusts[position])
+        lines += [begin, bodies[position], end]
+    return FewShot("\n".join(lines), shown)
 
 
 def _trusts(trust: Trust | Sequence[Trust], number: int) -> Sequence[Trust]:
@@ -159,125 +181,71 @@ def _trusts(trust: Trust | Sequence[Trust], number: int) -> Sequence[Trust]:
     return trusts
 
 
-@dataclass(frozen=True, slots=True)
-class _Limits:
-    """The characters of each part of an example at most."""
-
-    task: int
-    input: int
-    output: int
-    answer: int
+def _frame(number: int, trace: ReasoningTrace, trust: Trust) -> tuple[str, str]:
+    """Return the lines that begin and end an example."""
+    kind = _SUCCEEDED[trust] if trace.metadata.success else "a run that failed"
+    return f"<<<example {number}: {kind}>>>", f"<<<end of example {number}>>>"
 
 
-_LIMITS = tuple(
-    _Limits(round(1200 * share), round(800 * share), round(400 * share), round(800 * share))
-    for share in (1, 0.7, 0.5, 0.35, 0.25, 0.17, 0.12, 0.08)
-)
-# Values are shortened to these before calls are left out.
-_SHORT_LIMITS = _LIMITS[4:]
-
-
-class _Example:
-    """The example of one run, at any length."""
-
-    def __init__(
-        self,
-        trace: ReasoningTrace,
-        trust: Trust,
-        max_tokens: int,
-        count: Callable[[str], int],
-        *,
-        with_outputs: bool,
-    ) -> None:
-        self._count = count
-        self._kind = _SUCCEEDED[trust] if trace.metadata.success else "a run that failed"
-        longest = _LIMITS[0]
-        self._task = clean_line(trace.task.objective, longest.task)
-        self._answer = clean_line(trace.outcome.result_summary, longest.answer)
-        calls = _calls_of(trace)
-        self._number_of_calls = len(calls)
-        most = max(max_tokens // _TOKENS_PER_CALL, _FEWEST_CALLS)
-        if len(calls) > most:
-            calls = calls[: most - most // 2] + calls[len(calls) - most // 2 :]
-        self._calls = calls
-        self._names = [_quoted_name(call.name) for call in calls]
-        self._inputs = [clean_input({} if call.input is None else call.input) for call in calls]
-        self._outputs: list[str | None] = [
-            clean_line(call.output, longest.output)
-            if with_outputs and call.output is not None
-            else None
-            for call in calls
-        ]
-        self._call_lines: dict[_Limits, tuple[list[str], list[int]]] = {}
-
-    @cached_property
-    def whole_tokens(self) -> int:
-        """About the tokens of the example at its longest."""
-        limits = _LIMITS[0]
-        return self._frame_tokens(1, limits) + sum(self._calls_at(limits)[1])
-
-    def within(self, max_tokens: int, *, number: int) -> str:
-        """Return the example with `max_tokens` at most; an empty text if none fits."""
-        has_gap = len(self._calls) < self._number_of_calls
-        gap_tokens = self._count("\n".join([*_gap(0, 10_000), ""])) * (1 + has_gap)
-        for limits in _LIMITS:
-            room = max_tokens - self._frame_tokens(number, limits)
-            if room < 0:
+def _body(
+    trace: ReasoningTrace, max_tokens: int, count: Callable[[str], int], *, with_outputs: bool
+) -> str:
+    """Return what stands in an example, at its longest; an empty text if nothing fits."""
+    task = _clean_line(trace.task.objective, _TASK_CHARS)
+    answer = _clean_line(trace.outcome.result_summary, _ANSWER_CHARS)
+    all_calls = _calls_of(trace)
+    most = max(max_tokens // _TOKENS_PER_CALL, 2)
+    first, last = _ends(all_calls, most)
+    calls = [_clean_call(call, with_outputs=with_outputs) for call in (*first, *last)]
+    is_whole = len(calls) == len(all_calls)
+    gap_tokens = count("\n".join([*_gap(0, 10_000), ""]))
+    for share, fewest in _LADDER:
+        begin = f"Task: {_quoted(task, round(_TASK_CHARS * share))}"
+        end = f"Answer: {_quoted(answer, round(_ANSWER_CHARS * share))}"
+        lines = [_call_line(call, share) for call in calls]
+        tokens = [count(f"{line}\n") for line in lines]
+        room = max_tokens - count(f"{begin}\n{end}\n")
+        number = len(lines)
+        if not (is_whole and sum(tokens) <= room):
+            number = 0 if fewest is None else _most_at_ends(tokens, room - 2 * gap_tokens)
+            if number < (fewest or 1):
                 continue
-            _, tokens = self._calls_at(limits)
-            if sum(tokens) <= room - (gap_tokens if has_gap else 0):
-                return self._text(number, limits, len(tokens), 0)
-            if limits in _SHORT_LIMITS:
-                first, last = _fitting_ends(tokens, room - gap_tokens)
-                enough = _FEWEST_CALLS if limits is _LIMITS[-1] else _ENOUGH_CALLS
-                if first + last >= enough:
-                    return self._text(number, limits, first, last)
-        return ""
-
-    def _text(self, number: int, limits: _Limits, first: int, last: int) -> str:
-        """Return the example with so many calls at its beginning and at its end."""
-        lines, _ = self._calls_at(limits)
-        parts: list[str] = []
+        parts = [begin]
         before = 0
-        for position in (*range(first), *range(len(lines) - last, len(lines))):
-            at = self._calls[position].number
-            parts += [*_gap(before, at), lines[position]]
-            before = at
-        begin, end = self._frame(number, limits)
-        return "\n".join([*begin, *parts, *_gap(before, self._number_of_calls + 1), *end])
-
-    def _frame(self, number: int, limits: _Limits) -> tuple[list[str], list[str]]:
-        """Return the lines above the calls, and those below."""
-        begin = f"<<<example {number}: {self._kind}>>>"
-        answer = quoted_text(self._answer, limits.answer)
-        return (
-            [begin, f"Task: {quoted_text(self._task, limits.task)}"],
-            [f"Answer: {answer}", f"<<<end of example {number}>>>"],
-        )
-
-    def _frame_tokens(self, number: int, limits: _Limits) -> int:
-        begin, end = self._frame(number, limits)
-        return self._count("\n".join([*begin, *end, ""]))
-
-    def _calls_at(self, limits: _Limits) -> tuple[list[str], list[int]]:
-        """Return the lines of all calls, and the tokens of each."""
-        if limits not in self._call_lines:
-            lines = [self._line(position, limits) for position in range(len(self._calls))]
-            self._call_lines[limits] = lines, [self._count(f"{line}\n") for line in lines]
-        return self._call_lines[limits]
-
-    def _line(self, position: int, limits: _Limits) -> str:
-        call, output = self._calls[position], self._outputs[position]
-        inputs = quoted_input(self._inputs[position], limits.input)
-        line = f"{call.number}. {self._names[position]}({inputs}) -> {call.ending}"
-        return line if output is None else f"{line}: {quoted_text(output, limits.output)}"
+        for call, line in zip(_joined(calls, number), _joined(lines, number), strict=True):
+            parts += [*_gap(before, call.number), line]
+            before = call.number
+        return "\n".join([*parts, *_gap(before, len(all_calls) + 1), end])
+    return ""
 
 
-def _quoted_name(name: str) -> str:
-    """Return the name of a tool; quoted unless it has only characters that names have."""
-    if _NAME.fullmatch(name):
-        return name
-    return quoted_text(clean_line(name, _NAME_CHARS), _NAME_CHARS)
+def _call_line(call: _Call, share: float) -> str:
+    inputs = _quoted_input(call.input, round(_INPUT_CHARS * share))
+    line = f"{call.number}. {call.name}({inputs}) -> {call.ending}"
+    if call.output is None:
+        return line
+    return f"{line}: {_quoted(call.output, round(_OUTPUT_CHARS * share))}"
+
+
+def _ends(items: Sequence[Any], number: int) -> tuple[Sequence[Any], Sequence[Any]]:
+    """Return so many items in all: those at the beginning, and those at the end."""
+    number = min(number, len(items))
+    return items[: number - number // 2], items[len(items) - number // 2 :]
+
+
+def _joined(items: Sequence[Any], number: int) -> list[Any]:
+    first, last = _ends(items, number)
+    return [*first, *last]
+
+
+def _most_at_ends(tokens: Sequence[int], room: int) -> int:
+    """Return how many lines of both ends have together at most `room` tokens."""
+    for number in range(len(tokens)):  # one of the beginning, then one of the end
+        at = number // 2
+        room -= tokens[len(tokens) - 1 - at if number % 2 else at]
+        if room < 0:
+            return number
+    return len(tokens)
 
 
 def _gap(before: int, after: int) -> list[str]:
@@ -288,18 +256,6 @@ def _gap(before: int, after: int) -> list[str]:
     if first == last:
         return [f"(call {first} is left out)"]
     return [f"(calls {first} to {last} are left out)"]
-
-
-def _fitting_ends(tokens: Sequence[int], room: int) -> tuple[int, int]:
-    """Return how many lines at the beginning and at the end have together at most `room` tokens."""
-    first = last = 0
-    while first + last < len(tokens):
-        is_first = first <= last
-        room -= tokens[first] if is_first else tokens[len(tokens) - 1 - last]
-        if room < 0:
-            break
-        first, last = first + is_first, last + (not is_first)
-    return first, last
 
 
 # ------------------------------------------------------------------ how calls ended
@@ -319,7 +275,7 @@ class _Call:
 
     Attributes:
         number: Its position among the calls of the run, from 1.
-        name: The name of the tool; may be empty.
+        name: The name of the tool; may be empty. Quoted unless it has only characters of names.
         input: The input of the tool.
         ending: `ok`, `error` or `no result`, with the name of a known exception, and with the
             failed call before that it made good. It holds no text of the run.
@@ -382,3 +338,109 @@ def _ending(call: TraceStep, output: TraceStep | None, text: str) -> str:
 
 def _tool_name(step: TraceStep) -> str:
     return "" if step.tool is None else step.tool.name
+
+
+# ------------------------------------------------------------------ quoting
+
+_NAME = re.compile(r"(?=.{1,64}\Z)[\w.-]+(?:[:/][\w.-]+)*", re.ASCII)
+_NAME_CHARS = 60
+_LESS, _MORE, _BAR = "[<\uff1c\ufe64]", "[>\uff1e\ufe65]", "[|\uff5c\uffe8]"
+_ROLE = (
+    "human|user|assistant|system|developer|ai|model|bot|tool|function|observation|instructions?"
+    "|response"
+)
+_TAG = (
+    rf"{_ROLE}|(?:{_ROLE}|admin|operator|important)_\w{{1,30}}|s|bos|eos|pad|unk|mask|sys|inst|start_of_turn|end_of_turn|important|information"
+    "|tools|functions|invoke|parameters?|think|thinking|answer|examples?|context|documents?|records?|prompt"
+    r"|antml:\w{1,40}"
+)
+_BRACKETED = rf"inst|sys|(?:{_ROLE})(?:_\w{{1,30}})?|available_tools|prefix|suffix|middle"
+_LONG_LESS = re.compile(f"{_LESS}{{3,}}")
+_LONG_MORE = re.compile(f"{_MORE}{{3,}}")
+_BEGIN_TOKEN = re.compile(rf"{_LESS}\s{{0,3}}{_BAR}")
+_END_TOKEN = re.compile(rf"{_BAR}\s{{0,3}}{_MORE}")
+_MARKER_TAG = re.compile(
+    rf"{_LESS}(\s{{0,3}}/?\s{{0,3}}(?:{_TAG})\b[^<>\uff1c\uff1e\ufe64\ufe65]{{0,80}}){_MORE}?",
+    re.IGNORECASE,
+)
+_MARKER_BRACKET = re.compile(
+    rf"[\[\uff3b](\s{{0,3}}/?\s{{0,3}}(?:{_BRACKETED})\s{{0,3}})[\]\uff3d]", re.IGNORECASE
+)
+_TURN = re.compile(
+    r"(^|[\n\r\v\f\x85\u2028\u2029\"]|\\[nr])[ \t>#*_-]{0,20}"
+    rf"({_ROLE})[ \t*_]{{0,5}}[:\uff1a][*_]{{0,3}}",
+    re.IGNORECASE,
+)
+# A text without any of these has no marker.
+_HINT = re.compile("[<>\\[:\uff1a\uff1c\uff1e\uff3b\ufe64\ufe65]")
+_SHORT_TEXT_CHARS = 24  # dates, numbers and most ids are shorter
+_READ_INPUT_CHARS = 2_000
+_UNREAD_FACTOR = 2  # of a longer text, so many times its limit are read: some of it is dropped
+
+
+def _clean_call(call: _Call, *, with_outputs: bool) -> _Call:
+    """Return a call with texts that may stand in a prompt."""
+    name = call.name
+    if not _NAME.fullmatch(name):
+        name = _quoted(_clean_line(name, _NAME_CHARS), _NAME_CHARS)
+    # Two thousand characters of the input at most. Line feeds and tabs stay in its texts.
+    inputs = plain({} if call.input is None else call.input, _READ_INPUT_CHARS)
+    inputs = map_texts(inputs, partial(_clean, limit_chars=_READ_INPUT_CHARS))
+    output = None
+    if with_outputs and call.output is not None:
+        output = _clean_line(call.output, _OUTPUT_CHARS)
+    return _Call(call.number, name, inputs, call.ending, output)
+
+
+def _clean_line(value: object, limit_chars: int) -> str:
+    """Return a text as one line without markers and invisible characters.
+
+    Args:
+        value: The text; anything else counts as an empty one.
+        limit_chars: Its characters at most. Of a longer text both ends stay.
+    """
+    text = value if isinstance(value, str) else ""
+    return both_ends(" ".join(_clean(text, limit_chars).split()), limit_chars)
+
+
+def _quoted(line: str, limit_chars: int) -> str:
+    """Return a clean line as a JSON string, shortened before it is written."""
+    return json.dumps(both_ends(line, limit_chars), ensure_ascii=False)
+
+
+def _quoted_input(value: Any, limit_chars: int) -> str:
+    """Return a clean value as JSON of one line with at most `limit_chars` characters.
+
+    Long texts in it are shortened first; if that is not enough, the JSON is cut, as a string.
+    """
+    text = json.dumps(value, ensure_ascii=False)
+    text_chars = limit_chars
+    while len(text) > limit_chars and text_chars > _SHORT_TEXT_CHARS:
+        text_chars = max(text_chars // 2, _SHORT_TEXT_CHARS)
+        short_value = map_texts(value, partial(both_ends, limit_chars=text_chars))
+        text = json.dumps(short_value, ensure_ascii=False)
+    if len(text) > limit_chars:
+        text = _quoted(text.replace('"', "'").replace("\\", "/"), limit_chars - 2)
+    return text
+
+
+def _without_markers(text: str) -> str:
+    """Return a text without what marks turns, special tokens, and the ends of examples in prompts.
+
+    What marked them becomes a word in parentheses. Invisible characters are left out.
+    """
+    if not text.isascii():
+        text = INVISIBLE.sub("", text)
+    if not _HINT.search(text):
+        return text
+    text = _TURN.sub(r"\1(\2)", text)
+    text = _MARKER_TAG.sub(r"(\1)", _MARKER_BRACKET.sub(r"(\1)", text))
+    text = _END_TOKEN.sub(")", _BEGIN_TOKEN.sub("(", text))
+    return _LONG_MORE.sub(")", _LONG_LESS.sub("(", text))
+
+
+def _clean(text: str, limit_chars: int) -> str:
+    text = _without_markers(both_ends(text, limit_chars * _UNREAD_FACTOR))
+    if text.replace("\n", "").replace("\t", "").isprintable():
+        return text
+    return printable(text, keep="\n\t")

@@ -1,39 +1,35 @@
-"""`KPMiddleware`: shows the runs of an agent kept traces, and records the runs."""
+"""`KPMiddleware`: shows the runs of an agent kept traces."""
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
 from contextlib import contextmanager
+from functools import partial
 from itertools import takewhile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
-from uuid import UUID, uuid4
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from uuid import uuid4
 
 from langchain_core.messages import AnyMessage, HumanMessage, SystemMessage
 
-from kp_langchain._logging import log_event
+from kp_langchain._forksafe import ForkSafeLock, leave_in_child
+from kp_langchain._logging import describe_error, log_event, warn_once
 from kp_langchain.config import Settings
 from kp_langchain.errors import ConfigError, MissingExtraError
-from kp_langchain.recall.agent_runs import (
-    agent_runs,
+from kp_langchain.recall.chains import (
     ambient_handlers,
     ambient_metadata,
     namespace_in,
     note_shown,
 )
 from kp_langchain.recall.example_search import check_options, search_of
-from kp_langchain.recall.prompt_search import (
-    Request,
-    Response,
-    prompt_search_of,
-    warn_of_failure,
-)
 from kp_langchain.recording.answers import objective_in
-from kp_langchain.recording.handler import KPCallbackHandler
 from kp_langchain.recording.langchain_context import ambient_run_id
+from kp_langchain.recording.user_calls import SEARCHING, lane_for
 from kp_langchain.recording.values import role_and_content
 from kp_langchain.redaction import redact
 from kp_langchain.run_keys import id_text
@@ -50,8 +46,11 @@ except ImportError as error:
 
 
 if TYPE_CHECKING:
+    from uuid import UUID
+
     from langchain.agents.middleware import ModelRequest, ModelResponse
-    from langchain.agents.middleware.types import ToolCallRequest
+
+    from kp_langchain.recall.example_search import Example
 
     _Middleware = AgentMiddleware[Any, Any, Any]
 else:
@@ -59,40 +58,24 @@ else:
 
 _LONGEST_TASK_CHARS = 100_000
 _LONGEST_DOMAIN_CHARS = 100
+_MOST_RUNS = 1_000  # whose examples are remembered; 4 MB at most
+_Value = TypeVar("_Value")
 
 
-class _Run(NamedTuple):
-    """The run of the agent that calls a model or a tool now.
+class _Response(NamedTuple):
+    """What a search for examples returned.
 
     Attributes:
-        handlers: The handlers that record it.
-        run_id: LangChain's id of the run around this code, if known.
-        graph_id: That of the agent's graph, if known.
-        metadata: The metadata of its config.
-        notes: What is remembered until its graph ends.
+        examples: The examples that `text` shows; empty if there are none.
+        text: The text; "" for none.
+        floor: The similarity that was asked for, 0 to 1.
+        reason: Why there are no examples, in words; empty if there are some.
     """
 
-    handlers: list[KPCallbackHandler]
-    run_id: UUID | None
-    graph_id: UUID | None
-    metadata: Mapping[str, Any]
-    notes: dict[object, Any]
-
-    def key(self, task_id: str | None) -> str:
-        """Return the text whose hash decides whether the run is held out.
-
-        It is the id of the root run. In a LangGraph thread it is the thread's id with that of the
-        message that states the task: a run that is resumed after a pause has another root run, but
-        the same message. The first agent of a root run decides for all agents inside it.
-
-        Args:
-            task_id: The id of the message that states the task; None if it has none.
-        """
-        roots = (handler.root_run(self.run_id) for handler in self.handlers if self.run_id)
-        root = next(filter(None, roots), self.graph_id)
-        thread = id_text(self.metadata.get("thread_id"))
-        key = f"{thread}\0{task_id}" if thread and task_id else str(root or uuid4())
-        return str(agent_runs().notes_of(root).setdefault("held out by", key))
+    examples: tuple[Example, ...] = ()
+    text: str = ""
+    floor: float = 0.0
+    reason: str = ""
 
 
 class _Search(NamedTuple):
@@ -100,17 +83,18 @@ class _Search(NamedTuple):
 
     Attributes:
         future: Its result.
-        run: The run that it is for.
-        task_id: The id of the message that states the task.
+        task_id: The id of the message that states the task; None if it has none.
         domain: The domain of the run.
-        is_ready: Whether the embedding model was loaded when it began.
+        metadata: The metadata of the run.
+        runs: The ids of the run around this code and of those around it, the root last; empty if
+            no handler records it.
     """
 
-    future: Future[Response]
-    run: _Run
+    future: Future[_Response]
     task_id: str | None
     domain: str
-    is_ready: bool
+    metadata: Mapping[str, Any]
+    runs: tuple[UUID, ...]
 
 
 class _Prompt(NamedTuple):
@@ -126,9 +110,10 @@ class _Prompt(NamedTuple):
 
 
 class KPMiddleware(_Middleware):
-    """Shows each run of an agent the kept traces that may help it, and records the run.
+    """Shows each run of an agent the kept traces that may help it.
 
         agent = create_agent(model, tools, middleware=[KPMiddleware("finance")])
+        agent.invoke(inputs, {"callbacks": [KPCallbackHandler("finance")]})
 
     The examples stand in one message before the task, in what the model is asked and nowhere else:
     not in the state, and not in the trace of the run. They are marked as untrusted reference. A run
@@ -136,14 +121,14 @@ class KPMiddleware(_Middleware):
     it calls tools that the first model call is not offered. A run whose metadata name a namespace
     (`kp_namespace`) is shown traces of that namespace, and those without one.
 
-    The middleware attaches a handler to each run. A run that has a `KPCallbackHandler` already, by
-    its callbacks, `capture` or `KP_CAPTURE`, is recorded by that one alone.
+    It records nothing. A `KPCallbackHandler` on the run, by its callbacks, `capture` or
+    `KP_CAPTURE`, notes what the run is shown. Without one, examples are searched anew for each
+    model call, and count for no credit.
 
     Args:
-        domain: The domain of runs that name none; that of `handler` takes its place.
-        handler: The handler to attach; by default one with `domain` and `store`.
+        domain: The domain of runs that name none.
         store: Where kept traces are searched: a `TraceStore`, or a database URL or file; by default
-            that of the handler, or else of the settings.
+            that of the settings.
         limit: Most examples for a run, 1 to 20.
         max_tokens: Longest text of all examples, in estimated tokens.
         held_out: Share of the runs (0 to below 1) that are shown nothing although something was
@@ -152,8 +137,8 @@ class KPMiddleware(_Middleware):
             domain.
         with_outputs: Whether the outputs of tools are shown, and not only how they ended.
         timeout_s: Longest wait of a run for its examples, in seconds. If the search takes longer,
-            the run goes without, and so do those that begin before that search is done. While the
-            embedding model loads, no run waits: call `load` before the first one.
+            the run goes without, and so do those that begin before that search is done. The first
+            search waits for the embedding model to load: call `load` before the first run.
         embedder: As for `Scorer`.
 
     Raises:
@@ -165,7 +150,6 @@ class KPMiddleware(_Middleware):
         self,
         domain: str = "default",
         *,
-        handler: KPCallbackHandler | None = None,
         store: TraceStore | str | Path | None = None,
         limit: int = 1,
         max_tokens: int = 800,
@@ -182,43 +166,27 @@ class KPMiddleware(_Middleware):
             raise ConfigError(f"held_out={held_out!r} must be a share from 0 to below 1")
         if not 0 < timeout_s < float("inf"):
             raise ConfigError(f"timeout_s={timeout_s!r} must be seconds above 0")
-        self._store = _store(store, handler)
-        self._embedder = embedder
-        self._handler = handler or KPCallbackHandler(domain, store=self._store)
-        self._domain = self._handler.domain
-        self._options: dict[str, Any] = {
-            "limit": limit,
-            "floor": floor,
-            "max_tokens": max_tokens,
-            "with_outputs": with_outputs,
-        }
+        self._domain = domain
+        self._limit, self._floor = limit, floor
+        self._max_tokens, self._with_outputs = max_tokens, with_outputs
         self._held_out = held_out
         self._timeout_s = timeout_s
-        self._key = object()  # of this middleware's notes
-        self._runs = agent_runs()
-        self._start()
-
-    def _start(self) -> None:
+        self._search = search_of(
+            store if isinstance(store, TraceStore) else default_store(store), embedder
+        )
+        # A model or a database that hangs delays nobody who uses another one.
+        self._lane = lane_for(self._search, SEARCHING)
+        self._prompts: _Recent[_Prompt] = _Recent()  # by the id of the agent's graph
+        self._hold_out_keys: _Recent[str] = _Recent()  # by the id of the root run
+        self.leave_to_parent()
+        leave_in_child(self)
         self._is_off = Settings.current().disabled
-        self._search = prompt_search_of(search_of(self._store, self._embedder))
         if not self._is_off:
-            self._search.catch_up(self._domain)
+            self._lane.submit(self._update)
 
-    def __getstate__(self) -> dict[str, Any]:
-        # Threads and locks stay here.
-        return {name: value for name, value in vars(self).items() if name != "_search"}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state)
-        self._start()
-
-    def __deepcopy__(self, _memo: dict[int, Any]) -> KPMiddleware:
-        return self
-
-    @property
-    def handler(self) -> KPCallbackHandler:
-        """The handler that is attached to runs that have none."""
-        return self._handler
+    def leave_to_parent(self) -> None:
+        """Forget, in a forked child, the search that is late: it is the parent's."""
+        self._late: Future[_Response] | None = None
 
     def load(self, timeout_s: float | None = None) -> bool:
         """Wait until the model is loaded and what is kept in the domain is ready to be searched.
@@ -229,8 +197,8 @@ class KPMiddleware(_Middleware):
         Returns:
             Whether that was done in time.
         """
-        self._search.catch_up(self._domain, all_at_once=True)
-        return self._search.wait(timeout_s)
+        self._lane.submit(self._update)
+        return self._lane.wait(timeout_s)
 
     # ---------------------------------------------------------------- LangChain's hooks
 
@@ -241,7 +209,13 @@ class KPMiddleware(_Middleware):
     ) -> ModelResponse[Any]:
         """Call the model with examples before the task."""
         with _no_errors():
-            request = self._with_examples(request)
+            if not self._is_off:
+                prompt = self._known_prompt()
+                if prompt is None:
+                    search = self._start_search(request)
+                    wait([search.future], self._timeout_s)
+                    prompt = self._finish(search)
+                request = _with_text(request, prompt)
         return handler(request)
 
     async def awrap_model_call(
@@ -251,101 +225,148 @@ class KPMiddleware(_Middleware):
     ) -> ModelResponse[Any]:
         """Call the model with examples before the task."""
         with _no_errors():
-            request = await self._awith_examples(request)
-        return await handler(request)
-
-    def wrap_tool_call(
-        self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], Any]
-    ) -> Any:
-        """Call the tool; a run that is resumed at a tool is recorded from here on."""
-        with _no_errors():
-            self._attach()
-        return handler(request)
-
-    async def awrap_tool_call(
-        self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], Awaitable[Any]]
-    ) -> Any:
-        """Call the tool; a run that is resumed at a tool is recorded from here on."""
-        with _no_errors():
-            self._attach()
+            if not self._is_off:
+                prompt = self._known_prompt()
+                if prompt is None:
+                    search = self._start_search(request)
+                    future = asyncio.wrap_future(search.future)
+                    await asyncio.wait([future], timeout=self._timeout_s)
+                    prompt = self._finish(search)
+                request = _with_text(request, prompt)
         return await handler(request)
 
     # ---------------------------------------------------------------- what they do
 
-    def _attach(self) -> list[KPCallbackHandler]:
-        """Return the handlers of this run, after attaching one to it if it has none."""
-        if self._is_off:
-            return []
-        handlers = ambient_handlers()
-        if handlers or self._handler.ignore_chain:  # it is closed
-            return handlers
-        self._runs.follow(self._handler)
-        return [self._handler]
+    def _known_prompt(self) -> _Prompt | None:
+        """Return what earlier model calls of this agent's run were shown; None for its first."""
+        runs = _runs_around()
+        return self._prompts.get(_graph_in(runs)) if runs else None
 
-    def _with_examples(self, request: ModelRequest[Any]) -> ModelRequest[Any]:
-        if self._is_off:
-            return request
-        run = self._run()
-        if self._key not in run.notes:
-            search = self._start_search(request, run)
-            if search.is_ready:
-                wait([search.future], self._timeout_s)
-            self._finish(search)
-        return _with_text(request, run.notes[self._key])
-
-    async def _awith_examples(self, request: ModelRequest[Any]) -> ModelRequest[Any]:
-        if self._is_off:
-            return request
-        run = self._run()
-        if self._key not in run.notes:
-            search = self._start_search(request, run)
-            if search.is_ready and not search.future.done():
-                await asyncio.wait([asyncio.wrap_future(search.future)], timeout=self._timeout_s)
-            self._finish(search)
-        return _with_text(request, run.notes[self._key])
-
-    def _run(self) -> _Run:
-        """Return the run around this code."""
-        handlers, graph = self._attach(), self._runs.current_graph()
-        graph_id, notes = (None, {}) if graph is None else (graph.run_id, graph.notes)
-        return _Run(handlers, ambient_run_id(), graph_id, ambient_metadata(), notes)
-
-    def _start_search(self, request: ModelRequest[Any], run: _Run) -> _Search:
-        """Begin to search for examples."""
-        messages = request.messages
+    def _start_search(self, request: ModelRequest[Any]) -> _Search:
+        messages, metadata = request.messages, ambient_metadata()
         position = _task_position(messages)
         task_id = None if position is None else messages[position].id
-        domain = id_text(run.metadata.get("kp_domain"))[:_LONGEST_DOMAIN_CHARS] or self._domain
+        domain = id_text(metadata.get("kp_domain"))[:_LONGEST_DOMAIN_CHARS] or self._domain
         if domain != self._domain:  # as it is recorded
             rules = Settings.current().redaction
             domain = str(redact(domain, level="aggregated", rules=rules).value)
-        question = Request(
-            objective_in(messages, _LONGEST_TASK_CHARS),
-            domain,
-            namespace_in(run.metadata),
-            **self._options,
-            tools=_tool_names(request.tools),
-        )
-        is_ready = self._search.is_ready
-        return _Search(self._search.submit(question), run, task_id, domain, is_ready)
+        future: Future[_Response] = Future()
+        if self._late is not None and not self._late.done():
+            future.set_result(_Response(reason="an earlier search still takes too long"))
+        else:
+            find = partial(
+                self._find,
+                objective_in(messages, _LONGEST_TASK_CHARS),
+                domain,
+                namespace_in(metadata),
+                _tool_names(request.tools),
+            )
+            self._lane.submit(partial(_answer, future, find))
+        return _Search(future, task_id, domain, metadata, _runs_around())
 
-    def _finish(self, search: _Search) -> None:
+    def _finish(self, search: _Search) -> _Prompt:
         """Decide what the run is shown, note it and log it; nothing if the search is not done."""
         if search.future.done():
             response = search.future.result()
         else:
-            self._search.give_up(search.future)
-            reason = "the search took too long"
-            if not search.is_ready:
-                reason = "the embedding model is still loading, which load() waits for"
-            response = Response(reason=reason)
-        run, text, reason = search.run, response.text, response.reason
-        is_held_out = bool(text) and _share_of(run.key(search.task_id)) < self._held_out
+            response = _Response(reason="the search took too long")
+            if self._late is None or self._late.done():
+                self._late = search.future
+            else:
+                search.future.cancel()  # one that is late is enough
+        text, reason = response.text, response.reason
+        is_held_out = bool(text) and _share_of(self._hold_out_key(search)) < self._held_out
         if is_held_out:
             text, reason = "", "the run is held out, so that others can be compared with it"
-        note_shown(response.examples, text, held_out=is_held_out, handlers=run.handlers)
-        run.notes[self._key] = _Prompt(text, search.task_id)
+        note_shown(response.examples, text, held_out=is_held_out)
+        prompt = _Prompt(text, search.task_id)
+        if search.runs:
+            self._prompts.set_default(_graph_in(search.runs), prompt)
         _log(search, response, text, reason)
+        return prompt
+
+    def _hold_out_key(self, search: _Search) -> str:
+        """Return the text whose hash decides whether the run is held out.
+
+        It is the id of the root run. In a LangGraph thread it is the thread's id with that of the
+        message that states the task: a run that is resumed after a pause has another root run, but
+        the same message. The first agent of a root run decides for all agents inside it.
+        """
+        thread = id_text(search.metadata.get("thread_id"))
+        if not search.runs:
+            return str(uuid4())
+        root = search.runs[-1]
+        key = f"{thread}\0{search.task_id}" if thread and search.task_id else str(root)
+        return self._hold_out_keys.set_default(root, key)
+
+    # ---------------------------------------------------------------- on the lane's thread
+
+    def _find(
+        self, task: str, domain: str, namespace: str | None, tools: frozenset[str]
+    ) -> _Response:
+        examples = self._search.find(
+            task,
+            domain=domain,
+            namespace=namespace,
+            limit=self._limit,
+            floor=self._floor,
+            tools=tools,
+        )
+        if not examples.found:
+            return _Response(floor=examples.floor, reason=examples.reason)
+        few_shot = examples.compose(max_tokens=self._max_tokens, with_outputs=self._with_outputs)
+        shown = tuple(examples.found[at] for at in few_shot.shown)
+        reason = "" if shown else f"no example fits in max_tokens={self._max_tokens}"
+        return _Response(shown, few_shot.text, examples.floor, reason)
+
+    def _update(self) -> None:
+        with _no_errors():
+            self._search.update(self._domain)
+
+
+class _Recent(OrderedDict["UUID", _Value]):
+    """Values by the ids of runs; the oldest are forgotten."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._lock = ForkSafeLock()
+
+    def set_default(self, run_id: UUID, value: _Value) -> _Value:
+        """Return the value of a run, which is set if it has none."""
+        with self._lock:
+            value = self.setdefault(run_id, value)
+            if len(self) > _MOST_RUNS:
+                self.popitem(last=False)
+            return value
+
+
+def _runs_around() -> tuple[UUID, ...]:
+    """Return the ids of the run around this code and of those around it, the root last.
+
+    As the first handler that records them sees it; empty if none does.
+    """
+    run_id = ambient_run_id()
+    if run_id is None:
+        return ()
+    paths = (handler.runs_around(run_id) for handler in ambient_handlers())
+    return next(filter(None, paths), ())
+
+
+def _graph_in(runs: Sequence[UUID]) -> UUID:
+    """Return the id of the agent's graph, inside which is the node that calls the model."""
+    return runs[1] if len(runs) > 1 else runs[0]
+
+
+def _answer(future: Future[_Response], find: Callable[[], _Response]) -> None:
+    """Set the result of a search, unless nobody waits for it any more."""
+    if not future.set_running_or_notify_cancel():
+        return
+    try:
+        response = find()
+    except BaseException as error:  # noqa: BLE001 - of the user's embedder
+        _warn_of_failure(error)
+        response = _Response(reason=f"the search failed: {describe_error(error)}")
+    future.set_result(response)
 
 
 def _with_text(request: ModelRequest[Any], prompt: _Prompt) -> ModelRequest[Any]:
@@ -389,27 +410,15 @@ def _tool_name(tool: object) -> str:
     return name if isinstance(name, str) else ""
 
 
-def _store(store: TraceStore | str | Path | None, handler: KPCallbackHandler | None) -> TraceStore:
-    if isinstance(store, TraceStore):
-        return store
-    if store is not None or handler is None:
-        return default_store(store)
-    if handler.store is None:
-        raise ConfigError(
-            "the handler keeps no runs (store=None), so there is nothing to show; give store="
-        )
-    return handler.store
-
-
 def _share_of(key: str) -> float:
     """Return a number from 0 to below 1 that is always the same for a key, and evenly spread."""
     digest = hashlib.sha256(key.encode(errors="surrogatepass")).digest()
     return int.from_bytes(digest[:7], "big") / 2**56
 
 
-def _log(search: _Search, response: Response, text: str, reason: str) -> None:
+def _log(search: _Search, response: _Response, text: str, reason: str) -> None:
     """Write the record `kp.recall` of what a run is shown, or why it is shown nothing."""
-    examples, run_id = response.examples, search.run.graph_id
+    examples = response.examples
     shown = ", ".join(f"{one.trace_id} (similarity {one.similarity:.2f})" for one in examples)
     log_event(
         "kp.recall %s %s",
@@ -417,7 +426,7 @@ def _log(search: _Search, response: Response, text: str, reason: str) -> None:
         f"shown {shown}" if text else f"nothing shown: {reason}",
         fields={
             "kp_event": "kp.recall",
-            "run_id": None if run_id is None else str(run_id),
+            "run_id": str(_graph_in(search.runs)) if search.runs else None,
             "domain": search.domain,
             "shown": [one.trace_id for one in examples] if text else [],
             "similarities": [one.similarity for one in examples],
@@ -436,4 +445,13 @@ def _no_errors() -> Iterator[None]:
     try:
         yield
     except Exception as error:  # noqa: BLE001 - nothing of it may reach the agent
-        warn_of_failure(error)
+        _warn_of_failure(error)
+
+
+def _warn_of_failure(error: BaseException) -> None:
+    """Warn once of each kind of failure."""
+    warn_once(
+        f"recall:{type(error).__name__}",
+        "kept traces cannot be searched (%s); runs are shown no examples",
+        describe_error(error),
+    )

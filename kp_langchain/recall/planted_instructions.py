@@ -50,7 +50,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from ahocorasick_rs import AhoCorasick
 
 from kp_langchain.recall.disguises import INVISIBLE_TEXT, plain_words, readings
-from kp_langchain.recall.quoting import both_ends
+from kp_langchain.text import both_ends
 from kp_langchain.values import members, plain
 
 if TYPE_CHECKING:

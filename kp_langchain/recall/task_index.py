@@ -15,7 +15,7 @@ from pydantic import ValidationError
 from kp_langchain._forksafe import ForkSafeLock, fork_gate
 from kp_langchain._logging import describe_error, warn_once
 from kp_langchain.embedding.embedder import embed_texts
-from kp_langchain.errors import EmbedderError, StoreError
+from kp_langchain.errors import StoreError
 from kp_langchain.recall.credit import NO_CREDIT, Credit, credits_of
 from kp_langchain.recall.planted_instructions import SCAN_VERSION, find_planted
 from kp_langchain.recall.ranking import DEFAULT_FLOOR, Candidate, Trust, calibrate_floor
@@ -81,7 +81,7 @@ class TaskIndex:
         self._identity = identity
         self._lock = ForkSafeLock()
         self._tasks: dict[str, StoredTask] = {}  # by trace id
-        self._missing: list[StoredTask] = []  # those without an entry, the newest first
+        self._failed: set[str] = set()  # the ids of those that could not be embedded
         self._has_changed = False
         self._credits: Mapping[str, Credit] = {}
         self._credits_due_s = float("-inf")  # by the monotonic clock
@@ -91,18 +91,11 @@ class TaskIndex:
         self._floor = DEFAULT_FLOOR
         self._calibrated_at = -1  # for how many tasks the floor was calibrated
 
-    def update(self, *, most_new: int | None = None) -> bool:
+    def update(self) -> None:
         """Bring the index up to date with the store.
 
         What was kept since is embedded, scanned and written, a batch at a time, the newest first.
-        A task that the embedder refuses, while it embeds others, has no vector in this process, and
-        is not found. When the embedder fails altogether, what is new has to wait.
-
-        Args:
-            most_new: Embed at most so many traces now; None for all.
-
-        Returns:
-            Whether nothing is left that can be embedded now.
+        What cannot be embedded is not found, and tried again at the next update, after the others.
 
         Raises:
             StoreError: The store cannot be read.
@@ -111,19 +104,9 @@ class TaskIndex:
         with self._lock:
             self._follower.read(self._take)
             self._count_credits()
-            if self._has_changed:
-                self._missing = [task for task in self._tasks.values() if task.entry is None]
-            new, is_down = self._missing[:most_new], False
-            for start in range(0, len(new), _BATCH_SIZE):
-                batch = new[start : start + _BATCH_SIZE]
-                embeddings = self._embed([task.objective or " " for task in batch])
-                is_down = embeddings is None
-                if embeddings is None:
-                    break
-                self._add(batch, embeddings)
+            self._embed_missing()
             if self._has_changed:
                 self._rebuild()
-            return is_down or not self._missing  # asking again at once would not help
 
     def nearest(
         self,
@@ -198,17 +181,47 @@ class TaskIndex:
             self._has_changed = self._has_changed or credits_ != self._credits
             self._credits = credits_
 
-    def _add(self, tasks: Sequence[StoredTask], embeddings: Sequence[Embedding | None]) -> None:
-        """Scan and write tasks of which the store has no entry."""
+    def _embed_missing(self) -> None:
+        """Embed, scan and write the tasks of which the store has no entry."""
+        if not (self._has_changed or self._failed):
+            return
+        missing = [task for task in self._tasks.values() if task.entry is None]
+        for has_failed in (False, True):  # what failed before comes last, in batches of its own
+            tasks = [task for task in missing if (task.trace_id in self._failed) is has_failed]
+            for start in range(0, len(tasks), _BATCH_SIZE):
+                if not self._embed_batch(tasks[start : start + _BATCH_SIZE]):
+                    return
+
+    def _embed_batch(self, tasks: Sequence[StoredTask]) -> bool:
+        """Embed, scan and write some tasks; return False if they cannot be embedded.
+
+        Raises:
+            EmbedderError, MissingExtraError: The embedder fails, and nothing is in the index.
+        """
+        try:
+            embeddings = embed_texts(self._embedder, [task.objective or " " for task in tasks])
+        except Exception as error:
+            self._failed.update(task.trace_id for task in tasks)
+            if all(task.entry is None for task in self._tasks.values()):
+                raise
+            warn_once(
+                f"recall embedder:{type(error).__name__}",
+                "some kept traces cannot be embedded (%s), so no run is shown them until the "
+                "embedder takes them",
+                describe_error(error),
+            )
+            return False
+        self._add(tasks, embeddings)
+        return True
+
+    def _add(self, tasks: Sequence[StoredTask], embeddings: Sequence[Embedding]) -> None:
         bodies = self._store.recall_entries.bodies([task.trace_id for task in tasks])
         entries: dict[str, TaskEntry] = {}
         for task, embedding in zip(tasks, embeddings, strict=True):
-            vector = None if embedding is None else embedding.vector
-            entry = _entry_of(bodies.get(task.trace_id), vector, is_own=task.is_own)
+            entry = _entry_of(bodies.get(task.trace_id), embedding.vector, is_own=task.is_own)
+            entries[task.trace_id] = entry
             self._tasks[task.trace_id] = replace(task, entry=entry)
-            if embedding is not None:  # what was refused may be tried again by another process
-                entries[task.trace_id] = entry
-        self._missing = self._missing[len(tasks) :]
+        self._failed -= entries.keys()
         self._has_changed = True
         try:
             self._store.recall_entries.write(entries, self._identity, SCAN_VERSION)
@@ -219,39 +232,6 @@ class TaskIndex:
                 "each process",
                 describe_error(error),
             )
-
-    def _embed(self, texts: list[str]) -> list[Embedding | None] | None:
-        """Return the embeddings of tasks; None for one that is refused, or if no text is embedded.
-
-        Raises:
-            EmbedderError, MissingExtraError: No text is embedded, and nothing is in the index.
-        """
-        embeddings, error = _try_to_embed(self._embedder, texts)
-        if error is None:
-            return [*embeddings]
-        _, error = _try_to_embed(self._embedder, ["ready?"])
-        if error is None:  # the texts are to blame
-            return [self._embed_alone(text) for text in texts]
-        if len(self._missing) == len(self._tasks):
-            raise error
-        warn_once(
-            f"recall embedder:{type(error).__name__}",
-            "what was kept since cannot be embedded (%s); only earlier traces are searched until "
-            "the embedder works",
-            describe_error(error),
-        )
-        return None
-
-    def _embed_alone(self, text: str) -> Embedding | None:
-        embeddings, error = _try_to_embed(self._embedder, [text])
-        if error is None:
-            return embeddings[0]
-        warn_once(
-            f"recall refused:{type(error).__name__}",
-            "the embedder refuses the task of a kept trace (%s), so no run is shown that trace",
-            describe_error(error),
-        )
-        return None
 
     def _rebuild(self) -> None:
         """Have searched what may be shown now: successes without findings that do not hurt."""
@@ -284,18 +264,6 @@ class TaskIndex:
         plans = [{} if entry is None else entry.plan for entry in entries]
         with fork_gate:
             return calibrate_floor(self._matrix[own], plans, self._identity.baseline)
-
-
-def _try_to_embed(embedder: Embedder, texts: list[str]) -> tuple[list[Embedding], Exception | None]:
-    """Return the embeddings of texts, or why there are none."""
-    try:
-        return embed_texts(embedder, texts), None
-    except (KeyboardInterrupt, SystemExit, GeneratorExit):
-        raise
-    except Exception as error:  # noqa: BLE001 - of the user's embedder
-        return [], error
-    except BaseException as error:  # noqa: BLE001 - a library in Rust panics with one
-        return [], EmbedderError(f"the embedder failed with {type(error).__name__}")
 
 
 def _normalise(rows: NDArray[np.float32]) -> NDArray[np.float32]:

@@ -218,13 +218,14 @@ class KPCallbackHandler(LangChainCallbacks):
         """
         return not self._disabled and self._recorder.note_shown(run, shown, examples)
 
-    def root_run(self, run: UUID) -> UUID | None:
-        """Return the id of the root run that a run under way belongs to, as this handler sees it.
+    def runs_around(self, run: UUID) -> tuple[UUID, ...]:
+        """Return the ids of a run under way and of those that it is part of, the root last.
 
         Args:
-            run: LangChain's id of the run.
+            run: LangChain's id of the run. Of one that this handler does not see, nothing is
+                returned.
         """
-        return self._recorder.root_of(run)
+        return self._recorder.runs_around(run)
 
     def send(self, timeout: float) -> bool:
         """Flush, then send to the registry what this process's store has pending for it.

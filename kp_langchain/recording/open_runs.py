@@ -378,10 +378,14 @@ class OpenRuns:
         # If it ended meanwhile, it may have been scored without the verdict.
         return run.root.run_id in self._open
 
-    def root_of(self, run_id: UUID) -> UUID | None:
-        """Return the id of the root run that an open run belongs to."""
+    def runs_around(self, run_id: UUID) -> tuple[UUID, ...]:
+        """Return the ids of an open run and of those that it is part of, the root last."""
+        ids: list[UUID] = []
         run = self._open.get(run_id)
-        return None if run is None else run.root.run_id
+        while run is not None:
+            ids.append(run.run_id)
+            run = run.parent
+        return tuple(ids)
 
     def note_shown(self, run_id: UUID, shown: Iterable[ShownTrace], examples: str) -> bool:
         """Note which kept traces a run is shown; return False if the run has ended.

@@ -26,7 +26,7 @@ from tests.agents import ASK, agent, call, say
 from tests.cli import support_desk
 from tests.golden.live import ONE_BY_ONE, Cases, domain_of, of_database
 from tests.golden.seen import Seen, Sixteenths, command, logged
-from tests.recall.words import Listening, middleware, rates
+from tests.recall.words import Listening, middleware, passing_handler, rates
 
 POLICY = DomainPolicy(threshold=0.45, visibility="network")
 VERDICTS: dict[str, dict[str, Any]] = {
@@ -226,6 +226,7 @@ def _shown(store: TraceStore, task: str) -> Any:
     model = Listening([say("One is 1.08.")], asked=[])
     shows = middleware(store)
     playing = create_agent(model, [rates], middleware=[shows])
-    playing.invoke({"messages": [("user", task)]})
-    assert shows.handler.flush(120)  # the next search counts what this run was shown
+    recording = passing_handler(store)
+    playing.invoke({"messages": [("user", task)]}, {"callbacks": [recording]})
+    assert recording.flush(120)  # the next search counts what this run was shown
     return [[f"{one.type}: {one.text}" for one in asked] for asked in model.asked]

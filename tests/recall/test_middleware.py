@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import copy
 import logging
-import operator
-import pickle
 from collections.abc import Sequence
 from inspect import signature
-from typing import Annotated, Any, TypedDict
+from typing import Any
 
 import pytest
 from langchain.agents import create_agent
@@ -22,9 +19,8 @@ from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, RemoveM
 from langchain_core.runnables import RunnableLambda, RunnablePassthrough
 from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
-from langgraph.graph import END, START, StateGraph
 from langgraph.graph.message import REMOVE_ALL_MESSAGES
-from langgraph.types import Command, Send
+from langgraph.types import Command
 
 from kp_langchain import (
     ConfigError,
@@ -37,7 +33,6 @@ from kp_langchain import (
     capture,
 )
 from kp_langchain.demo.scripted import ScriptedChatModel, call, say
-from kp_langchain.recording import pauses
 from tests.agents import shape
 from tests.recall.words import (
     ASK,
@@ -68,15 +63,17 @@ def weather(town: str) -> str:
 
 
 class Played:
-    """One run of an agent with the middleware."""
+    """One run of an agent with the middleware, recorded by a handler."""
 
     def __init__(
-        self, shows: KPMiddleware, task: str = EURO, *, how: str = "invoke", config: Any = None,
-        script: Sequence[Any] | None = None, tools: Sequence[Any] = (rates,),
+        self, store: TraceStore, shows: KPMiddleware, task: str = EURO, *, how: str = "invoke",
+        metadata: Any = None, script: Sequence[Any] | None = None, tools: Sequence[Any] = (rates,),
     ) -> None:  # fmt: skip
         model = Listening(answers("EURUSD") if script is None else script, asked=[])
         agent = create_agent(model, list(tools), middleware=[shows])
         inputs: Any = {"messages": [("user", task)]}
+        handler = passing_handler(store)
+        config: Any = {"callbacks": [handler], "metadata": metadata or {}}
         if how == "ainvoke":
             self.state = asyncio.run(agent.ainvoke(inputs, config))
         elif how == "stream":
@@ -85,6 +82,7 @@ class Played:
             self.state = agent.invoke(inputs, config)
         self.asked = model.asked
         self.examples = examples_in(model.asked[0])
+        self.scored = last(handler)
 
 
 def examples_in(messages: Sequence[AnyMessage]) -> list[str]:
@@ -109,7 +107,7 @@ class TestWhatTheModelSees:
     ) -> None:
         caplog.set_level(logging.INFO, "kp_langchain")
         kept, shows = keep(store), middleware(store)
-        played = Played(shows, how=how)
+        played = Played(store, shows, how=how)
         for asked in played.asked:  # also when the model is called after the tool
             assert isinstance(asked[0], HumanMessage)
             assert "rates" in asked[0].text
@@ -118,7 +116,7 @@ class TestWhatTheModelSees:
         assert len({asked[0].text for asked in played.asked}) == 1
         assert texts(played.state["messages"])[0] == f"human: {EURO}"
         assert not examples_in(played.state["messages"])
-        scored = last(shows.handler)
+        scored = played.scored
         assert shown_ids(scored) == [kept]
         assert scored.trace.task.objective == EURO
         assert shape(scored.trace) == SEARCHED
@@ -126,26 +124,26 @@ class TestWhatTheModelSees:
         assert "earlier runs" not in scored.trace.model_dump_json()
         assert [one.trace_id for one in store.shown.of_run(scored.trace.id)] == [kept]
 
-        played = Played(shows, GARDEN, how=how)  # nothing is similar
+        played = Played(store, shows, GARDEN, how=how)  # nothing is similar
         assert texts(played.asked[0]) == [f"human: {GARDEN}"]
-        assert last(shows.handler).shown == ()
+        assert played.scored.shown == ()
         events = [one for one in caplog.records if getattr(one, "kp_event", "") == "kp.recall"]
         assert [one.shown for one in events] == [[kept], []]  # type: ignore[attr-defined]
         assert "nearest task has similarity" in events[1].reason  # type: ignore[attr-defined]
 
     def test_options_of_the_text(self, store: TraceStore) -> None:
         keep_all(store, POUND, "what is one franc in dollars today", "what is one yen in dollars")
-        (plain,) = Played(middleware(store)).examples
+        (plain,) = Played(store, middleware(store)).examples
         assert "rate of GBPUSD" not in plain
         assert plain.count("<<<example") == 1
-        (text,) = Played(middleware(store, with_outputs=True)).examples
+        (text,) = Played(store, middleware(store, with_outputs=True)).examples
         assert "rate of GBPUSD" in text
-        (text,) = Played(middleware(store, limit=2)).examples
+        (text,) = Played(store, middleware(store, limit=2)).examples
         assert text.count("<<<example") == 2
-        assert len(Played(middleware(store, max_tokens=200)).examples[0]) < 1600
-        shows = middleware(store, max_tokens=1)
-        assert not Played(shows).examples
-        assert last(shows.handler).shown == ()
+        assert len(Played(store, middleware(store, max_tokens=200)).examples[0]) < 1600
+        played = Played(store, middleware(store, max_tokens=1))
+        assert not played.examples
+        assert played.scored.shown == ()
 
     def test_in_a_conversation_each_turn_has_its_own(self, store: TraceStore) -> None:
         keep_all(store, POUND, GARDEN)
@@ -180,15 +178,17 @@ class TestWhatTheModelSees:
         caplog.set_level(logging.INFO, "kp_langchain")
         keep(store)
         script = [say("About 1.08.")]
-        assert bool(Played(middleware(store), script=script, tools=tools).examples) is is_shown
+        played = Played(store, middleware(store), script=script, tools=tools)
+        assert bool(played.examples) is is_shown
         if not is_shown:
             (reason,) = (one.reason for one in caplog.records if hasattr(one, "reason"))
             assert "calls tools that the agent lacks" in reason
-            assert Played(middleware(store, floor=0.4), script=script, tools=tools).examples
+            shows = middleware(store, floor=0.4)
+            assert Played(store, shows, script=script, tools=tools).examples
 
     def test_a_retriever_around_the_agent_is_no_tool_of_its(self, store: TraceStore) -> None:
         """The agent has a tool that it did not need, and a node before it retrieves."""
-        shows = middleware(store, handler=kept_handler(store), floor=None)
+        shows, keeping = middleware(store, floor=None), kept_handler(store)
         retrieve = RunnableLambda(
             lambda task: KPRetriever("other", store=store, embedder=Words()).invoke(task)
         )
@@ -196,8 +196,8 @@ class TestWhatTheModelSees:
             model = Listening([say("About 1.08, as the documents say.")], asked=[])
             agent = create_agent(model, [weather], middleware=[shows])
             chain = {"found": retrieve, "messages": RunnablePassthrough()} | agent
-            chain.invoke(EURO, {"callbacks": [shows.handler]})
-            shows.handler.flush()
+            chain.invoke(EURO, {"callbacks": [keeping]})
+            keeping.flush()
         (run, _) = store.runs()
         assert {one.tool.name for one in run.trace.steps if one.tool} == {"KPRetriever"}
         assert examples_in(model.asked[0])
@@ -209,8 +209,7 @@ class TestWhatTheModelSees:
         shows = {True: middleware(store), False: middleware(store, held_out=0.999999)}
         for number in range(16):
             one = shows[number % 2 == 0]
-            Played(one)
-            scored = last(one.handler)
+            scored = Played(store, one).scored
             assert [(each.trace_id, each.held_out) for each in scored.shown] == [
                 (kept, number % 2 == 1)
             ]
@@ -220,7 +219,7 @@ class TestWhatTheModelSees:
                 store.report_outcome(id_, success=was_held_out or not has_failed)
             # Middleware on a store of its own counts the credit anew.
             fresh = middleware(TraceStore(store.location))
-            assert bool(Played(fresh).examples) is not has_failed
+            assert bool(Played(store, fresh).examples) is not has_failed
 
     def test_a_run_is_shown_traces_of_its_namespace(self, store: TraceStore) -> None:
         keep(store, metadata={"kp_namespace": "tenant-a"})
@@ -230,7 +229,7 @@ class TestWhatTheModelSees:
             ({"kp_namespace": "tenant-b"}, False),
             ({"kp_namespace": "tenant-a"}, True),
         ):
-            assert bool(Played(shows, config={"metadata": metadata}).examples) is is_shown
+            assert bool(Played(store, shows, metadata=metadata).examples) is is_shown
 
 
 def gardener(agent: Any) -> Any:
@@ -249,12 +248,14 @@ class TestHeldOut:
     ) -> None:
         kept = keep(store)
         shows, held_out = middleware(store, held_out=0.5), list[bool]()
-        config: Any = {"configurable": {"thread_id": thread_id}} if thread_id else None
+        recording = passing_handler(store)
+        thread: Any = {"configurable": {"thread_id": thread_id}} if thread_id else {}
+        config: Any = {"callbacks": [recording], **thread}
         saver = InMemorySaver() if thread_id else None
         for _ in range(24):
             model = Listening([say("1.08")], asked=[])
             create_agent(model, [rates], middleware=[shows], checkpointer=saver).invoke(ASK, config)
-            scored = last(shows.handler)
+            scored = last(recording)
             assert shown_ids(scored) == [kept]
             held_out += [one.held_out for one in store.shown.of_run(scored.trace.id)]
             assert bool(examples_in(model.asked[0])) is not held_out[-1]
@@ -275,150 +276,81 @@ class TestHeldOut:
             model = Listening([say("", call("ask", question="?")), say("fine")], asked=[])
             saver = InMemorySaver() if is_thread else None
             outer = create_agent(model, [ask, rates], middleware=[shows], checkpointer=saver)
-            outer.invoke(ASK, {"configurable": {"thread_id": f"thread {number}"}})
+            recording = passing_handler(store)
+            thread = {"thread_id": f"thread {number}"}
+            outer.invoke(ASK, {"configurable": thread, "callbacks": [recording]})
             both.append([bool(examples_in(one.asked[0])) for one in (model, inner)])
-            is_shown = {not one.held_out for one in last(shows.handler).shown}
+            is_shown = {not one.held_out for one in last(recording).shown}
             assert is_shown == {*both[-1]}
         assert {*map(tuple, both)} == {(True, True), (False, False)}
 
 
-class TestWhoRecords:
-    def test_runs_of_other_agents_are_not_recorded(self, store: TraceStore) -> None:
-        shows = middleware(store)
-        create_agent(ScriptedChatModel(answers()), [rates]).invoke(ASK)
-        assert shows.handler.flush(120)
-        assert shows.handler.stats()["runs"] == 0
-
-    def test_a_handler_that_is_there_is_the_only_one(self, store: TraceStore) -> None:
-        kept = keep(store)
-        own, shows = kept_handler(store), middleware(store)
-        Played(shows, config={"callbacks": [own]})
-        assert shown_ids(last(own)) == [kept]
-        with capture("finance", store=None, scorer=Scorer(embedder=None)) as handler:
-            Played(shows)
-        assert handler.last(120) is not None
-        assert shows.handler.stats()["runs"] == 0
-        Played(shows, config={"callbacks": [shows.handler]})
-        assert shows.handler.flush(120)
-        assert shows.handler.stats()["runs"] == shows.handler.stats()["scored"] == 1
-
-    def test_a_failed_run(self, store: TraceStore) -> None:
-        shows = middleware(store)
-        agent = create_agent(ScriptedChatModel([ValueError("no")]), [rates], middleware=[shows])
-        with pytest.raises(ValueError, match="no"):
-            agent.invoke(ASK)
-        assert shows.handler.flush(120)
-        assert shows.handler.stats()["scored"] == 1
-
-    @pytest.mark.parametrize("outer_shows", [False, True])
-    def test_an_agent_inside_a_tool_of_another(self, store: TraceStore, outer_shows: bool) -> None:
-        kept = keep(store)
-        inner, outer = middleware(store), middleware(store)
-        nested = create_agent(Listening(answers(), asked=[]), [rates], middleware=[inner])
-
-        @tool
-        def ask_bank(question: str) -> str:
-            """Ask the bank."""
-            return str(nested.invoke(ASK)["messages"][-1].text)
-
-        model = ScriptedChatModel([say("", call("ask_bank", question="?")), say("ok")])
-        around = create_agent(model, [ask_bank], middleware=[outer] if outer_shows else [])
-        around.invoke({"messages": [("user", "which rate has the euro")]})
-        scored = last(outer.handler if outer_shows else inner.handler)
-        assert shown_ids(scored) == [kept]
-        if outer_shows:
-            assert inner.handler.stats()["runs"] == 0
-            assert {"call ask_bank", "call rates"} <= {*shape(scored.trace)}
-        else:
-            assert scored.trace.task.objective == EURO
-            assert shape(scored.trace) == SEARCHED
-
-    def test_an_agent_inside_a_chain(self, store: TraceStore) -> None:
-        shows = middleware(store)
-        agent = create_agent(ScriptedChatModel(answers()), [rates], middleware=[shows])
-        (RunnableLambda(lambda text: {"messages": [("user", text)]}) | agent).invoke(EURO)
-        assert last(shows.handler).trace.task.objective == EURO
-
-    @pytest.mark.parametrize("way", ["attached", "callbacks", "attached, resumed elsewhere"])
-    def test_a_run_that_pauses_for_a_human_is_one_run(
-        self, store: TraceStore, way: str, monkeypatch: pytest.MonkeyPatch
+class TestTheRun:
+    def test_without_a_handler_nothing_is_recorded_and_examples_are_shown(
+        self, store: TraceStore
     ) -> None:
-        kept, shows = keep(store), middleware(store)
+        keep(store)
+        model = Listening(answers(), asked=[])
+        create_agent(model, [rates], middleware=[middleware(store)]).invoke(ASK)
+        assert all(POUND in asked[0].text for asked in model.asked)
+        assert store.count() == 1
+
+    def test_a_handler_that_captures(self, store: TraceStore) -> None:
+        kept = keep(store)
+        with capture("finance", store=None, scorer=Scorer(embedder=None)) as handler:
+            create_agent(
+                ScriptedChatModel(answers()), [rates], middleware=[middleware(store)]
+            ).invoke(ASK)
+        assert shown_ids(last(handler)) == [kept]
+
+    def test_agents_one_after_the_other_in_one_run_have_their_own(self, store: TraceStore) -> None:
+        keep_all(store, POUND, GARDEN)
+        shows, model = middleware(store), Listening([say("1.08"), say("in spring")], asked=[])
+        agent = create_agent(model, [rates], middleware=[shows])
+        tasks = [EURO, "when should my roses be pruned"]
+
+        def ask_all(_: Any) -> str:
+            for task in tasks:
+                agent.invoke({"messages": [("user", task)]})
+            return "done"
+
+        RunnableLambda(ask_all).invoke("all", {"callbacks": [passing_handler(store)]})
+        assert POUND in model.asked[0][0].text
+        assert GARDEN in model.asked[1][0].text
+
+    def test_a_run_that_pauses_for_a_human_is_one_run(self, store: TraceStore) -> None:
+        kept, shows, recording = keep(store), middleware(store), passing_handler(store)
         script = [say("I look.", *(call("rates", pair=f"{n}") for n in range(4))), say("1.08")]
         human = HumanInTheLoopMiddleware(interrupt_on={"rates": True})
         agent = create_agent(
             ScriptedChatModel(script), [rates], middleware=[shows, human],
             checkpointer=InMemorySaver(),
         )  # fmt: skip
-        config = {**THREAD, "callbacks": [shows.handler]} if way == "callbacks" else THREAD
+        config: Any = {**THREAD, "callbacks": [recording]}
         agent.invoke(ASK, config)
-        assert shows.handler.flush(120)
-        assert shows.handler.stats()["paused"] == 1
-        if "elsewhere" in way:  # as in another process, which has only the store
-            monkeypatch.setattr(pauses, "_waiting", {})
+        assert recording.flush(120)
         agent.invoke(Command(resume={"decisions": [{"type": "approve"}] * 4}), config)
-        scored = last(shows.handler)
-        stats = shows.handler.stats()
-        assert (stats["runs"], stats["continued"]) == (2, 1)
+        scored = last(recording)
         assert scored.trace.task.objective == EURO
         assert shown_ids(scored) == [kept]
-        results = [step for step in scored.trace.steps if step.type == "observation"]
-        assert [step.latency_ms is not None for step in results] == [True] * 4
-
-    def test_an_agent_that_pauses_as_a_node_of_a_graph(self, store: TraceStore) -> None:
-        class State(TypedDict):
-            messages: list[Any]
-
-        shows = middleware(store)
-        human = HumanInTheLoopMiddleware(interrupt_on={"rates": True})
-        agent = create_agent(ScriptedChatModel(answers()), [rates], middleware=[shows, human])
-        graph = StateGraph(State)
-        graph.add_node("agent", agent)
-        graph.add_edge(START, "agent")
-        graph.add_edge("agent", END)
-        whole = graph.compile(checkpointer=InMemorySaver())
-        whole.invoke(ASK, THREAD)
-        whole.invoke(APPROVE, THREAD)
-        assert shape(last(shows.handler).trace) == SEARCHED
-        stats = shows.handler.stats()
-        assert (stats["runs"], stats["paused"], stats["scored"]) == (2, 1, 1)
-
-    # LangChain silences this in each thread by itself, which brings it up in the others.
-    @pytest.mark.filterwarnings("ignore:Direct attribute assignment:DeprecationWarning")
-    def test_nodes_that_run_at_once_are_one_run(self, store: TraceStore) -> None:
-        class State(TypedDict):
-            answers: Annotated[list[str], operator.add]
-
-        def ask(_: Any) -> Any:
-            agent = create_agent(ScriptedChatModel(answers()), [rates], middleware=[shows])
-            return {"answers": [agent.invoke(ASK)["messages"][-1].text]}
-
-        graph = StateGraph(State)
-        graph.add_node("ask", ask)
-        graph.add_conditional_edges(START, lambda _: [Send("ask", {})] * 8, ["ask"])
-        graph.add_edge("ask", END)
-        whole = graph.compile()
-        for _ in range(2):
-            shows = middleware(store)
-            whole.invoke({"answers": []})
-            assert shape(last(shows.handler).trace).count("call rates") == 8
-            assert shows.handler.stats()["runs"] == 1
 
     def test_sixteen_at_once(self, store: TraceStore) -> None:
         words = ["amber", "birch", "cedar", "daisy", "elder", "fern", "gorse", "holly"]
         ids = keep_all(store, *(f"{word} {word} {word} report" for word in words))
         kept, scored = dict(zip(words, ids, strict=True)), list[ScoredTrace]()
-        shows = middleware(store, handler=passing_handler(store, on_scored=scored.append))
+        recording = passing_handler(store, on_scored=scored.append)
+        shows = middleware(store)
 
         async def run(word: str) -> None:
             agent = create_agent(ScriptedChatModel(answers(word)), [rates], middleware=[shows])
-            await agent.ainvoke({"messages": [("user", f"{word} {word} report")]})
+            inputs: Any = {"messages": [("user", f"{word} {word} report")]}
+            await agent.ainvoke(inputs, {"callbacks": [recording]})
 
         async def run_all() -> None:
             await asyncio.gather(*(run(word) for word in words * 2))
 
         asyncio.run(run_all())
-        assert shows.handler.flush(120)
+        assert recording.flush(120)
         assert len(scored) == 16
         for one in scored:
             assert shown_ids(one) == [kept[one.trace.task.objective.split()[0]]]
@@ -433,24 +365,18 @@ class TestWhoRecords:
             return "\n".join(one.page_content for one in documents)
 
         script = [say("", call("earlier_runs", q=EURO)), say("One is 1.08.")]
-        shows = middleware(store)
-        Played(shows, GARDEN, script=script, tools=[earlier_runs])
-        assert shown_ids(last(shows.handler)) == [kept]
-        assert "GBPUSD" not in last(shows.handler).trace.model_dump_json()
+        played = Played(store, middleware(store), GARDEN, script=script, tools=[earlier_runs])
+        assert shown_ids(played.scored) == [kept]
+        assert "GBPUSD" not in played.scored.trace.model_dump_json()
 
-    def test_nothing_is_recorded_or_shown_while_switched_off_nor_recorded_once_closed(
+    def test_nothing_is_shown_while_switched_off(
         self, store: TraceStore, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         keep(store)
-        closed = middleware(store)
-        closed.handler.close()
-        Played(closed)
         monkeypatch.setenv("KP_DISABLED", "true")
-        off = middleware(store)
-        for how in ("invoke", "ainvoke"):
-            assert texts(Played(off, how=how).asked[0]) == [f"human: {EURO}"]
-        assert closed.handler.stats()["runs"] == off.handler.stats()["runs"] == 0
-        assert store.count() == 1
+        model = Listening(answers(), asked=[])
+        create_agent(model, [rates], middleware=[middleware(store)]).invoke(ASK)
+        assert texts(model.asked[0]) == [f"human: {EURO}"]
 
 
 def is_well_formed(messages: Sequence[AnyMessage]) -> bool:
@@ -478,7 +404,8 @@ class TestOtherMiddleware:
         model = Listening([*(say("", *two) for two in calls), say("One is 1.08.")], asked=[])
         summary = ScriptedChatModel([say("a summary")] * 9)
         others = [middleware(store), SummarizationMiddleware(summary, **options)]
-        create_agent(model, [rates], middleware=others if is_first else others[::-1]).invoke(ASK)
+        agent = create_agent(model, [rates], middleware=others if is_first else others[::-1])
+        agent.invoke(ASK, {"callbacks": [passing_handler(store)]})
         assert any("a summary" in one.text for asked in model.asked for one in asked)
         for asked in model.asked:
             assert is_well_formed(asked)
@@ -498,36 +425,12 @@ class TestOtherMiddleware:
         assert all(is_well_formed(asked) for asked in model.asked)
 
 
-class Tenant(KPMiddleware):
-    """Middleware with an `__init__` of its own."""
-
-    def __init__(self, name: str, store: TraceStore) -> None:
-        self.before = name
-        super().__init__("finance", store=store, embedder=Words(), floor=0.5, held_out=0.0)
-        self.tenant = name
-
-
-def test_copies_and_pickles_also_of_subclasses(store: TraceStore) -> None:
-    keep(store)
-    shows = middleware(store)
-    assert copy.deepcopy(shows) is shows
-    assert Played(pickle.loads(pickle.dumps(shows))).examples  # noqa: S301 - our own
-    tenant = pickle.loads(pickle.dumps(Tenant("north", store)))  # noqa: S301 - our own
-    assert type(tenant) is Tenant
-    assert (tenant.before, tenant.tenant) == ("north", "north")
-    assert tenant.load(60)
-    assert Played(tenant).examples
-    retriever = KPRetriever("finance", store=store, embedder=Words(), floor=0.5)
-    assert len(retriever.model_copy(deep=True).invoke(EURO)) == 1
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         ({"limit": 0}, "limit=0"), ({"floor": float("nan")}, "floor=nan"),
         ({"held_out": 1.0}, "held_out=1.0"), ({"timeout_s": 0}, "timeout_s=0"),
         ({"max_tokens": 0}, "max_tokens=0"),
-        ({"handler": KPCallbackHandler(store=None)}, "keeps no runs"),
     ],
 )  # fmt: skip
 def test_unusable_arguments(store: TraceStore, options: Any, message: str) -> None:

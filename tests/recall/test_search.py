@@ -42,7 +42,6 @@ from tests.recall.words import (
     keep,
     keep_all,
     kept_handler,
-    middleware,
     passing_handler,
     rates,
 )
@@ -239,14 +238,6 @@ class TestAsTheStoreChanges:
         assert found(retriever(store, embedder=(counting := Counting()))) == [kept]
         assert counting.texts == [EURO, POUND]
 
-    def test_no_more_than_asked_for_is_embedded_at_once(self, store: TraceStore) -> None:
-        keep_all(store, *(f"{POUND} {number}" for number in range(25)))
-        search = ExampleSearch(store, counting := Counting())
-        first = search.find(EURO, domain="finance", floor=0.5, limit=20, most_new=10)
-        assert (len(first.found), first.is_complete) == (10, False)
-        assert len(counting.texts) == 11
-        assert search.find(EURO, domain="finance", floor=0.5).is_complete
-
     def test_a_damaged_trace_makes_room_for_another_run_of_its_task(
         self, store: TraceStore, tmp_path: Path
     ) -> None:
@@ -347,53 +338,26 @@ class TestWhichTasks:
         assert {*found(search)} == {*small, *shared[-8:]}
 
 
-class Refusing(Counting):
-    """Refuses batches in which roses come up, as a server does that takes no longer text."""
+def test_tasks_that_the_embedder_refuses_are_tried_again_and_cost_no_later_one(
+    store: TraceStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Limited(Words):
+        is_down = True
 
-    def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        if any("roses" in text for text in texts):
-            raise ValueError("the input is too long")
-        return super().embed(texts)
+        def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
+            if self.is_down and any("roses" in text for text in texts):
+                raise ConnectionError("too many requests")
+            return super().embed(texts)
 
-
-class TestAnEmbedderThatFails:
-    def test_a_task_that_it_refuses_costs_no_other(self, store: TraceStore) -> None:
-        one, _ = keep_all(store, POUND, GARDEN)
-        search = retriever(store, embedder=(refusing := Refusing()))
-        assert found(search) == [one]
-        (later,) = keep_all(store, EURO)
-        assert found(search) == [later, one]
-        del refusing.texts[:]
-        assert found(search) == [later, one]
-        assert refusing.texts == [EURO]
-        with pytest.raises(ValueError, match="too long"):
-            found(search, GARDEN)
-        assert found(search) == [later, one]
-        assert len(found(retriever(store), GARDEN)) == 1  # another process tries again
-
-    def test_when_all_fail_what_was_read_is_searched(
-        self, store: TraceStore, caplog: pytest.LogCaptureFixture
-    ) -> None:
-        class Limited(Words):
-            is_down = True
-
-            def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
-                if self.is_down and texts != [EURO]:
-                    raise ConnectionError("too many requests")
-                return super().embed(texts)
-
-        one = keep(store)
-        search = retriever(store, embedder=(limited := Limited()))
-        with pytest.raises(ConnectionError):
-            found(search)
-        limited.is_down = False
-        assert found(search) == [one]
-        two = keep(store, f"{POUND} again")
-        limited.is_down = True
-        assert [found(search), found(search)] == [[one]] * 2
-        assert caplog.text.count("cannot be embedded") == 1
-        limited.is_down = False
-        assert {*found(search)} == {one, two}
+    keep_all(store, POUND, GARDEN)
+    search = retriever(store, embedder=(limited := Limited()))
+    with pytest.raises(ConnectionError):  # nothing is known yet
+        found(search)
+    (later,) = keep_all(store, EURO)
+    assert [found(search), found(search)] == [[later]] * 2
+    assert caplog.text.count("cannot be embedded") == 1
+    limited.is_down = False
+    assert len(found(search)) == 2
 
 
 # ------------------------------------------------------------------ whose traces a run is shown
@@ -521,18 +485,17 @@ class TestNamespaces:
         assert len(select.invoke(EURO, {"metadata": {"kp_namespace": "tenant-a"}})) == 1
 
 
-@pytest.mark.parametrize("way", ["attached", "callbacks of the agent", "callbacks of the chain"])
+@pytest.mark.parametrize("way", ["callbacks of the agent", "callbacks of the chain"])
 class TestAgentsInsideOthers:
     """Whose a run is, where only what is inside it says so."""
 
     def play(self, store: TraceStore, way: str, *tenants: Any, outer: Any = None) -> list[Any]:
         watching = kept_handler(store)
-        shows = [middleware(store, handler=watching)] if way == "attached" else []
         own: Any = {"callbacks": [watching]} if way == "callbacks of the agent" else {}
 
         def ask(_: Any) -> str:
             for tenant in tenants:
-                agent = create_agent(ScriptedChatModel(answers()), [rates], middleware=shows)
+                agent = create_agent(ScriptedChatModel(answers()), [rates])
                 config: Any = {"metadata": {"kp_namespace": tenant}, **own}
                 agent.invoke({"messages": [("user", POUND)]}, config)
             return "done"

@@ -118,11 +118,8 @@ def keep_all(
 
 def middleware(store: TraceStore, **options: Any) -> KPMiddleware:
     """The middleware of an agent whose runs are always shown something, if there is something."""
-    options.setdefault("handler", passing_handler(store))
-    options.setdefault("held_out", 0.0)
-    options.setdefault("floor", 0.5)
-    options.setdefault("timeout_s", 600.0)
-    return KPMiddleware(embedder=Words(), **options)
+    options = {"embedder": Words(), "held_out": 0.0, "floor": 0.5, "timeout_s": 600.0, **options}
+    return KPMiddleware("finance", store=store, **options)
 
 
 def texts(messages: Sequence[AnyMessage]) -> list[str]:

@@ -499,8 +499,9 @@ from kp_langchain import KPCallbackHandler, KPMiddleware, Scorer
 from kp_langchain.demo.scripted import ScriptedChatModel, say
 from langchain.agents import create_agent
 handler = KPCallbackHandler(scorer=Scorer(embedder=None))
-agent = create_agent(ScriptedChatModel([say("42")]), [], middleware=[KPMiddleware(handler=handler)])
-answer = agent.invoke({"messages": [("user", "q")]}, {"metadata": {"user_id": "ann"}})
+agent = create_agent(ScriptedChatModel([say("42")]), [], middleware=[KPMiddleware()])
+config = {"metadata": {"user_id": "ann"}, "callbacks": [handler]}
+answer = agent.invoke({"messages": [("user", "q")]}, config)
 print(json.dumps([answer["messages"][-1].content, handler.last(60).breakdown.total]))
 handler.flush(0.1)
 """
