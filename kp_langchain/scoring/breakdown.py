@@ -13,6 +13,7 @@ from kp_langchain.scoring.dimensions import (
     DIMENSION_NAMES,
     DIMENSIONS,
     REASONS,
+    SINGLE_THOUGHT,
     TRACE_SOURCE,
     FiniteNumber,
     RuleFired,
@@ -229,7 +230,8 @@ class ScoreBreakdown:
         """Return what lowered the score or the worth most; None if nothing did.
 
         A dimension costs what the score would be higher if it were 1, and so does a factor of a
-        worth. Novelty that was not measured costs nothing.
+        worth. Novelty that was not measured costs nothing, and neither does a dimension where the
+        rule `single_thought` sets the score.
 
         Args:
             gate: `score`, or `worth` for the worth where there is one.
@@ -244,13 +246,14 @@ class ScoreBreakdown:
                 "novelty": self.worth.confidence * (1 - factor),
             }
         else:
-            losses = {
-                row.label: one.weight * (1 - one.value)
-                for row, one in zip(DIMENSIONS, self.dimensions.values(), strict=True)
-            }
-            losses |= {f"rule {rule.name}": rule.before - rule.after for rule in self.rules}
+            losses = {f"rule {rule.name}": rule.before - rule.after for rule in self.rules}
+            if all(rule.name != SINGLE_THOUGHT for rule in self.rules):
+                losses |= {
+                    row.label: one.weight * (1 - one.value)
+                    for row, one in zip(DIMENSIONS, self.dimensions.values(), strict=True)
+                }
         if not is_measured(self.novelty_source):
-            del losses["novelty"]
+            losses.pop("novelty", None)
         name = max(losses, key=losses.__getitem__)
         return (name, losses[name]) if losses[name] > 0 else None
 

@@ -354,6 +354,17 @@ def test_one_and_many_in_words(steps, expected, make_trace):
     assert breakdown.outcome_confidence.why == "confidence 0.80, failed, so x 0.3"
 
 
+@pytest.mark.parametrize(
+    ("steps", "loss"),
+    [(["thought"], "rule single_thought"), (["thought", "thought"], "novelty")],
+)
+def test_what_lowered_a_score_most(steps, loss, make_trace):
+    """One thought alone scores 0.1 however new it is."""
+    scorer = Scorer(embedder=None)
+    scorer.remember(make_trace(*steps))
+    assert scorer.score(make_trace(*steps)).largest_loss()[0] == loss
+
+
 def test_the_score_has_the_name_of_the_field_and_is_a_number(explained):
     breakdown, _ = explained
     assert breakdown.score == float(breakdown) == breakdown.total
