@@ -12,11 +12,12 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from hashlib import sha256
-from heapq import heappop, heappush
-from typing import Literal
+from heapq import heapify, heappop, heappush
+from operator import itemgetter
+from typing import Literal, TypeAlias
 
 from kp_langchain.calibration.fitting import FEWEST_RUNS, FEWEST_TASKS
 
@@ -43,6 +44,13 @@ class UnlabelledRun:
     domain: str
     task: str
     confidence: float | None = None
+
+
+_Place: TypeAlias = tuple[int, float, str, UnlabelledRun]
+"""A run in a heap, after what the heap sorts by: the verdicts on its task, and its key."""
+
+
+_Key: TypeAlias = Callable[[UnlabelledRun], tuple[float, str]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,17 +159,15 @@ class _Queue:
         verdicts: The number of verdicts on each task.
     """
 
-    def __init__(self, domain: str, runs: Iterable[UnlabelledRun], verdicts: Counter[str]) -> None:
-        by_task: defaultdict[str, list[UnlabelledRun]] = defaultdict(list)
-        for run in runs:
-            by_task[run.task].append(run)
+    def __init__(
+        self, domain: str, runs: Collection[UnlabelledRun], verdicts: Counter[str]
+    ) -> None:
         self.domain = domain
         self.verdicts = verdicts.total()
-        self.remaining = sum(map(len, by_task.values()))
-        tasks = [_Task(of_task, verdicts[task]) for task, of_task in by_task.items()]
-        self._heaps: dict[Choice, list[_Entry]] = {"unsure": [], "drawn": []}
-        for task in tasks:
-            self._push(task)
+        self.remaining = len(runs)
+        self._task_verdicts = verdicts
+        self._offered: set[str] = set()
+        self._heaps = {choice: self._heap(runs, key) for choice, key in _KEYS.items()}
 
     def urgency(self) -> tuple[int, int, int, str]:
         """Return a key that is lowest for the domain whose turn it is."""
@@ -173,66 +179,36 @@ class _Queue:
     def pop(self) -> Offer:
         """Remove the next run and return it; there must be one."""
         choice: Choice = "unsure" if (self.verdicts + 1) % DRAWN_EVERY else "drawn"
-        heap = self._heaps[choice]
-        while heap[0].is_outdated:
-            heappop(heap)
-        task, run = heap[0].task, heap[0].run
-        offer = Offer(run, "drawn" if run.confidence is None else choice, task.verdicts)
-        task.take(run)
+        run = self._first(self._heaps[choice])
+        offer = Offer(
+            run, "drawn" if run.confidence is None else choice, self._task_verdicts[run.task]
+        )
+        self._offered.add(run.trace_id)
+        self._task_verdicts[run.task] += 1
         self.verdicts += 1
         self.remaining -= 1
-        self._push(task)
         return offer
 
-    def _push(self, task: _Task) -> None:
-        for choice, heap in self._heaps.items():
-            if (run := task.first(choice)) is not None:
-                heappush(heap, _Entry((task.verdicts, *_KEYS[choice](run)), task, run))
+    def _heap(self, runs: Iterable[UnlabelledRun], key: _Key) -> list[_Place]:
+        """Return the runs with the fewest verdicts that their task has when it is their turn."""
+        verdicts = self._task_verdicts.copy()
+        heap: list[_Place] = []
+        for place, run in sorted(((key(run), run) for run in runs), key=itemgetter(0)):
+            heap.append((verdicts[run.task], *place, run))
+            verdicts[run.task] += 1
+        heapify(heap)
+        return heap
 
-
-class _Task:
-    """The runs of one task that are left.
-
-    Args:
-        runs: Its runs without a verdict.
-        verdicts: The number of verdicts on it.
-    """
-
-    def __init__(self, runs: Sequence[UnlabelledRun], verdicts: int) -> None:
-        self.verdicts = verdicts
-        self._taken: set[str] = set()
-        # The first stands at the end, where it can be removed at once.
-        self._runs = {choice: sorted(runs, key=key, reverse=True) for choice, key in _KEYS.items()}
-
-    def first(self, choice: Choice) -> UnlabelledRun | None:
-        runs = self._runs[choice]
-        while runs and runs[-1].trace_id in self._taken:
-            runs.pop()
-        return runs[-1] if runs else None
-
-    def take(self, run: UnlabelledRun) -> None:
-        self._taken.add(run.trace_id)
-        self.verdicts += 1
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class _Entry:
-    """A task in a heap, with the run that is its first.
-
-    Attributes:
-        key: What the heap sorts by: the verdicts on the task, then the key of the run.
-        task: The task.
-        run: The run.
-    """
-
-    key: tuple[int, float, str]
-    task: _Task = field(compare=False)
-    run: UnlabelledRun = field(compare=False)
-
-    @property
-    def is_outdated(self) -> bool:
-        """Whether a run of the task was taken since, so that the heap has another entry for it."""
-        return self.key[0] != self.task.verdicts
+    def _first(self, heap: list[_Place]) -> UnlabelledRun:
+        """Remove the first run that was not offered yet and return it."""
+        while True:
+            verdicts, *key, run = heappop(heap)
+            if run.trace_id in self._offered:
+                continue
+            verdicts_now = self._task_verdicts[run.task]
+            if verdicts == verdicts_now:
+                return run
+            heappush(heap, (verdicts_now, *key, run))
 
 
 def _by_draw(run: UnlabelledRun) -> tuple[float, str]:
@@ -252,7 +228,7 @@ def _drawn(purpose: str, run: UnlabelledRun) -> str:
     return sha256(f"{purpose} {run.trace_id}".encode(errors="surrogatepass")).hexdigest()
 
 
-_KEYS: dict[Choice, Callable[[UnlabelledRun], tuple[float, str]]] = {
+_KEYS: dict[Choice, _Key] = {
     "unsure": _by_doubt,
     "drawn": _by_draw,
 }
