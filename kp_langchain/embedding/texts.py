@@ -141,7 +141,7 @@ def _between_words(words: tuple[int | None, ...], at: int, step: int) -> int:
 UNREADABLE_ABOVE = 0.4
 """Share of unreadable tokens above which a text has no novelty.
 
-Measured by `python -m tests.benchmarks.languages` with all-MiniLM-L6-v2 in 19 languages. Below this
+Measured with all-MiniLM-L6-v2 in 19 languages (tests/benchmarks/README.md). Below this
 share, the embeddings distinguish a task in other words from other tasks as reliably as in a text
 that is fully readable (AUC 0.95 to 1.00); above it less reliably (0.94 and 0.93, and 0.73 above
 0.8). Texts as long as a run have at most 0.31 in English, Spanish and German, and at least 0.46 in

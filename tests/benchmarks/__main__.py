@@ -1,6 +1,5 @@
-"""What this project's handler costs an agent, side by side with nothing and with its peers.
+"""What this project's handler costs an agent, side by side with nothing and with floors.
 
-    pip install -e '.[bench]'
     python -m tests.benchmarks [--only CASE ...] [--handlers NAME ...] [--quick]
 
 prints tables in Markdown. Everything takes about a quarter of an hour.
@@ -19,9 +18,8 @@ import
 
 Every handler is measured in a process of its own. `recording` is ours with what happens after a run
 left out, `everything` is ours with redaction, scoring and a SQLite file that keeps every run, but
-without an embedding model. Peers are set up as they document, but send to a server on loopback that
-is a process of its own and takes all; whoever sends nothing, or loses runs, has failed. Times are
-medians; in brackets are quartiles.
+without an embedding model. A handler that loses runs has failed. Times are medians; in brackets are
+quartiles.
 """
 
 from __future__ import annotations
@@ -53,8 +51,7 @@ class Extent(NamedTuple):
         turns: Tool calls of a run.
         seconds: Of pairs, per handler and case.
         pairs: Of these, the fewest.
-        grown: Runs after which our memory is looked at.
-        peers_grown: The same for all others.
+        grown: Runs after which the memory is looked at.
         open_runs: Runs under way at the same time.
         imports: Interpreters per statement.
         at_once: Processes at once; more than one where times do not matter.
@@ -64,20 +61,19 @@ class Extent(NamedTuple):
     seconds: float = 6.0
     pairs: int = 6
     grown: int = 10_000
-    peers_grown: int = 1000
     open_runs: int = 100
     imports: int = 7
     at_once: int = 1
 
 
-QUICK = Extent(1, 0.0, 2, 10, 10, 2, 2, usable_cores())
+QUICK = Extent(1, 0.0, 2, 10, 2, 2, usable_cores())
 
 
 class Suite:
     """Measures handlers and yields tables.
 
     Args:
-        handlers: Of `CANDIDATES`; those that are not installed are left out.
+        handlers: Of `CANDIDATES`.
         extent: How much of it.
 
     Attributes:
@@ -85,7 +81,7 @@ class Suite:
     """
 
     def __init__(self, handlers: Sequence[str], extent: Extent) -> None:
-        self._handlers = [name for name in handlers if CANDIDATES[name].is_installed]
+        self._handlers = list(handlers)
         self._extent = extent
         self.failures: list[str] = []
 
@@ -118,19 +114,13 @@ class Suite:
         yield table("Runs that say as much as real ones", head, rows)
 
     def memory(self) -> Iterator[str]:
-        grown = {
-            name: self._extent.grown if name in _OURS else self._extent.peers_grown
-            for name in self._handlers
-            if name not in ("inline", "elsewhere")
-        }
-        found: dict[str, float] = {}
-        for runs in sorted(set(grown.values())):
-            names = [name for name in grown if grown[name] == runs]
-            found |= self._each("growth", names, {"PYTHONMALLOC": "malloc"}, runs=runs)
+        names = [name for name in self._handlers if name not in ("inline", "elsewhere")]
+        runs = self._extent.grown
+        growth = self._each("growth", names, {"PYTHONMALLOC": "malloc"}, runs=runs)
         yield table(
             "Memory that stays after a run",
             ["handler", "runs", "KB a run"],
-            [[CANDIDATES[name].title, grown[name], f"{found[name]:z.3f}"] for name in found],
+            [[CANDIDATES[name].title, runs, f"{growth[name]:z.3f}"] for name in growth],
         )
         options = {"runs": self._extent.open_runs, "earlier_calls": [0, 10, 40]}
         kb = self._call("open_runs", {"PYTHONMALLOC": "malloc"}, options)
@@ -197,9 +187,6 @@ def main(words: Sequence[str] | None = None) -> int:
     chosen = options.parse_args(words)
     suite = Suite(chosen.handlers, QUICK if chosen.quick else Extent())
     print(f"{machine()}\n", flush=True)
-    for name in chosen.handlers:
-        if not CANDIDATES[name].is_installed:
-            print(f"{CANDIDATES[name].title} is not installed.\n")
     parts: list[tuple[str, Callable[[], Iterator[str]]]] = [
         ("texts", suite.texts),
         ("memory", suite.memory),

@@ -86,14 +86,12 @@ def overhead(
 
 
 def _take(play: Callable[[], None], handler: Attached) -> _Sample:
-    handler.switch_on()
     gc.collect()
     cpu_s, wall_s = time.process_time(), time.perf_counter()
     play()
     wall_s = time.perf_counter() - wall_s
     handler.settle()
     cpu_s = time.process_time() - cpu_s
-    handler.switch_off()
     return _Sample(cpu_s, wall_s)
 
 
@@ -116,7 +114,6 @@ def growth(handler: str, runs: int) -> float:
     gc.freeze()  # what is there before the first run need not be looked through each time
     with attached(handler) as candidate:
         config = config_of(candidate.callbacks)
-        candidate.switch_on()
 
         def play(count: int) -> int:
             for number in range(count):
@@ -128,7 +125,6 @@ def growth(handler: str, runs: int) -> float:
 
         before = play(runs // 2)
         grown = play(runs) - before
-        candidate.switch_off()
     player.close()
     return grown / runs / 1000
 

@@ -36,14 +36,10 @@ from tests.benchmarks.workspace import LABELLED, Run, read_runs, split_by_task
 from tests.programs import Done
 
 PROGRAMS = {
-    "__main__": ["--quick", "--handlers", "none", "everything", "langsmith"],
-    "background": ["--runs", "20"],
-    "commands": ["--runs", "20", "--rounds", "2"],
+    "__main__": ["--quick", "--handlers", "none", "everything"],
     "credit": ["--times", "2"],
-    "embedders": ["--quick"],
     "imported": ["--every", "300"],
     "journey": ["--sources", "tau-bench", "--draws", "1", "--no-embedder"],
-    "languages": ["--quick", "--novelty"],
     "planted": ["--every", "100"],
     "quality": [
         "--every",

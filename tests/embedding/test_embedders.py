@@ -183,7 +183,7 @@ def test_both_ends_by_characters(text, limit):
 # ------------------------------------------------------------------ which texts can be read
 
 
-LINES = (Path(__file__).parents[1] / "benchmarks" / "languages.jsonl").read_text(encoding="utf-8")
+LINES = Path(__file__).with_name("languages.jsonl").read_text(encoding="utf-8")
 TASKS = [json.loads(line) for line in LINES.splitlines()]
 LATIN = ["vi", "tr", "pl"]
 UNREAD = [*LATIN, *"zh ja ko ru uk el ar he hi bn ta th ka".split()]

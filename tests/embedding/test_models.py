@@ -28,7 +28,7 @@ from kp_langchain.scoring import (
     resolve_embedder,
 )
 
-LINES = (Path(__file__).parents[1] / "benchmarks" / "languages.jsonl").read_text(encoding="utf-8")
+LINES = Path(__file__).with_name("languages.jsonl").read_text(encoding="utf-8")
 TASKS = [json.loads(line) for line in LINES.splitlines()]
 CHINESE = TASKS[0]["zh"][0]
 

@@ -33,7 +33,7 @@ from kp_langchain.scoring import (
 from tests.agents import handler, searching
 from tests.scoring.conftest import Returning, Slow, Words
 
-LINES = Path(__file__).parents[1] / "benchmarks" / "languages.jsonl"
+LINES = Path(__file__).parents[1] / "embedding" / "languages.jsonl"
 TASK = json.loads(LINES.read_text(encoding="utf-8").splitlines()[0])
 TEXTS = {code: text[0] for code, text in TASK.items() if code != "topic"}
 LOADING, REPEAT, NEAREST = (
