@@ -26,7 +26,7 @@ from kp_langchain.recording.recorder import Recorder
 from kp_langchain.recording.run_builder import RunBuilder
 from kp_langchain.recording.run_record import RunRecord
 from kp_langchain.recording.score_receivers import TraceFinder, receivers_of, score_queue
-from kp_langchain.recording.store_writer import PauseWrite, VerdictWrite, Work
+from kp_langchain.recording.store_writer import Pause, VerdictWrite, Work
 from kp_langchain.recording.user_calls import JUDGING, UserFunctions, lane_for
 from kp_langchain.run_keys import check_agent_id
 from kp_langchain.scoring.scorer import Scorer
@@ -300,14 +300,14 @@ class RunIntake:
         else:
             is_paused = record.ending == "paused"
             counters.add("paused" if is_paused else "queued")
-            self._start_threads()
+            self._start_threads(is_needed=self.context.builder.may_wait(record))
             self.engine.submit(
-                PauseWrite(self.context, record) if is_paused else Work(self.context, record)
+                Pause(self.context, record) if is_paused else Work(self.context, record)
             )
 
-    def _start_threads(self) -> None:
+    def _start_threads(self, *, is_needed: bool = False) -> None:
         # When a run ends, because an interpreter that is ending starts no threads.
-        if self.context.has_user_code:
+        if is_needed or self.context.has_user_code:
             self.context.functions.lane.prepare()
 
 

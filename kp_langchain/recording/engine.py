@@ -95,7 +95,7 @@ class Engine:
         self._to_judge: deque[Work] = deque()
         self._judged: list[Work] = []
         self._verdicts: list[VerdictWrite] = []  # wait for runs that are not written yet
-        self._to_write: list[Item] = []  # verdicts and pauses
+        self._to_write: list[Item] = []  # verdicts
         self._barriers: list[_Barrier] = []
         self._for_taken_over: HandlerContext | None = None
         self._model_awaited_until: float | None = None
@@ -169,8 +169,7 @@ class Engine:
         lost = sum(isinstance(one, Work) and one.is_unwritten for one in live)
         if lost := lost + len(self._writer.held):
             log.warning(
-                "%d finished runs, verdicts and pauses could not be kept in %s before exit and "
-                "are lost",
+                "%d finished runs and verdicts could not be kept in %s before exit and are lost",
                 lost,
                 self._store.location,
             )
@@ -424,7 +423,7 @@ class Engine:
     # ------------------------------------------------------------------ write, announce
 
     def _write(self) -> None:
-        """Write what was decided, verdicts and pauses; announce runs, also if that fails."""
+        """Write what was decided, and verdicts; announce runs, also if that fails."""
         items = [*self._judged, *self._to_write]  # a verdict may be on one of the runs
         self._judged, self._to_write = [], []
         if self._writer is None:

@@ -295,8 +295,8 @@ class KPCallbackHandler(LangChainCallbacks):
 
         Further counters:
 
-        - `waiting_to_store`: scored runs, verdicts and pauses not written yet.
-        - `not_stored`: scored runs, verdicts and pauses that were dropped unwritten.
+        - `waiting_to_store`: scored runs and verdicts not written yet.
+        - `not_stored`: scored runs and verdicts that were dropped unwritten.
         - `rescored`: runs scored again after a verdict.
         - `verdict_errors`: verdicts that could not be applied.
         - `adopted`: runs of a process that has ended, scored here and counted nowhere else.

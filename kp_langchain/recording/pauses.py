@@ -239,7 +239,7 @@ _OPPOSITE: dict[HumanDecision, HumanDecision] = {
 Body = dict[str, Any]
 """What a paused run recorded, redacted, as JSON-like values; see `RunRecord.to_body`."""
 
-# What is not in a store, or not yet, by the store and the key there; the oldest first.
+# What is in no store, by the handler's store and the key there; the oldest first.
 _waiting: dict[tuple[str, str], Body] = {}
 
 
@@ -270,36 +270,30 @@ class HandlerPauses:
         kept_in = store if days > 0 else None
         return cls(kept_in, scope, settings.redaction, days, settings.max_paused_runs)
 
-    def hold(self, thread_id: str, body: Body) -> None:
-        """Keep what a paused run recorded in this process, in place of an earlier one."""
-        if (key := self._key(thread_id)) is None:
-            return
+    def put(self, thread_id: str, body: Body) -> int:
+        """Keep what a paused run recorded, in place of an earlier one of its thread.
+
+        Where the store cannot be written, which is logged, it stays in this process, and only that
+        can resume the run.
+
+        Returns:
+            The number of others that were dropped from the store for it.
+        """
+        key = self._key(thread_id)
+        if key is None:
+            return 0
         _waiting.pop(key, None)
+        if self.store is not None:
+            try:
+                return self.store.paused.put(
+                    key[1], body, paused_at=datetime.now(UTC), days=self.days, most=self.max_paused
+                )
+            except Exception as error:  # noqa: BLE001 - a full disk, a dead server
+                self._warn_of_store(error, "written to", "only this process can resume it")
         _waiting[key] = body
         for oldest in list(_waiting)[: -self.max_paused]:
             _waiting.pop(oldest, None)
-
-    def write(self, thread_id: str, body: Body) -> int:
-        """Move what a paused run recorded into the store, unless it was resumed meanwhile.
-
-        Returns:
-            The number of others that were dropped for it.
-
-        Raises:
-            StoreError: The store cannot be written.
-        """
-        key = self._key(thread_id)
-        if key is None or self.store is None or _waiting.get(key) is not body:
-            return 0
-        n_dropped = self.store.paused.put(
-            key[1], body, paused_at=datetime.now(UTC), days=self.days, most=self.max_paused
-        )
-        held = _waiting.get(key)
-        if held is body:
-            _waiting.pop(key, None)
-        elif held is None:  # it was resumed meanwhile
-            self.store.paused.claim(key[1])
-        return n_dropped
+        return 0
 
     def claim(self, thread_id: str) -> Body | None:
         """Remove and return what the run paused in a thread recorded.
@@ -315,14 +309,19 @@ class HandlerPauses:
         try:
             return self.store.paused.claim(key[1])
         except Exception as error:  # noqa: BLE001 - a full disk, a dead server
-            warn_once(
-                f"claim:{self.store.location}:{type(error).__name__}",
-                "what a run recorded before it paused cannot be read from %s now (%s); it is "
-                "scored without that",
-                self.store.location,
-                describe_error(error),
-            )
+            self._warn_of_store(error, "read from", "the resumed run is scored without it")
             return None
+
+    def _warn_of_store(self, error: Exception, action: str, consequence: str) -> None:
+        location = None if self.store is None else self.store.location
+        warn_once(
+            f"pause {action}:{location}:{type(error).__name__}",
+            "what a run recorded before it paused cannot be %s %s now (%s); %s",
+            action,
+            location,
+            describe_error(error),
+            consequence,
+        )
 
     def _key(self, thread_id: str) -> tuple[str, str] | None:
         """Return where a run that paused in a thread waits: the store, and the key there."""

@@ -372,7 +372,8 @@ class RunBuilder:
 
     def may_wait(self, record: RunRecord) -> bool:
         """Return whether making a run calls the user's function, or asks the store."""
-        return self.redactor is not None or bool(record.resumed_thread)
+        asks_store = record.ending == "paused" or bool(record.resumed_thread)
+        return asks_store or self.redactor is not None
 
     def build(self, record: RunRecord) -> tuple[Run, AskOutcome | None] | None:
         """Make the redacted run of a record, and what judges it.
@@ -399,24 +400,22 @@ class RunBuilder:
         record.write_out()
         record.drop_quotes()
 
-    def build_paused(self, record: RunRecord) -> dict[str, Any] | None:
-        """Return what a paused run recorded, redacted, and hold it for a run that resumes it.
+    def keep_paused(self, record: RunRecord) -> None:
+        """Redact what a paused run recorded, and keep it for a run that resumes it.
 
-        Returns:
-            None if that failed, which is logged.
+        What fails is logged.
         """
         try:
             self._complete(record)
             body = self._redacting(record, partial(self._paused_body, record))
-            self.paused_runs.hold(record.thread_id or "", body)
+            n_dropped = self.paused_runs.put(record.thread_id or "", body)
+            self.functions.counters.add("paused_expired", n_dropped)
         except Exception as error:  # noqa: BLE001 - whatever it is, the next run must go on
             warn_once(
                 f"paused:{type(error).__name__}",
                 "what a paused run recorded cannot be kept (%s)",
                 describe_error(error),
             )
-            return None
-        return body
 
     def _paused_body(self, record: RunRecord, redaction: Redactor) -> dict[str, Any]:
         domain, policy = self._learn(record, redaction)

@@ -282,7 +282,7 @@ class RunRecord:
     def prepend(self, earlier: RunRecord) -> None:
         """Put what was recorded before a pause in front of this record.
 
-        The task, the name and the start are those of the earlier part; what was reported later,
+        The task, the name and the start are those before the pause; what was reported later,
         such as a verdict or a domain, prevails.
         """
         self.human.note_answered(earlier.human.question)

@@ -1,4 +1,4 @@
-"""What goes through an engine into its store: runs, verdicts, paused runs; `StoreWriter` writes it.
+"""What goes through an engine into its store: runs and verdicts; `StoreWriter` writes it.
 
 While the store cannot be written, what is to be written waits in one bounded queue, in its order.
 """
@@ -10,7 +10,7 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from kp_langchain._logging import describe_error, warn_once
 from kp_langchain.errors import ConfigError, UnknownRunError
@@ -54,16 +54,8 @@ class Item:
         return None
 
     def build(self) -> bool:
-        """Make what is to be written; return False if there is nothing."""
+        """Make what is to be written; return False if nothing is left to be done."""
         return True
-
-    def write(self, _: TraceStore) -> list[ScoredTrace]:
-        """Write it, and return the runs that it changed; called on the engine's thread.
-
-        Raises:
-            StoreError: The store cannot be written; it is tried again.
-        """
-        return []
 
 
 @dataclass(slots=True, eq=False)
@@ -146,7 +138,11 @@ class VerdictWrite(Item):
         return True
 
     def write(self, store: TraceStore) -> list[ScoredTrace]:
-        """Write it, and return the runs that it changed."""
+        """Write it, and return the runs that it changed.
+
+        Raises:
+            StoreError: The store cannot be written; it is tried again.
+        """
         counters, registry = self.context.counters, self.context.builder.registry
         try:
             runs = judge_stored(
@@ -170,39 +166,28 @@ class VerdictWrite(Item):
 
 
 @dataclass(slots=True, eq=False)
-class PauseWrite(Item):
-    """What a paused run recorded.
+class Pause(Item):
+    """A run that paused; all is done once it is built.
 
     Attributes:
         context: The handler that recorded it.
         record: The run.
-        body: What it recorded, redacted by `build`.
     """
 
     context: HandlerContext
     record: RunRecord
-    body: dict[str, Any] | None = None
     number: int = 0
-    what: str = "what a paused run recorded"
+    what: str = "a paused run"
 
     @property
     def lane(self) -> Lane | None:
-        """Where `build` is called, if that may take its time."""
-        context = self.context
-        return context.functions.lane if context.builder.may_wait(self.record) else None
+        """Where `build` is called, as it writes to the store."""
+        return self.context.functions.lane
 
     def build(self) -> bool:
-        """Redact it; from now on, a run of this process can resume it."""
-        self.body = self.context.builder.build_paused(self.record)
-        return self.body is not None
-
-    def write(self, _: TraceStore) -> list[ScoredTrace]:
-        """Write it, in place of an earlier one."""
-        if self.body is not None:
-            paused_runs = self.context.builder.paused_runs
-            dropped = paused_runs.write(self.record.thread_id or "", self.body)
-            self.context.counters.add("paused_expired", dropped)
-        return []
+        """Redact and keep what it recorded, for a run that resumes it."""
+        self.context.builder.keep_paused(self.record)
+        return False
 
 
 @dataclass(frozen=True, slots=True)
@@ -337,19 +322,16 @@ class StoreWriter:
         self.has_lost = True
 
     def _write_batch(self, batch: Sequence[Item], written: Written) -> None:
-        """Write some runs in one transaction, or something else."""
+        """Write some runs in one transaction, or a verdict."""
         first = batch[0]
-        if not isinstance(first, Work):
+        if isinstance(first, VerdictWrite):
             written.items.append((first, first.write(self._store)))
             return
-        by_id = {
-            work.scored.trace.id: work
-            for work in batch
-            if isinstance(work, Work) and work.scored is not None
-        }
+        works = [one for one in batch if isinstance(one, Work)]
+        by_id = {work.scored.trace.id: work for work in works if work.scored is not None}
         runs = [work.scored for work in by_id.values() if work.scored is not None]
         tools = {tool for work in by_id.values() for tool in work.context.tools}
-        if first.is_recorded:
+        if works[0].is_recorded:
             pairs = self._store.journal.settle(runs, tools)
         else:
             self._store.journal.add(runs, tools)
