@@ -128,15 +128,6 @@ def test_a_routers_decision_is_a_thought(how: str) -> None:
     assert result(scored) == ("a poem", True)
 
 
-def test_a_decision_in_an_async_stream() -> None:
-    async def stream(graph: Any, watching: Any) -> None:
-        _ = [part async for part in graph.astream(ASK, {"callbacks": [watching]})]
-
-    watching = handler()
-    asyncio.run(stream(routing(structured()), watching))
-    assert thoughts(scored_by(watching)) == [POEM, "a poem"]
-
-
 def test_a_grader_after_the_answer_decides_and_the_answer_stays() -> None:
     grader, writer = structured(), ScriptedChatModel([say("a poem")])
     graph = StateGraph(MessagesState)
@@ -147,12 +138,6 @@ def test_a_grader_after_the_answer_decides_and_the_answer_stays() -> None:
     scored = run(graph.compile())
     assert thoughts(scored) == ["a poem", POEM]
     assert result(scored)[0] == "a poem"
-
-
-def test_a_call_that_is_made_is_no_thought() -> None:
-    scored = run(routing(structured(), say("", call("search", q="a")), say("a poem")))
-    assert shape(scored.trace) == ["thought", "call search", "saw search", "thought"]
-    assert thoughts(scored) == [POEM, "a poem"]
 
 
 def test_the_decision_of_a_run_that_fails_later_stays() -> None:
@@ -577,42 +562,12 @@ def test_the_result_is_what_follows_however_long_the_reasoning(made: Any, inputs
     assert (scored.trace.steps[-1].content or "").startswith(("Is it 42?", "a"))
 
 
-@pytest.mark.parametrize(
-    "beside",
-    [
-        {"reasoning_content": "because"},
-        {"reasoning": "because"},
-    ],
-)
-def test_reasoning_beside_the_content(beside: Any) -> None:
-    trace = answered(AIMessage("42", additional_kwargs=beside))
-    assert trace.steps[0].content == "because\n\n42"
-    assert trace.outcome.result_summary == "42"
-
-
 def test_what_others_write_between_tags_is_left_as_it_is() -> None:
     text = "<think>Hm.</think>42"
     called = AIMessage("", tool_calls=[call("search", "c", q="a")])
     messages = [("user", text), called, ToolMessage(text, tool_call_id="c"), ("ai", "42")]
     trace = trace_from_messages(messages)
     assert trace.task.objective == trace.steps[1].content == text
-
-
-def test_text_and_reasoning_blocks_without_signatures_and_data() -> None:
-    message = AIMessage(
-        [
-            {"type": "thinking", "thinking": "hmm", "signature": "c2lnbmF0dXJl"},
-            {"type": "reasoning", "summary": [{"type": "summary_text", "text": "in short"}]},
-            {"type": "reasoning", "reasoning": "at length", "id": "rs_1"},
-            {"type": "redacted_thinking", "data": "c2VjcmV0"},
-            {"type": "text", "text": "answer"},
-            {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}},
-            "bare",
-        ]
-    )
-    assert (answered(message).steps[0].content or "").split("\n") == [
-        "hmm", "in short", "at length", "answer", "[image]", "bare",
-    ]  # fmt: skip
 
 
 # ------------------------------------------------------------------ images, sound, video and files

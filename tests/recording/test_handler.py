@@ -64,13 +64,6 @@ def test_the_last_run_is_scored_by_the_domain_of_the_handler_or_of_the_run() -> 
     assert run(searching(), domain="gardening").breakdown.profile == "default"
 
 
-def test_steps_hold_inputs_outputs_and_latency() -> None:
-    thought, asked, seen, answer = run(searching()).trace.steps
-    assert (thought.content, asked.input, seen.content) == ("I search.", {"q": "a"}, "result for a")
-    assert seen.latency_ms is not None
-    assert answer.content == "42"
-
-
 def test_the_policy_and_the_agents_id_reach_the_trace() -> None:
     weights = ScoringWeights(0.0, 0.0, 0.0, 1.0)
     policy = DomainPolicy(weights=weights, visibility="org", privacy_level="federated")
@@ -199,16 +192,6 @@ def test_a_log_line_ends_with_the_beginning_of_the_redacted_task(
         policy = DomainPolicy(privacy_level=level)
         scored = run(searching(), {"messages": [("user", objective)]}, policy=policy)
         assert records()[-1].getMessage().endswith(f" | {scored.trace.id} | {logged}")
-
-
-@pytest.mark.parametrize("registry", [None, "https://r.test"])
-def test_a_log_line_says_the_decision_and_nothing_of_a_registry(
-    records: Callable[[], list[logging.LogRecord]], registry: str | None
-) -> None:
-    with TraceStore("runs.db") as store:
-        run(searching(), domain="finance", policy=ALWAYS, store=store, registry=registry)
-    (record,) = records()
-    assert record.getMessage().startswith("kp.trace_scored finance kept (threshold")
 
 
 def test_a_host_whose_logging_is_in_the_way_loses_its_lines_only(

@@ -15,7 +15,6 @@ from langchain_core.output_parsers import StrOutputParser
 from langgraph.graph import START, MessagesState, StateGraph
 
 from kp_langchain import ReasoningTrace, trace_from_messages
-from tests import recorded
 from tests.agents import (
     ASK,
     QUESTION,
@@ -281,19 +280,6 @@ def side_by_side(trace: ReasoningTrace) -> Any:
         for _, stretch in stretches
     ]
     return data, order
-
-
-@pytest.mark.skipif(not recorded.present(), reason="no recorded runs beside this checkout")
-def test_messages_of_recorded_runs_give_the_traces_that_the_handler_records() -> None:
-    runs = list(itertools.islice(recorded.load(), 0, None, 30))
-    kept: list[Any] = []
-    # An exception of the replayer's would stand in the trace with its name, which no message has.
-    recorded.play(runs, "conversation", "tool_exception", keep=kept)
-    assert len(kept) == len(runs) > 15
-    for one, scored in kept:
-        domain = scored.trace.metadata.task_domain
-        made = trace_from_messages(one["messages"], domain=domain)
-        assert side_by_side(made) == side_by_side(scored.trace), one["run_id"]
 
 
 def user(words: Any) -> dict[str, Any]:

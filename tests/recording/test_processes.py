@@ -210,26 +210,6 @@ def test_a_run_of_a_dead_process_is_judged_by_its_own_policy_and_says_so() -> No
         assert [one.is_taken_over for one in store.runs()] == [False, True]
 
 
-def test_a_run_of_a_dead_process_that_cannot_be_read_is_dropped_and_told(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    program = """
-        def hang(_):
-            os._exit(0)
-        watching = handler(store="runs.db", outcome=hang)
-        searching().invoke(ASK, {"callbacks": [watching]})
-        watching.flush(300)
-    """
-    python(program)
-    with TraceStore("runs.db") as store:
-        with store.database.writing() as connection:
-            connection.execute(sa.text("UPDATE bodies SET trace = '7'"))
-        expire_leases(store)
-        assert scored_soon(handler(store=store), store)
-        assert store.count() == 0
-    assert "cannot be read" in caplog.text
-
-
 @pytest.mark.parametrize(
     "damage",
     [
@@ -629,13 +609,6 @@ def test_what_a_handler_was_given_arrives_and_what_was_left_to_the_settings_does
     last(pickle.loads(left))  # noqa: S301 - our own bytes
     with TraceStore("there.db") as store:
         assert store.count(domain="finance") == 1
-
-
-@pytest.mark.parametrize("name", ["outcome", "on_scored", "objective", "redactor", "verifiers"])
-def test_a_function_that_cannot_be_sent_is_named(name: str) -> None:
-    argument: Any = [lenient, lambda _: None] if name == "verifiers" else lambda _: None
-    with pytest.raises((pickle.PicklingError, AttributeError), match="<lambda>"):
-        pickle.dumps(handler(**{name: argument}))
 
 
 def test_cloudpickle_sends_any_function() -> None:
