@@ -330,7 +330,7 @@ class HandlerPauses:
         return (where, paused_run_key(thread, *self.scope)) if thread else None
 
 
-# ------------------------------------------------------------------ what the two parts tell
+# ------------------------------------------------------------------ calls before and after a pause
 
 
 def name_answers(calls: Sequence[Call], requests: RequestedCalls) -> None:

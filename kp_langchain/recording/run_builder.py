@@ -153,12 +153,14 @@ def _marks_in_order(timeline: Timeline) -> list[tuple[int, Mark, Call]]:
     made, before what had happened inside it.
     """
     marks: list[tuple[int, Mark, Call]] = []
-    places: dict[str, int] = {}  # in `marks`, by the ids of calls that are to be made again
+    repeated_at: dict[str, int] = {}  # positions in `marks` of calls that are to be made again
     for at, (mark, call) in enumerate(timeline):
-        place = places.pop(call.tool_call_id or "", len(marks)) if mark == "start" else len(marks)
-        marks[place : place + 1] = [(at, mark, call)]
-        if call.is_void and mark == "start" and call.tool_call_id is not None:
-            places[call.tool_call_id] = place
+        call_id, position = call.tool_call_id or "", len(marks)
+        if mark == "start":
+            position = repeated_at.pop(call_id, position)
+            if call.is_void and call_id:
+                repeated_at[call_id] = position
+        marks[position : position + 1] = [(at, mark, call)]
     return [(at, mark, call) for at, mark, call in marks if not call.is_void]
 
 

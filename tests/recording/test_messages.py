@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 from pathlib import Path
 from typing import Any, TypedDict
@@ -269,17 +268,6 @@ def essence(trace: ReasoningTrace) -> Any:
 def test_messages_give_the_trace_that_the_handler_records(made: Any) -> None:
     messages = made().invoke(ASK)["messages"]
     assert essence(trace_from_messages(messages)) == essence(run(made()).trace)
-
-
-def side_by_side(trace: ReasoningTrace) -> Any:
-    """The essence of a trace; which of several tools came first between two thoughts is open."""
-    data = essence(trace)
-    stretches = itertools.groupby(data.pop("steps"), lambda step: step["type"] == "thought")
-    order = [
-        sorted(json.dumps({**step, "step_id": 0}, sort_keys=True) for step in stretch)
-        for _, stretch in stretches
-    ]
-    return data, order
 
 
 def user(words: Any) -> dict[str, Any]:
