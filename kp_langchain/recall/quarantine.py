@@ -30,7 +30,6 @@ from kp_langchain.registry.answers import Answer
 from kp_langchain.registry.search import DEFAULT_LIMIT
 from kp_langchain.schema import CONTEXT, TRACE_ID_PREFIX, ReasoningTrace, TraceStep
 from kp_langchain.store.registry_units import ExaminedUnit
-from kp_langchain.store.verdicts import redactor_of
 
 if TYPE_CHECKING:
     from kp_langchain.registry.client import Registry
@@ -135,8 +134,9 @@ def pull(
         ConfigError: An argument or the settings cannot be used.
         StoreError: The store cannot be read or written.
     """
-    redactor = redactor_of(store.location)
-    examiner = UnitExaminer(domain, Settings.current(), redactor=redactor, min_quality=min_quality)
+    settings = Settings.current()
+    redactor = settings.redaction.load_redactor()
+    examiner = UnitExaminer(domain, settings, redactor=redactor, min_quality=min_quality)
     report = Pull(domain, registry.url, Answer("done", ""))
     ids_read: set[str] = set()
     pages = registry.search(

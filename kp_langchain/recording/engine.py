@@ -1,7 +1,7 @@
 """`Engine`: everything that happens to a run after it has ended, for one store in one process.
 
 One thread takes all that waits at once: it writes the runs (journal), judges them, writes what was
-decided (settle), and announces it. Functions of the user may take their time, so what needs them is
+decided, and announces it. Functions of the user may take their time, so what needs them is
 done on the pool of `user_calls`, and comes back.
 """
 

@@ -36,7 +36,6 @@ from kp_langchain.recording.user_calls import is_own_thread
 from kp_langchain.scoring.scorer import Scorer
 from kp_langchain.store import TraceStore
 from kp_langchain.store.jobs import drain
-from kp_langchain.store.verdicts import use_redactor
 from kp_langchain.verdict import Verdict
 
 if TYPE_CHECKING:
@@ -127,8 +126,6 @@ class KPCallbackHandler(LangChainCallbacks):
         self._disabled = self._is_off = settings.disabled
         self._hears_graphs = False
         self._arguments = partial(options.for_other_process, self.store)
-        if self.store is not None and redactor is not None:
-            use_redactor(self.store.location, self._intake)
 
     # ---------------------------------------------------------------- copies
 

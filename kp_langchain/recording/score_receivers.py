@@ -4,9 +4,9 @@ The tool's id of a run is looked up while the run is under way, because that is 
 knows it. It is never guessed: a run without one is counted, and its score is not sent.
 
 A score that is to be sent is a job of the kind `score NAME`, written in the transaction that
-settles the run or its verdict. The process that wrote it has its lease and the run in memory, and
-sends it. When that process ends first, the lease expires, and the next process that sends scores to
-the tool reads the run from the store. Without a store, there is no such row.
+writes the judged run or its verdict. The process that wrote it has its lease and the run in memory,
+and sends it. When that process ends first, the lease expires, and the next process that sends
+scores to the tool reads the run from the store. Without a store, there is no such row.
 """
 
 from __future__ import annotations

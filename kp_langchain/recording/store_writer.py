@@ -332,7 +332,7 @@ class StoreWriter:
         runs = [work.scored for work in by_id.values() if work.scored is not None]
         tools = {tool for work in by_id.values() for tool in work.context.tools}
         if works[0].is_recorded:
-            pairs = self._store.journal.settle(runs, tools)
+            pairs = self._store.journal.write_judged(runs, tools)
         else:
             self._store.journal.add(runs, tools)
             pairs = [(one, None) for one in runs]

@@ -65,7 +65,7 @@ class Journal:
             sql.run_queries.record(connection, *rows, jobs)
             sql.side_tables.write(connection, {trace_key(one.trace.id): one for one in runs})
 
-    def settle(
+    def write_judged(
         self, judged_runs: Sequence[ScoredTrace], tools: Collection[str] = ()
     ) -> list[tuple[ScoredTrace, ScoredTrace | None]]:
         """Write what was decided on recorded runs; one transaction.
@@ -88,7 +88,7 @@ class Journal:
             runs = [by_key[key] for key in by_key if key in has_verdict_by_key]
             if not runs:
                 return []
-            self._settle(connection, runs, tools)
+            self._write_judged(connection, runs, tools)
             with_verdict = [key for key, has_verdict in has_verdict_by_key.items() if has_verdict]
             earlier_verdicts = sql.run_queries.verdicts_on(connection, with_verdict)
             return [(one, _apply_earlier(connection, one, earlier_verdicts)) for one in runs]
@@ -98,7 +98,7 @@ class Journal:
 
         Args:
             scored: The runs.
-            tools: As for `settle`.
+            tools: As for `write_judged`.
         """
         by_key = {trace_key(one.trace.id): one for one in scored}
         runs = [by_key[key] for key in sorted(by_key)]  # in one order, so that no two deadlock
@@ -111,12 +111,12 @@ class Journal:
             sql.run_queries.forget_jobs(connection, JUDGE, list(by_key))
             sql.vector_queries.remove(connection, "run", list(by_key))
             sql.side_tables.write(connection, {trace_key(one.trace.id): one for one in runs})
-            self._settle(connection, runs, tools)
+            self._write_judged(connection, runs, tools)
 
-    def _settle(
+    def _write_judged(
         self, connection: sa.Connection, runs: Sequence[ScoredTrace], tools: Collection[str]
     ) -> None:
-        sql.run_queries.settle(
+        sql.run_queries.write_judged(
             connection, [_judged_row(one) for one in runs], [_breakdown_row(one) for one in runs]
         )
         _write_consequences(connection, runs)

@@ -1,8 +1,8 @@
 """`Outbox`: what passed the gate and goes to a registry, and how far each `Contribution` has come.
 
-A contribution enters in the transaction that settles its run. After that, one process at a time
-sends: the one that has the lease of the job `send` (`Outbox.sending`). A verdict, in any process,
-may change a contribution meanwhile; `begin` and `record_answer` take that into account.
+A contribution enters in the transaction that writes its judged run. After that, one process at a
+time sends: the one that has the lease of the job `send` (`Outbox.sending`). A verdict, in any
+process, may change a contribution meanwhile; `begin` and `record_answer` take that into account.
 
 What changes the state of a contribution, and where that is written:
 

@@ -107,7 +107,7 @@ def record(
         execute_rows(connection, insert(table, connection.dialect.name), of_table)
 
 
-def settle(
+def write_judged(
     connection: sa.Connection,
     judged_rows: Sequence[dict[str, Any]],
     breakdowns: Sequence[dict[str, Any]],

@@ -37,7 +37,6 @@ from kp_langchain.store.vectors import StoredMemory
 from kp_langchain.store.verdicts import (
     judge_stored,
     redact_note,
-    redactor_of,
     stored_as_scored,
 )
 from kp_langchain.verdict import Verdict
@@ -283,8 +282,7 @@ class TraceStore:
             UnknownRunError: `id` fits no run, or several; the message lists them.
         """
         verdict = Verdict(success, confidence, note, source, at, by_model)
-        if verdict.note is not None:
-            verdict = redact_note(verdict, redactor_of(self.location))
+        verdict = redact_note(verdict)
         runs = judge_stored(
             self._database,
             str(id),

@@ -6,14 +6,12 @@ of verdicts that reach the store directly are redacted here, too; handlers redac
 
 from __future__ import annotations
 
-import weakref
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from kp_langchain._forksafe import ForkSafeLock
 from kp_langchain.calibration.features import complete_features
 from kp_langchain.config import Settings
 from kp_langchain.gate import Rescored, ScoredTrace, rejudge
@@ -45,16 +43,12 @@ if TYPE_CHECKING:
     from kp_langchain.store.jobs import Jobs
     from kp_langchain.store.location import Transactions
 
-Redactor: TypeAlias = Callable[[str], str]
-"""A user's function that takes a text and returns the redacted text."""
 
 # What a row and `ScoredTrace` call by one name.
 _SAME_IN_BOTH = (
     "decision", "threshold", "keep_days", "features", "task", "withheld", "gate",
     "twin_similarity", "twin_of", "similarity_to_twin", "is_taken_over",
 )  # fmt: skip
-_owners: weakref.WeakKeyDictionary[RedactsNotes, str] = weakref.WeakKeyDictionary()
-_lock = ForkSafeLock()
 
 
 def judge_stored(
@@ -273,17 +267,16 @@ def _update_outbox(
 # ------------------------------------------------------------------ notes
 
 
-def redact_note(verdict: Verdict, redactor: Redactor | None = None) -> Verdict:
+def redact_note(verdict: Verdict) -> Verdict:
     """Return the verdict with a note that may be written, of at most 4,000 characters.
 
-    It is redacted at the strictest level, whatever run it is for.
+    It is redacted by the settings at the strictest level, whatever run it is for.
 
     Args:
         verdict: The verdict.
-        redactor: What the note goes through after the rules of the settings.
 
     Raises:
-        ConfigError: The settings cannot be read.
+        ConfigError: The settings cannot be read, or the redactor that they name cannot be imported.
     """
     if verdict.note is None:
         return verdict
@@ -291,49 +284,6 @@ def redact_note(verdict: Verdict, redactor: Redactor | None = None) -> Verdict:
     from kp_langchain.redaction import redact
 
     rules = Settings.current().redaction
+    redactor = rules.load_redactor()
     note = redact(verdict.note, level="aggregated", rules=rules, redactor=redactor).value
     return replace(verdict, note=str(note)[:LONGEST_NOTE_CHARS])
-
-
-class RedactsNotes(Protocol):
-    """What records into a store, and may have a redactor of the user's."""
-
-    @property
-    def redactor(self) -> Redactor | None:
-        """The user's redactor, if there is one."""
-
-
-def use_redactor(location: str, owner: RedactsNotes) -> None:
-    """Redact the notes of verdicts on a store's runs with its owner's redactor.
-
-    Args:
-        location: Where the store is.
-        owner: What has the redactor. It is held weakly, so its redactor is used until it is freed.
-    """
-    # Not the redactor itself: it may refer to its owner, which would then never be freed.
-    with _lock:
-        _owners[owner] = location
-
-
-def redactor_of(location: str) -> Redactor | None:
-    """Return the redactor for notes in a store; None if there is none.
-
-    It applies the one that the settings name, then those of the handlers in this process that
-    record into the store, each once.
-
-    Raises:
-        ConfigError: The settings cannot be read, or the redactor that they name cannot be imported.
-    """
-    with _lock:
-        owners = [owner for owner, place in _owners.items() if place == location]
-    redactors = [Settings.current().redaction.load_redactor(), *(one.redactor for one in owners)]
-    distinct = list({id(one): one for one in redactors if one is not None}.values())
-    if not distinct:
-        return None
-
-    def redact_further(text: str) -> str:
-        for redactor in distinct:
-            text = redactor(text)
-        return text
-
-    return redact_further
