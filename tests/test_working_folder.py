@@ -116,7 +116,7 @@ def test_no_run_and_no_key_goes_where_a_folder_says(
         searching().invoke(asked, {"callbacks": [watching]})
         scored = watching.last()
         assert scored is not None
-        assert store.outbox.entries() == []
+        assert store.outbox.contributions() == []
     assert "bob@" not in scored.trace.model_dump_json()
 
 

@@ -45,7 +45,7 @@ class ModelStore(Protocol):
     def labelled(self, domain: str) -> Sequence[LabelledRun]:
         """Return the runs of a domain that have a verdict on their success, oldest first."""
 
-    def entries(
+    def installed(
         self, domain: str | None = None, *, only_active: bool = False
     ) -> Sequence[ModelEntry]:
         """Return the models of a domain, oldest first; only the one in force if so asked."""
@@ -119,7 +119,7 @@ def calibrate(
     runs = models.labelled(domain)
     policy = settings.policy_for(domain)
     result = _with_gate_values(fit(domain, runs, weights=policy.weights), runs)
-    before = next(iter(models.entries(domain, only_active=True)), None)
+    before = next(iter(models.installed(domain, only_active=True)), None)
     proposal = version = later = None
     if before is not None and result.refusal is not None:
         later = later_verdicts(before.model, runs)

@@ -116,7 +116,7 @@ def show(domain: Domain = None, database: Database = None, as_json: AsJsonLines 
 
     settings = Settings()
     with open_store(database) as store:
-        models = store.models.entries(domain)
+        models = store.models.installed(domain)
         if as_json:
             for one in models:
                 values = _model_json(store, one, settings.policy_for(one.domain))

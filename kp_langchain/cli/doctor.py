@@ -212,7 +212,7 @@ def _store(database: str | None) -> Iterator[Finding]:
                 topic = "model"
                 from kp_langchain.cli.calibrate import model_lines
 
-                for model in store.models.entries(only_active=True):
+                for model in store.models.installed(only_active=True):
                     yield Finding(topic, "\n".join(model_lines(store, model)))
             elif obstacle := _obstacle(locate(database).path):
                 text = f"{store.location} cannot be created: {obstacle}"

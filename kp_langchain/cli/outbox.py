@@ -49,7 +49,7 @@ def list_contributions(
 ) -> None:
     """List contributions; if nothing is being sent, say why."""
     with open_store(database) as store:
-        contributions = store.outbox.entries(state=state, limit=limit)
+        contributions = store.outbox.contributions(state=state, limit=limit)
         if as_json:
             for contribution in contributions:
                 _say_contribution(contribution)
@@ -107,7 +107,7 @@ def send(
         raise KPError("KP_DISABLED is set, so nothing is sent; unset it")
     registry = require_registry(settings)
     with open_store(database) as store:
-        pending = store.outbox.entries(state="pending", limit=None)
+        pending = store.outbox.contributions(state="pending", limit=None)
         for_others = [one for one in pending if one.registry != registry.url]
         before = store.outbox.counts()
         is_empty = send_now(store, registry, timeout)
@@ -141,7 +141,7 @@ def _reasons(store: TraceStore, registry: Registry) -> list[str]:
     """Return, as lines to print, why contributions were not withdrawn or not sent."""
     remaining = [
         *((one, "is not withdrawn") for one in store.outbox.to_withdraw()),
-        *((one, "is not sent") for one in store.outbox.entries(state="pending", limit=None)),
+        *((one, "is not sent") for one in store.outbox.contributions(state="pending", limit=None)),
     ]
     lines = [
         f"{one.trace_id} {what}: {one.reason}. Next attempt after "

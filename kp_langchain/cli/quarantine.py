@@ -48,7 +48,7 @@ def list_units(
     """List what was pulled from a registry and waits to be admitted."""
     with open_store(database) as store:
         wanted = None if state == "all" else state
-        units = store.pulled.entries(state=wanted, domain=domain, limit=limit)
+        units = store.pulled.units(state=wanted, domain=domain, limit=limit)
         if as_json:
             for unit in units:
                 say_json(unit)

@@ -258,7 +258,7 @@ def _rows(store: TraceStore, domain: str | None, limit: int) -> tuple[list[_Row]
     ]
     shown.sort(key=lambda one: (-one[2].value, -one[2].shown, one[1], one[0]))
     first = shown[:limit]
-    eligibility = store.recall_entries.eligibility({trace_id for _, trace_id, _ in first})
+    eligibility = store.recall_tasks.eligibility({trace_id for _, trace_id, _ in first})
     return [_row(*one, eligibility.get(one[1])) for one in first], len(shown)
 
 

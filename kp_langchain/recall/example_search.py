@@ -228,7 +228,7 @@ class ExampleSearch:
         vectors: list[Any] = []
         for start in range(0, len(candidates), limit):
             batch = candidates[start : start + limit]
-            bodies = self._store.recall_entries.bodies([one.trace_id for one in batch])
+            bodies = self._store.recall_tasks.bodies([one.trace_id for one in batch])
             for one in batch:
                 if any(one.vector @ other >= same_task for other in vectors):
                     continue

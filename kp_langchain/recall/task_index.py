@@ -21,7 +21,7 @@ from kp_langchain.recall.planted_instructions import SCAN_VERSION, find_planted
 from kp_langchain.recall.ranking import DEFAULT_FLOOR, Candidate, Trust, calibrate_floor
 from kp_langchain.schema import ReasoningTrace
 from kp_langchain.scoring.dimensions import novelty
-from kp_langchain.store.recall_entries import UNREADABLE, StoredTask, TaskEntry
+from kp_langchain.store.recall_tasks import UNREADABLE, StoredTask, TaskVector
 
 if TYPE_CHECKING:
     import numpy as np
@@ -76,7 +76,7 @@ class TaskIndex:
 
         self._store = store
         self._domain = domain
-        self._follower = store.recall_entries.follow(domain, identity, SCAN_VERSION)
+        self._follower = store.recall_tasks.follow(domain, identity, SCAN_VERSION)
         self._embedder = embedder
         self._identity = identity
         self._lock = ForkSafeLock()
@@ -215,8 +215,8 @@ class TaskIndex:
         return True
 
     def _add(self, tasks: Sequence[StoredTask], embeddings: Sequence[Embedding]) -> None:
-        bodies = self._store.recall_entries.bodies([task.trace_id for task in tasks])
-        entries: dict[str, TaskEntry] = {}
+        bodies = self._store.recall_tasks.bodies([task.trace_id for task in tasks])
+        entries: dict[str, TaskVector] = {}
         for task, embedding in zip(tasks, embeddings, strict=True):
             entry = _entry_of(bodies.get(task.trace_id), embedding.vector, is_own=task.is_own)
             entries[task.trace_id] = entry
@@ -224,7 +224,7 @@ class TaskIndex:
         self._failed -= entries.keys()
         self._has_changed = True
         try:
-            self._store.recall_entries.write(entries, self._identity, SCAN_VERSION)
+            self._store.recall_tasks.write(entries, self._identity, SCAN_VERSION)
         except StoreError as error:  # read-only, or full
             warn_once(
                 f"recall entries:{type(error).__name__}",
@@ -275,14 +275,14 @@ def _normalise(rows: NDArray[np.float32]) -> NDArray[np.float32]:
     return unit_rows
 
 
-def _entry_of(body: str | None, vector: NDArray[np.float32] | None, *, is_own: bool) -> TaskEntry:
+def _entry_of(body: str | None, vector: NDArray[np.float32] | None, *, is_own: bool) -> TaskVector:
     """Return what is compared of a trace; one that cannot be read is never shown."""
     try:
         trace = ReasoningTrace.model_validate(json.loads(body or ""))
         findings = find_planted(trace, is_foreign=not is_own)
     except (ValidationError, ValueError, RecursionError):
-        return TaskEntry(vector, UNREADABLE)
+        return TaskVector(vector, UNREADABLE)
     kinds = sorted({finding.kind for finding in findings})
     calls = [step.tool.name for step in trace.steps if step.type == "tool_call" and step.tool]
     plan = dict(islice(Counter(calls).items(), _MOST_TOOLS))
-    return TaskEntry(vector, ", ".join(kinds) or None, plan)
+    return TaskVector(vector, ", ".join(kinds) or None, plan)

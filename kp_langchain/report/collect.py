@@ -121,7 +121,7 @@ def _add(
     kept_ids = [run.trace_id for run in runs if run.kept]
     verdicts = _by_id(store, store.verdicts_by_trace, trace_ids)
     shown = _by_id(store, store.shown.of_runs, trace_ids)
-    planted = _by_id(store, store.recall_entries.planted, kept_ids)
+    planted = _by_id(store, store.recall_tasks.planted, kept_ids)
     texts = _by_id(store, store.body_texts, kept_ids)
     for run in runs:
         body = None

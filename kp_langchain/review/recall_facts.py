@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from kp_langchain.store.recall_entries import UNREADABLE
+from kp_langchain.store.recall_tasks import UNREADABLE
 
 if TYPE_CHECKING:
     from kp_langchain.gate.run import ShownTrace
@@ -43,7 +43,7 @@ def recall_facts(store: TraceStore, run: StoredRun) -> RecallFacts:
         StoreError: The store cannot be read.
     """
     shown = store.shown.of_run(run.trace_id)
-    eligibility = store.recall_entries.eligibility([run.trace_id, *(one.trace_id for one in shown)])
+    eligibility = store.recall_tasks.eligibility([run.trace_id, *(one.trace_id for one in shown)])
     own = eligibility.get(run.trace_id)
     credit = None
     if store.shown.is_shown(run.trace_id):  # else the whole domain need not be counted
@@ -82,7 +82,7 @@ def planted_text(planted: str) -> str:
     """Return in words that recall never shows a trace, and why.
 
     Args:
-        planted: What looks like planted instructions in it, as `RecallEntries.planted` has it.
+        planted: What looks like planted instructions in it, as `RecallTasks.planted` has it.
     """
     if planted == UNREADABLE:
         return f"no run is shown it, because {planted}"

@@ -127,7 +127,7 @@ class ConfidenceModels(StorePart):
         return version
 
     def remove(self, domain: str) -> bool:
-        """Take the model of a domain out of force; `entries` still lists it.
+        """Take the model of a domain out of force; `installed` still lists it.
 
         Returns:
             Whether a model was in force.
@@ -135,7 +135,7 @@ class ConfidenceModels(StorePart):
         with self._database.writing() as connection:
             return _remove_model(connection, domain)
 
-    def entries(
+    def installed(
         self, domain: str | None = None, *, only_active: bool = False
     ) -> list[InstalledModel]:
         """Return the models that were ever installed, the oldest first.
@@ -156,7 +156,7 @@ class ConfidenceModels(StorePart):
         Raises:
             StoreError: The model cannot be read.
         """
-        models = self.entries(domain, only_active=True)
+        models = self.installed(domain, only_active=True)
         return models[0].model if models else None
 
 

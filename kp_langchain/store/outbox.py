@@ -66,7 +66,7 @@ class Outbox(StorePart):
             counts = {row[0]: row[1] for row in connection.execute(select)}
         return {state: counts.get(state, 0) for state in CONTRIBUTION_STATES}
 
-    def entries(
+    def contributions(
         self, *, state: ContributionState | None = None, limit: int | None = 50, offset: int = 0
     ) -> list[Contribution]:
         """Return contributions, the newest first, without their bodies.
@@ -257,7 +257,7 @@ class Outbox(StorePart):
 
     def _select(self, select: sa.Select[Any]) -> list[Contribution]:
         with self._database.reading() as connection:
-            return contributions(connection, select)
+            return select_contributions(connection, select)
 
 
 # ------------------------------------------------------------------ within a transaction
@@ -274,7 +274,7 @@ def registry_has_nothing() -> sa.ColumnElement[bool]:
 
 
 def enter(connection: sa.Connection, rows: Sequence[dict[str, Any]]) -> None:
-    """Insert contributions; one whose trace has an entry already stays as it is."""
+    """Insert contributions; one whose trace has a contribution already stays as it is."""
     in_order = sorted(rows, key=lambda row: str(row["trace_id"]))
     connection.execute(insert_or_ignore(outbox, connection.dialect.name), in_order)
 
@@ -418,9 +418,9 @@ def _locked_units(
 ) -> list[Contribution]:
     """Return contributions, locked for this transaction."""
     select = sa.select(outbox).where(condition).order_by(_c.trace_id)
-    return contributions(connection, select.with_for_update())
+    return select_contributions(connection, select.with_for_update())
 
 
-def contributions(connection: sa.Connection, select: sa.Select[Any]) -> list[Contribution]:
+def select_contributions(connection: sa.Connection, select: sa.Select[Any]) -> list[Contribution]:
     """Return the contributions that a statement selects."""
     return [Contribution(**row) for row in connection.execute(select).mappings()]

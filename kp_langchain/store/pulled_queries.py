@@ -58,7 +58,7 @@ class PulledUnits(StorePart):
             counts = {row[0]: row[1] for row in connection.execute(select)}
         return {state: counts.get(state, 0) for state in UNIT_STATES}
 
-    def entries(
+    def units(
         self,
         *,
         state: UnitState | None = None,

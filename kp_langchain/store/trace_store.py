@@ -22,7 +22,7 @@ from kp_langchain.scoring.repeats import DEFAULT_MAX_ELEMENTS
 from kp_langchain.store import sql
 from kp_langchain.store.database import Database, Location, locate
 from kp_langchain.store.journal import Journal
-from kp_langchain.store.recall_entries import RecallEntries
+from kp_langchain.store.recall_tasks import RecallTasks
 from kp_langchain.store.rows import ambiguous_id, check_page, trace_key
 from kp_langchain.store.run_columns import (
     Deletion,
@@ -123,9 +123,9 @@ class TraceStore:
         return sql.side_tables.ExternalTraces(self._database)
 
     @property
-    def recall_entries(self) -> RecallEntries:
+    def recall_tasks(self) -> RecallTasks:
         """The tasks of this store's kept runs, as recall compares them with a new one."""
-        return RecallEntries(self._database)
+        return RecallTasks(self._database)
 
     @property
     def shown(self) -> ShownTraces:

@@ -292,8 +292,8 @@ def _nth_newest(condition: sa.ColumnElement[bool], count: int) -> sa.Select[tupl
 # ------------------------------------------------------------------ tasks
 
 
-_ENTRY = (
-    _t.trace_id.is_not(None).label("has_entry"),
+_TASK_VECTOR = (
+    _t.trace_id.is_not(None).label("is_embedded"),
     _t.vector,
     _t.planted,
     _t.plan,
@@ -335,7 +335,7 @@ def tasks(
             sa.func.coalesce(_v.confidence, _r.confidence).label("confidence"),
             _v.is_stated,
             sa.func.coalesce(_r.worth, _r.score).label("worth"),
-            *_ENTRY,
+            *_TASK_VECTOR,
         )
         .join_from(_run, runs, _r.trace_id == _v.trace_id)
         .outerjoin(_task, is_of_run)
@@ -374,7 +374,7 @@ def admitted_tasks(
             sa.true().label("is_open"),
             sa.false().label("is_own"),
             sa.false().label("is_stated"),
-            *_ENTRY,
+            *_TASK_VECTOR,
         )
         .join_from(pulled_units, _task, is_of_unit, isouter=True)
         .where(_p.domain == clean_name(domain), is_admitted())

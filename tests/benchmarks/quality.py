@@ -89,7 +89,7 @@ class Labelled:
     def labelled(self, domain: str) -> Sequence[LabelledRun]:
         return self.runs
 
-    def entries(self, domain: str | None = None, *, only_active: bool = False) -> Sequence[Any]:
+    def installed(self, domain: str | None = None, *, only_active: bool = False) -> Sequence[Any]:
         return ()
 
     def install(self, model: object) -> int:

@@ -124,7 +124,7 @@ def test_the_proposed_gate_is_held_against_no_gate_and_the_one_in_force(store: T
     right = f"{proposed['right']['value']:.2f}"
     assert re.search(rf"proposed: the best 10% by worth +\d+% +{right} \(", text)
     assert "only a trial; the default confidence stays in force" in text
-    assert store.models.entries() == []
+    assert store.models.installed() == []
     kept = parsed("--dry-run", "--pass-rate", "0.3")["gate_proposal"]["proposed"]["kept"]
     assert proposed["kept"] <= 0.1 < kept <= 0.3
     precise = parsed("--dry-run", "--precision", "0.7")["gate_proposal"]["proposed"]
@@ -175,7 +175,7 @@ def test_a_gate_in_force_that_is_worse_than_none_is_named(store: TraceStore) -> 
 def test_more_verdicts_make_another_version(fitted: TraceStore) -> None:
     fill(fitted, "finance", seed=2)
     done = run(*FINANCE)
-    first, second = (one.model for one in fitted.models.entries("finance"))
+    first, second = (one.model for one in fitted.models.installed("finance"))
     assert (
         f"Installed as version 2 (AUC {second.auc:.2f}) in place of version 1 "
         f"(AUC {first.auc:.2f})" in done.stdout
@@ -230,7 +230,7 @@ def test_models_are_shown_and_removed(store: TraceStore) -> None:
     assert (parsed("show")["later_verdicts"], parsed("show")["gate"]) == (None, None)
     assert run("remove", "finance").returncode == 1
     assert run(*FINANCE).returncode == 0
-    assert [(one.version, one.active) for one in store.models.entries("finance")] == [
+    assert [(one.version, one.active) for one in store.models.installed("finance")] == [
         (1, False), (2, True),
     ]  # fmt: skip
 
@@ -321,7 +321,7 @@ def test_a_model_that_no_longer_holds_is_named_with_what_to_do(
 def test_what_the_gate_kept_is_counted_by_what_it_promised(store: TraceStore) -> None:
     run(*FINANCE, "--write")
     assert "The gate keeps the best 10% by worth; no run was judged by it yet." in shown()
-    later = store.models.entries("finance")[-1].model.created_at + timedelta(minutes=1)
+    later = store.models.installed("finance")[-1].model.created_at + timedelta(minutes=1)
     change(
         "update runs set gate = 'worth', gated_value = 0.5, passed = (rowid % 2 = 0), "
         "pass_rate = case when rowid % 4 < 2 then 0.1 else 0.5 end, created_at = ?",

@@ -65,7 +65,7 @@ def recalled(store: TraceStore) -> list[str]:
 
 
 def states(store: TraceStore) -> dict[str, str]:
-    return {one.trace_id: one.state for one in store.pulled.entries(limit=None)}
+    return {one.trace_id: one.state for one in store.pulled.units(limit=None)}
 
 
 def test_what_is_pulled_waits_and_pulling_again_changes_only_what_the_registry_changed(
@@ -85,9 +85,9 @@ def test_what_is_pulled_waits_and_pulling_again_changes_only_what_the_registry_c
     assert store.count() == 0
 
     store.pulled.admit(*states(store), by="ada")
-    before = store.pulled.entries(limit=None)
+    before = store.pulled.units(limit=None)
     assert pull_all(store, server).fates == {"unchanged": 60}
-    assert store.pulled.entries(limit=None) == before
+    assert store.pulled.units(limit=None) == before
     changed["steps"][0]["content"] = PLANTED
     # Anybody may add a validator; nothing here depends on that.
     validated["metadata"]["validated_by"] = ["kp:validator:someone"]
@@ -214,7 +214,7 @@ def test_floods_of_findings_and_long_names_are_cut(
     ]
     fill(server, one)
     pull_all(store, server)
-    (kept,) = store.pulled.entries()
+    (kept,) = store.pulled.units()
     assert len(kept.findings) == 50
     trace = store.pulled.trace(one["id"])
     assert trace is not None
@@ -243,7 +243,7 @@ def test_secrets_and_personal_data_are_redacted_again(
     assert pull_all(store, server).fates == {"new": 1}
     trace = store.pulled.trace(one["id"])
     assert trace is not None
-    (kept,) = store.pulled.entries()
+    (kept,) = store.pulled.units()
     stored = trace.model_dump_json() + repr(kept)
     for text in (SECRET, "ada@example.org", "TICK-123456", "hunter2"):
         assert text not in stored
@@ -291,7 +291,7 @@ def test_the_claims_of_a_unit_stay_claims(store: TraceStore, server: LoopbackReg
     one["steps"][0] |= {"attempts": [PLANTED], "unknown": PLANTED}
     fill(server, one)
     pull_all(store, server)
-    (kept,) = store.pulled.entries()
+    (kept,) = store.pulled.units()
     assert (kept.state, kept.quality_score, kept.success) == ("quarantined", 1.0, True)
     trace = store.pulled.trace(one["id"])
     assert trace is not None
@@ -393,7 +393,7 @@ def test_what_was_not_asked_for_is_not_taken_and_what_comes_twice_counts_once(
         "read before": 9,
     }  # fmt: skip
     # The registry takes no account of case; here the domain is the one that was asked for.
-    assert {one.trace_id: one.domain for one in store.pulled.entries()} == {
+    assert {one.trace_id: one.domain for one in store.pulled.units()} == {
         unit(2)["id"]: "finance", unit(4)["id"]: "finance",
     }  # fmt: skip
     trace = store.pulled.trace(unit(2)["id"])
@@ -462,7 +462,7 @@ def test_a_unit_that_changes_its_domain_is_quarantined_again(
     fill(server, moved)
     assert pull_all(store, server, domain="legal").fates == {"changed": 1}
     assert states(store) == {unit(1)["id"]: "quarantined"}
-    assert [one.domain for one in store.pulled.entries()] == ["legal"]
+    assert [one.domain for one in store.pulled.units()] == ["legal"]
     assert recalled(store) == []
 
 

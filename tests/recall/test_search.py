@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 from kp_langchain import ConfigError, DomainPolicy, KPExampleSelector, KPRetriever, TraceStore
 from kp_langchain.demo.scripted import ScriptedChatModel
 from kp_langchain.recall import ExampleSearch, task_index
-from kp_langchain.store import recall_entries
+from kp_langchain.store import recall_tasks
 from tests.agents import shape
 from tests.recall.words import (
     EURO,
@@ -329,7 +329,7 @@ class TestWhichTasks:
     def test_a_namespace_with_many_runs_pushes_out_no_other(
         self, store: TraceStore, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(recall_entries, "MOST_TASKS", 20)
+        monkeypatch.setattr(recall_tasks, "MOST_TASKS", 20)
         tasks = [f"{POUND} for {number} {number}" for number in range(50)]
         small = keep_all(store, *tasks[:4], metadata={"kp_namespace": "small"})
         shared = keep_all(store, *tasks[4:20])

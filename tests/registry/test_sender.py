@@ -229,7 +229,7 @@ def test_each_thing_comes_through_whatever_happens_to_its_first_attempts(url, fa
         here.drive()
         # 404 says that it is gone already, and any 2xx that it is now: then nothing is left to do.
         assert fault in ("404", "no_id") or {*here.server.units} == {stays}
-        assert [one.trace_id for one in store.outbox.entries()] == [stays]
+        assert [one.trace_id for one in store.outbox.contributions()] == [stays]
         assert here.server.doubled == []
         hours = [third - first for first, third in zip(throttled, throttled[2:], strict=False)]
         assert all(passed > timedelta(hours=1) for passed in hours)
@@ -240,7 +240,7 @@ def test_what_is_refused_is_dead_with_the_reason(store):
         with sending(store, first(fault)) as here:
             ids = here.fill(2)
             here.drive()
-            (dead,) = store.outbox.entries(state="dead")
+            (dead,) = store.outbox.contributions(state="dead")
             assert dead.reason.startswith(fault)
             assert [*dead.issues] == [{"path": "steps.0.type", "message": "not one of ours"}]
             assert {*here.server.units} == {*ids} - {dead.trace_id}
@@ -261,7 +261,7 @@ def test_what_may_have_arrived_is_asked_for_by_the_id_it_was_sent_with(store, tr
         assert unquote(here.server.requests[1][1]) == f"/v1/knowledge/{sent}"
         assert store.delete(trace_id).at_registry == 1
         here.drive()
-        assert (here.server.units, store.outbox.entries()) == ({}, [])
+        assert (here.server.units, store.outbox.contributions()) == ({}, [])
 
 
 def test_one_that_always_fails_does_not_hold_the_others_up(store):
@@ -334,7 +334,7 @@ def test_a_fleet_on_one_server_sends_each_kept_run_once(new_postgres_url):
         assert store.outbox.counts()["sent"] == store.count() == 40
         assert (len(here.server.units), len(here.server.requests)) == (40, 40)
         assert here.server.doubled == []
-        assert {one.attempts for one in store.outbox.entries(limit=None)} == {1}
+        assert {one.attempts for one in store.outbox.contributions(limit=None)} == {1}
 
 
 def test_a_turn_ends_and_lets_another_process_take_its_own(store, monkeypatch):
@@ -669,7 +669,7 @@ def test_what_was_never_sent_is_just_gone_and_what_was_is_withdrawn_and_forgotte
     with TraceStore(url) as store, sending(store) as here:
         (one,) = here.fill()
         assert store.delete(one).at_registry == 0
-        assert store.outbox.entries() == here.server.requests == []
+        assert store.outbox.contributions() == here.server.requests == []
         gone, stays, failed, dead = here.fill(4)
         here.drive()
         assert store.delete(gone).at_registry == 1
@@ -687,12 +687,12 @@ def test_what_was_never_sent_is_just_gone_and_what_was_is_withdrawn_and_forgotte
         assert (unit.status, unit.body, unit.issues) == ("to withdraw", None, None)
         here.drive()
         assert {*here.server.units} == {stays}
-        assert [each.trace_id for each in store.outbox.entries()] == [stays]
+        assert [each.trace_id for each in store.outbox.contributions()] == [stays]
         here.judge(stays, success=False)  # one that only fails keeps its row
         here.drive()
         assert here.status(stays) == "withdrawn"
         assert store.delete(stays).at_registry == 0
-        assert (here.server.units, store.outbox.entries()) == ({}, [])
+        assert (here.server.units, store.outbox.contributions()) == ({}, [])
 
 
 @pytest.mark.parametrize("fault", [None, "reset_after", "reset_before", "500", "422", "no_id"])
@@ -710,7 +710,7 @@ def test_a_deletion_while_it_is_on_its_way(store, fault):
 
         here.server.misbehave = misbehave
         here.drive()
-        assert (here.server.units, store.outbox.entries()) == ({}, [])
+        assert (here.server.units, store.outbox.contributions()) == ({}, [])
 
 
 def test_a_deletion_during_the_withdrawal_that_a_verdict_asked(store):
@@ -720,7 +720,7 @@ def test_a_deletion_during_the_withdrawal_that_a_verdict_asked(store):
         here.server.misbehave = first(None, of="DELETE", act=lambda: store.delete(one))
         here.judge(one, success=False)
         here.drive()
-        assert (here.server.units, store.outbox.entries()) == ({}, [])
+        assert (here.server.units, store.outbox.contributions()) == ({}, [])
 
 
 def test_what_the_registry_does_not_delete_or_has_still_stays_to_be_withdrawn(store):

@@ -21,7 +21,7 @@ from kp_langchain.embedding.embedder import EmbedderIdentity
 from kp_langchain.gate import ScoredTrace, decide
 from kp_langchain.gate.run import ShownTrace
 from kp_langchain.store import Verdict
-from kp_langchain.store.recall_entries import TaskEntry
+from kp_langchain.store.recall_tasks import TaskVector
 from tests import programs
 from tests.commands import PROGRAM, cli
 
@@ -116,8 +116,8 @@ class Store:
 
     def note_planted(self, trace_id: str, kinds: str) -> None:
         """Note that a trace has what looks like planted instructions."""
-        entry = TaskEntry(None, kinds)
-        self.traces.recall_entries.write({trace_id: entry}, EmbedderIdentity("words", "1"), 1)
+        entry = TaskVector(None, kinds)
+        self.traces.recall_tasks.write({trace_id: entry}, EmbedderIdentity("words", "1"), 1)
 
     def run_sql(self, *statements: tuple[Any, ...]) -> None:
         """Change the database by hand: each a statement and its values."""

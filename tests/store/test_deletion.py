@@ -33,7 +33,7 @@ from kp_langchain.gate.run import Run
 from kp_langchain.run_keys import RunKeys
 from kp_langchain.store import connections as sqlite
 from kp_langchain.store import deletion, vectors
-from kp_langchain.store.recall_entries import TaskEntry
+from kp_langchain.store.recall_tasks import TaskVector
 from tests.agents import ASK, handler, searching
 from tests.store.conftest import (
     LONG_S,
@@ -91,8 +91,8 @@ def test_a_run_is_deleted_from_every_table_with_its_place_among_what_others_were
     stays = complete(2, shown=(ShownTrace("kp:trace:x", 1, 0.8), ShownTrace(gone.trace.id, 2, 0.8)))
     store.add_many([gone, stays], registry=REGISTRY)
     remember(store, gone.trace.id, stays.trace.id)
-    tasks = {one.trace.id: TaskEntry(None) for one in (gone, stays)}
-    store.recall_entries.write(tasks, MODEL, 1)
+    tasks = {one.trace.id: TaskVector(None) for one in (gone, stays)}
+    store.recall_tasks.write(tasks, MODEL, 1)
     both = {gone.trace.id, stays.trace.id}
     assert {name for name, ids in ids_by_table(store).items() if ids >= both} >= {
         "runs", "bodies", "scores", "verdicts", "outbox", "vectors", "shown_traces",

@@ -322,7 +322,7 @@ def test_a_reader_sees_what_lies_there_now(store, path, said):
     path.with_name("other.db").replace(path)
     assert [one.objective for one in store.runs()] == ["task 7"]
     assert [trace.task.objective for trace in store.traces()] == ["task 7"]
-    assert (store.get(run.trace_id), store.models.entries()) == (None, [])
+    assert (store.get(run.trace_id), store.models.installed()) == (None, [])
     assert len(said()) == 1
     store.close()  # one that was closed may find its file gone
     shutil.rmtree(path.parent)

@@ -29,7 +29,7 @@ from kp_langchain.schema import Metadata, Outcome, ReasoningTrace, Task, TraceSt
 from kp_langchain.scoring import MemoryEntry, NoveltyMemory
 from kp_langchain.store import connections as sqlite
 from kp_langchain.store import vector_queries, vectors
-from kp_langchain.store.recall_entries import TaskEntry
+from kp_langchain.store.recall_tasks import TaskVector
 from kp_langchain.store.registry_units import ExaminedUnit
 from kp_langchain.store.side_tables import OutcomeCount
 from tests.store.conftest import (
@@ -400,7 +400,7 @@ def test_of_twins_only_the_kept_one_is_queued_whatever_verdicts_say(store):
     store.add_many([first, twin], registry=REGISTRY)
 
     def queued():
-        return {one.trace_id: one.state for one in store.outbox.entries()}
+        return {one.trace_id: one.state for one in store.outbox.contributions()}
 
     assert queued() == {first.trace.id: "pending"}
     assert confirmed(store, twin, registry=REGISTRY) == ("kept", None)
@@ -500,7 +500,7 @@ def write(store, *units, registry=REGISTRY, domain="finance"):
 
 def shows(store, *units):
     """The units that recall may show."""
-    open_ = store.recall_entries.eligibility([id_of(one) for one in units])
+    open_ = store.recall_tasks.eligibility([id_of(one) for one in units])
     return {id_ for id_, one in open_.items() if one.is_open}
 
 
@@ -510,17 +510,17 @@ def test_whether_recall_may_show_a_trace(store):
     store.add_many([kept, below, failed, withheld, planted])
     store.report_outcome(failed.trace.id, success=False)
     for model, version, found in (("b", 1, (None, "override")), ("a", 2, (None, "hidden"))):
-        entries = {one.trace.id: TaskEntry(None, found[at])
+        entries = {one.trace.id: TaskVector(None, found[at])
                    for at, one in enumerate((kept, planted))}  # fmt: skip
-        store.recall_entries.write(entries, EmbedderIdentity(model, "1"), version)
+        store.recall_tasks.write(entries, EmbedderIdentity(model, "1"), version)
     ids = [one.trace.id for one in (kept, below, failed, withheld, planted)]
-    assert store.recall_entries.planted(ids) == {planted.trace.id: "hidden"}  # by the newest rules
-    eligibility = store.recall_entries.eligibility([*ids, "kp:trace:gone"])
+    assert store.recall_tasks.planted(ids) == {planted.trace.id: "hidden"}  # by the newest rules
+    eligibility = store.recall_tasks.eligibility([*ids, "kp:trace:gone"])
     assert eligibility.keys() == {*ids}
     assert eligibility[planted.trace.id].planted == "hidden"
     assert [one for one in ids if eligibility[one].is_open] in ([kept.trace.id], [ids[0], ids[4]])
     store.delete(kept.trace.id)
-    assert store.recall_entries.eligibility([kept.trace.id]) == {}
+    assert store.recall_tasks.eligibility([kept.trace.id]) == {}
 
 
 def test_a_unit_is_shown_from_its_admission_to_its_rejection_which_leaves_no_text(store):
@@ -564,7 +564,7 @@ def test_a_unit_that_changed_or_comes_from_elsewhere_is_not_shown(store):
     assert write(store, unit(content="poisoned"), registry=ELSEWHERE) == ["other registry"]
     assert shows(store, one) == {id_of(one)}
     assert "poisoned" not in str(rows_by_table(store))
-    store.recall_entries.write({id_of(one): TaskEntry(None)}, EmbedderIdentity("m"), 1)
+    store.recall_tasks.write({id_of(one): TaskVector(None)}, EmbedderIdentity("m"), 1)
     assert write(store, unit(content="poisoned", findings=(FINDING,))) == ["changed"]
     assert shows(store, one) == set()
     kept = store.pulled.get(id_of(one))
@@ -594,7 +594,7 @@ def test_only_clean_units_that_never_changed_are_admitted_by_rule(store):
     by_rule = store.pulled.get(id_of(clean)).decided_by
     assert by_rule == "rule: no findings, claimed quality at least 0.8"
     assert store.pulled.admit_clean(among=[id_of(poor)], by="ada") == [id_of(poor)]
-    quarantined = {one.trace_id for one in store.pulled.entries(state="quarantined")}
+    quarantined = {one.trace_id for one in store.pulled.units(state="quarantined")}
     assert quarantined == {id_of(found), id_of(changed)}
 
 
@@ -606,7 +606,7 @@ def test_units_are_listed_and_found_by_the_beginning_of_their_id(store):
         ({}, [third, second, first]), ({"domain": "legal"}, [third]),
         ({"limit": 1, "offset": 1}, [second]), ({"limit": None, "offset": 2}, [first]),
     ):  # fmt: skip
-        assert [one.trace_id for one in store.pulled.entries(**options)] == expected
+        assert [one.trace_id for one in store.pulled.units(**options)] == expected
     assert store.pulled.get("00000000-0000-4000-8000-000000000002").trace_id == second
     hostile = unit(1)
     hostile.trace.id = first[:-4]
@@ -618,7 +618,7 @@ def test_units_are_listed_and_found_by_the_beginning_of_their_id(store):
     assert store.pulled.get("ffff") is None
     for wrong, message in (({"state": "gone"}, "'gone' is not a state"), ({"offset": -1}, "negat")):
         with pytest.raises(ConfigError, match=message):
-            store.pulled.entries(**wrong)
+            store.pulled.units(**wrong)
     for decide in (store.pulled.admit, store.pulled.reject):
         with pytest.raises(StoreError, match="no unit 'kp:trace:none' was pulled"):
             decide(first, "kp:trace:none", by="ada")

@@ -213,7 +213,7 @@ def test_a_trace_without_steps_is_neither_kept_nor_contributed(store):
     store.add_many([whole, emptied], registry=REGISTRY)
     assert store.get(emptied.trace.id).kept is False
     assert [trace.id for trace in store.traces()] == [whole.trace.id]
-    assert [one.trace_id for one in store.outbox.entries()] == [whole.trace.id]
+    assert [one.trace_id for one in store.outbox.contributions()] == [whole.trace.id]
 
 
 def test_what_was_redacted_and_dropped_is_counted_by_kind(store):

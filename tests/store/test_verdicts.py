@@ -481,7 +481,7 @@ def test_what_must_stay_does_not_enter(store):
         store.add(one, registry=REGISTRY)
         for success in (False, True):
             store.report_outcome(one.trace.id, success=success, registry=REGISTRY)
-    assert store.outbox.entries() == []
+    assert store.outbox.contributions() == []
 
 
 def test_the_one_that_is_due_first_is_next_and_the_newest_is_listed_first(store):
@@ -496,12 +496,12 @@ def test_the_one_that_is_due_first_is_next_and_the_newest_is_listed_first(store)
     assert store.outbox.next_pending(REGISTRY).trace_id == runs[1].trace.id
     back = store.outbox.get(first.trace_id)
     assert (back.due_at, back.reason, [*back.issues]) == (later, "no", [{"path": "steps"}])
-    queued = [one.queued_at for one in store.outbox.entries()]
+    queued = [one.queued_at for one in store.outbox.contributions()]
     assert queued == sorted(queued, reverse=True)
-    assert [one.body for one in store.outbox.entries(limit=2, offset=1)] == [None, None]
-    assert store.outbox.entries(state="dead") == []
+    assert [one.body for one in store.outbox.contributions(limit=2, offset=1)] == [None, None]
+    assert store.outbox.contributions(state="dead") == []
     with pytest.raises(ConfigError, match="nega"):
-        store.outbox.entries(limit=-1)
+        store.outbox.contributions(limit=-1)
 
 
 def test_what_a_verdict_took_back_is_not_begun(store):

@@ -1,4 +1,4 @@
-"""`RecallEntries`: the tasks of a store's kept runs, as recall compares them with a new task."""
+"""`RecallTasks`: the tasks of a store's kept runs, as recall compares them with a new task."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ MOST_TASKS = 10_000
 """Recall knows at most so many kept runs of a domain, the newest of each namespace."""
 
 UNREADABLE = "the trace cannot be read"
-"""Stands in `TaskEntry.planted` for a trace that could not be searched; it is never shown."""
+"""Stands in `TaskVector.planted` for a trace that could not be searched; it is never shown."""
 
 
 @dataclass(frozen=True, slots=True)
-class TaskEntry:
+class TaskVector:
     """What recall compares of one kept trace.
 
     Attributes:
@@ -69,11 +69,11 @@ class StoredTask:
     success: bool
     confidence: float
     worth: float
-    entry: TaskEntry | None
+    entry: TaskVector | None
 
 
-class RecallEntries(StorePart):
-    """The tasks of the kept runs of one store. Got from `TraceStore.recall_entries`."""
+class RecallTasks(StorePart):
+    """The tasks of the kept runs of one store. Got from `TraceStore.recall_tasks`."""
 
     def follow(
         self, domain: str, embedder: EmbedderIdentity, scan_version: int
@@ -124,14 +124,14 @@ class RecallEntries(StorePart):
             return sql.vector_queries.planted_kinds(connection, trace_ids)
 
     def write(
-        self, entries: Mapping[str, TaskEntry], embedder: EmbedderIdentity, scan_version: int
+        self, vectors: Mapping[str, TaskVector], embedder: EmbedderIdentity, scan_version: int
     ) -> None:
-        """Write entries by trace id; each replaces an earlier one of the same embedder.
+        """Write task vectors by trace id; each replaces an earlier one of the same embedder.
 
         Those of traces that were deleted meanwhile are left out.
 
         Args:
-            entries: The entries.
+            vectors: The task vectors.
             embedder: The embedder of their vectors.
             scan_version: The version of the scan that looked for planted instructions.
         """
@@ -140,12 +140,12 @@ class RecallEntries(StorePart):
             {
                 **space,
                 "trace_id": trace_id,
-                "vector": content_of(entry.vector),
-                "plan": dict(entry.plan),
-                "planted": entry.planted,
+                "vector": content_of(task.vector),
+                "plan": dict(task.plan),
+                "planted": task.planted,
                 "scan_version": scan_version,
             }
-            for trace_id, entry in entries.items()
+            for trace_id, task in vectors.items()
         ]
         with self._database.writing() as connection:
             sql.vector_queries.write_tasks(connection, rows)
@@ -178,7 +178,7 @@ def _stored_task(row: sa.Row[Any]) -> StoredTask:
         success=row.success,
         confidence=row.confidence,
         worth=row.worth,
-        entry=TaskEntry(vector_of(row.vector), row.planted, row.plan) if row.has_entry else None,
+        entry=TaskVector(vector_of(row.vector), row.planted, row.plan) if row.is_embedded else None,
     )
 
 
