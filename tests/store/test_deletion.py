@@ -22,7 +22,6 @@ from kp_langchain import (
     ConfigError,
     DomainPolicy,
     Scorer,
-    StoreError,
     TraceStore,
     UnknownRunError,
     Verdict,
@@ -31,15 +30,13 @@ from kp_langchain.embedding.embedder import EmbedderIdentity
 from kp_langchain.gate import ShownTrace
 from kp_langchain.gate.run import Run
 from kp_langchain.run_keys import RunKeys
-from kp_langchain.store import connections as sqlite
-from kp_langchain.store import deletion, vectors
+from kp_langchain.store import vectors
 from kp_langchain.store.recall_tasks import TaskVector
 from tests.agents import ASK, handler, searching
 from tests.store.conftest import (
     LONG_S,
     REGISTRY,
     START,
-    Conversation,
     _scored,
     complete,
     execute,
@@ -53,10 +50,9 @@ MODEL = EmbedderIdentity("a model", "1")
 
 
 def remember(store, *trace_ids):
-    for domain in (None, "finance"):
-        scorer = scorer_on(store, domain=domain)
-        for trace_id in trace_ids:
-            scorer.remember(trace_of("xy").model_copy(update={"id": trace_id}))
+    scorer = scorer_on(store)
+    for trace_id in trace_ids:
+        scorer.remember(trace_of("xy").model_copy(update={"id": trace_id}))
 
 
 def ids_by_table(store):
@@ -251,24 +247,6 @@ def test_many_threads_add_judge_replace_and_delete_the_same_runs(url):
         assert orphans(store) == set()
 
 
-def test_others_write_while_thousands_are_deleted(tmp_path, monkeypatch):
-    monkeypatch.setattr(deletion, "_BATCH_SIZE", 2)
-    with TraceStore(tmp_path / "x.db") as store:
-        store.add_many([complete(number) for number in range(20)])
-        plan = store.plan_deletion(domain="finance")
-        counts = []
-
-        def write():
-            with TraceStore(tmp_path / "x.db") as other:
-                other.add(complete(len(counts), domain="code"))
-                counts.append(other.count(domain="finance"))
-
-        monkeypatch.setattr(deletion.time, "sleep", lambda _: write())
-        store.carry_out(plan)
-        assert counts == [*range(18, -1, -2)]
-        assert store.count() == store.count(domain="code") == 10
-
-
 # ------------------------------------------------------------------ from the files
 
 TEXT = "the merger of ACME"
@@ -302,26 +280,6 @@ def test_no_byte_of_a_text_is_left(tmp_path):
     with closing(sqlite3.connect(folder / "x.db")) as connection:  # its end copies the log
         assert connection.execute("PRAGMA freelist_count").fetchone()[0] > 0
     assert TEXT.encode() not in (folder / "x.db").read_bytes()  # not even in free pages
-
-
-def test_who_reads_or_writes_meanwhile_delays_it(tmp_path, monkeypatch):
-    monkeypatch.setattr(sqlite, "_BUSY_TIMEOUT_S", 0.05)
-    with (
-        TraceStore(tmp_path / "x.db") as store,
-        closing(sqlite3.connect(tmp_path / "x.db", isolation_level=None)) as other,
-    ):
-        fill(store)
-        other.execute("BEGIN IMMEDIATE")
-        with pytest.raises(StoreError, match=r"cannot compact .* has been writing"):
-            store.compact()
-        other.execute("ROLLBACK")
-        other.execute("BEGIN")
-        other.execute("SELECT count(*) FROM runs").fetchone()
-        store.delete(domain="finance")
-        assert not store.compact()
-        store.add(complete())  # others can write all the same
-        other.execute("COMMIT")
-        assert store.compact()
 
 
 # ------------------------------------------------------------------ from other processes' memory
@@ -359,40 +317,6 @@ def test_a_deleted_run_has_no_twins_any_more(url):
         elsewhere.delete(first)
         assert play()[1:] == ("kept", None)
         watching.close()
-
-
-PLAYING = """
-import sys
-from kp_langchain import DomainPolicy, TraceStore
-from tests.agents import ASK, handler, searching
-watching = handler(store=TraceStore("x.db"), policy=DomainPolicy(threshold=0.0))
-for line in sys.stdin:
-    searching().invoke(ASK, {"callbacks": [watching]})
-    scored = watching.last()
-    assert watching.flush(600)
-    print(scored.decision, flush=True)
-"""
-
-
-def test_a_handler_of_another_process_goes_on_through_it(tmp_path):
-    """What it records before, between and after that is there, but for what was deleted."""
-    child = Conversation(PLAYING)
-
-    def play():
-        child.say()
-        return child.line()
-
-    with TraceStore(tmp_path / "x.db") as store:
-        assert [play(), play()] == ["kept", "twin"]
-        assert len(store.delete(domain="default")) == 2
-        assert store.compact()
-        assert [play(), play()] == ["kept", "twin"]
-        store.add(complete(content="more " * 5000))
-        store.delete(domain="finance")
-        assert store.compact()
-        assert play() == "twin"
-        child.end()
-        assert store.count() == 3
 
 
 # ------------------------------------------------------------------ what is no judged run yet

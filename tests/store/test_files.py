@@ -298,38 +298,6 @@ def test_what_becomes_of_the_file_is_said_once_and_gone_on_with(
     assert (committed(path), len(said())) == (2, 2)
 
 
-def test_what_is_no_database_takes_its_place(recording, store, path, said):
-    path.with_name("letter").write_text(LETTER)
-    path.with_name("letter").replace(path)
-    run(recording, 3)
-    assert not recording.flush(60)
-    assert recording.stats()["waiting_to_store"] == 3
-    assert path.read_text() == LETTER
-    assert "was deleted, moved or replaced" in said()[0]
-    assert "no SQLite database" in said()[1]
-    with pytest.raises(StoreError, match="no SQLite database"):
-        store.count()
-    path.unlink()
-    wait_until_stored(recording)
-    assert committed(path) == 3
-
-
-def test_a_reader_sees_what_lies_there_now(store, path, said):
-    store.add_many(_scored(n) for n in range(3))
-    run = store.runs(limit=1)[0]
-    with TraceStore(path.with_name("other.db")) as other:
-        other.add(_scored(7))
-    path.with_name("other.db").replace(path)
-    assert [one.objective for one in store.runs()] == ["task 7"]
-    assert [trace.task.objective for trace in store.traces()] == ["task 7"]
-    assert (store.get(run.trace_id), store.models.installed()) == (None, [])
-    assert len(said()) == 1
-    store.close()  # one that was closed may find its file gone
-    shutil.rmtree(path.parent)
-    number = len(said())
-    assert (store.count(), len(said())) == (0, number)
-
-
 WRITING = """
 import logging, sys
 from kp_langchain import TraceStore

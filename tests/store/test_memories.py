@@ -9,15 +9,17 @@ import pickle
 import sqlite3
 import threading
 import uuid
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from itertools import pairwise
+from itertools import pairwise, permutations
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+import sqlalchemy as sa
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -28,10 +30,11 @@ from kp_langchain.gate.run import Run
 from kp_langchain.schema import Metadata, Outcome, ReasoningTrace, Task, TraceStep
 from kp_langchain.scoring import MemoryEntry, NoveltyMemory
 from kp_langchain.store import connections as sqlite
-from kp_langchain.store import vector_queries, vectors
+from kp_langchain.store import sql, vector_queries, vectors
 from kp_langchain.store.recall_tasks import TaskVector
 from kp_langchain.store.registry_units import ExaminedUnit
 from kp_langchain.store.side_tables import OutcomeCount
+from kp_langchain.store.vectors import Follower, Page
 from tests.store.conftest import (
     LONG_S,
     REGISTRY,
@@ -190,19 +193,6 @@ def test_a_restart_changes_no_match(store, url, texts, restart, size):
     assert found == expected
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(turns=st.lists(st.tuples(WORDS, st.booleans()), max_size=9))
-def test_two_memories_that_look_each_time_are_one(always, store, url, turns):
-    whole = Scorer(embedder=Letters(), max_remembered=5)
-    store.count()
-    execute(store, "DELETE FROM vectors")
-    with TraceStore(url) as other:
-        scorers = [scorer_on(one, max_remembered=5) for one in (store, other)]
-        for text, is_second in turns:
-            trace = trace_of(text)
-            assert matched(scorers[is_second], trace) == matched(whole, trace)
-
-
 def test_a_memory_is_read_in_pages(store, monkeypatch):
     monkeypatch.setattr(vector_queries, "PAGE_SIZE", 2)
     traces = [trace_of(f"{'x' * number}{'y' * (9 - number)}") for number in range(10)]
@@ -251,16 +241,6 @@ def test_processes_share_it_and_a_forked_child_goes_on(store, url):
     assert scorer_on(store).score(trace_of("y")).novelty.value == 0
     arrived = pickle.loads(pickle.dumps(scorer))  # noqa: S301
     assert arrived.score(trace_of("x")).novelty.value == 0
-
-
-def test_a_store_that_was_made_anew_is_read_from_its_beginning(store, always):
-    mine = scorer_on(store)
-    for text in ("x", "xy", "xyz"):
-        mine.evaluate(trace_of(text))
-    for table in ("vectors", "counts"):
-        execute(store, f"DELETE FROM {table}")  # noqa: S608
-    scorer_on(store).evaluate(trace_of("z"))
-    assert mine.score(trace_of("z")).novelty.value == 0.0
 
 
 def test_a_store_without_its_tables_costs_only_what_it_remembers(store, caplog):
@@ -412,17 +392,6 @@ def test_of_twins_only_the_kept_one_is_queued_whatever_verdicts_say(store):
     store.report_outcome(twin.trace.id, success=False)
     assert confirmed(store, first, registry=REGISTRY) == ("kept", None)
     assert queued() == {first.trace.id: "pending", twin.trace.id: "withdrawn"}
-
-
-def test_ids_and_names_of_any_kind_are_found_again(store):
-    one = near(1, trace_id="kp:trace:" + "x" * 300)
-    entry = one.entry._replace(identity=EmbedderIdentity("m\ud800\x00", "", 0.0))
-    store.add_many([replace(one, entry=entry), near(2)])
-    (change,) = store.report_outcome(one.trace.id, success=True)
-    assert change.decision == "kept"
-    twin = near(4)
-    store.add(twin)
-    assert confirmed(store, twin) == ("twin", change.trace_id)
 
 
 # ------------------------------------------------------------------ what recall shows
@@ -636,16 +605,104 @@ def test_hostile_text_is_stored_clean(store):
     assert store.pulled.reject(id_of(one), by="ada") == [id_of(one)]
 
 
-def test_many_writers_of_units_at_once_lose_nothing(store):
-    start = threading.Barrier(4)
+# ------------------------------------------------------------------ following the vectors
 
-    def pull(first):
-        units = [unit(n) for n in range(first, first + 20)]
-        start.wait(LONG_S)
-        write(store, *reversed(units))
-        store.pulled.admit_clean()
+# Each of three transactions appears twice: where it writes for the first time, and where it ends.
+ORDERS = sorted(set(permutations("aabbcc")))
 
-    with ThreadPoolExecutor(4) as pool:
-        for n in range(20):
-            list(pool.map(pull, (100 * n + first for first in (0, 10, 5, 0)), timeout=LONG_S))
-    assert store.pulled.counts() == {"quarantined": 0, "admitted": 600, "rejected": 0}
+
+class Reader:
+    """What one process has seen of the rows of a scope."""
+
+    def __init__(self, store: TraceStore, scope: str) -> None:
+        self.seen: set[str] = set()
+        self.pages: list[Page[Any]] = []
+
+        def read(connection: sa.Connection, since: int | None) -> Iterator[Sequence[Any]]:
+            memory = sql.vector_queries.Space("memory", scope)
+            return sql.vector_queries.memory_rows(
+                connection, memory, since=since, newest=100, oldest=None
+            )
+
+        self.follower = Follower(store.database, read)
+
+    def look(self) -> set[str]:
+        self.pages.clear()
+        self.follower.read(self.take)
+        return self.seen
+
+    def take(self, page: Page[Any]) -> None:
+        self.pages.append(page)
+        self.seen |= {row.trace_id for row in page.rows}
+
+
+def insert(connection: sa.Connection, scope: str, trace_id: str) -> None:
+    row = {
+        "kind": "memory", "scope": scope, "trace_id": trace_id, "model": "", "revision": "",
+        "baseline": 0.0, "fingerprint": trace_id.encode(), "at": datetime.now(UTC),
+    }  # fmt: skip
+    sql.vector_queries.write(connection, [row])
+
+
+def test_no_order_of_concurrent_commits_hides_a_row(new_postgres_url):
+    """Numbers of a sequence would: one that is higher may be seen before one that is lower."""
+    with TraceStore(new_postgres_url()) as store:
+        engine = store.database.open()
+        assert len(ORDERS) == 90
+        for order in ORDERS:
+            scope = "".join(order)
+            reader, committed = Reader(store, scope), set()
+            with ExitStack() as open_ones:
+                under_way: dict[str, tuple[ExitStack, sa.Connection]] = {}
+                for name in order:
+                    if name not in under_way:
+                        transaction = open_ones.enter_context(ExitStack())
+                        connection = transaction.enter_context(
+                            sql.connections.write_transaction(engine)
+                        )
+                        insert(connection, scope, f"first of {name}")
+                        under_way[name] = transaction, connection
+                    else:
+                        transaction, connection = under_way[name]
+                        insert(connection, scope, f"second of {name}")
+                        transaction.close()
+                        committed |= {f"first of {name}", f"second of {name}"}
+                    assert reader.look() == committed, order
+            assert len(committed) == 6
+            assert Reader(store, scope).look() == committed
+
+
+def test_what_is_undone_or_deleted_hides_nothing(store):
+    reader = Reader(store, "s")
+
+    def fail() -> None:
+        with store.database.writing() as connection:
+            insert(connection, "s", "undone")
+            raise ZeroDivisionError
+
+    for number in range(4):
+        with store.database.writing() as connection:
+            insert(connection, "s", str(number))
+        with pytest.raises(ZeroDivisionError):
+            fail()
+        assert reader.look() == set(map(str, range(number + 1)))
+        execute(store, "DELETE FROM vectors")  # the newest row, too
+
+
+def test_only_what_changed_is_read_again_and_all_after_a_deletion(store):
+    reader = Reader(store, "s")
+    for trace_id in "ab":
+        with store.database.writing() as connection:
+            insert(connection, "s", trace_id)
+        reader.look()
+    assert [row.trace_id for page in reader.pages for row in page.rows] == ["b"]
+    assert not any(page.is_anew for page in reader.pages)
+    reader.look()
+    reader.look()
+    assert reader.pages == []
+    store.add(gone := with_vector(_scored(), (1.0, 0.0)))
+    store.delete(gone.trace.id)
+    reader.look()
+    (page,) = reader.pages
+    assert page.is_anew
+    assert [row.trace_id for row in page.rows] == ["a", "b"]

@@ -5,13 +5,11 @@ Alone and beside other processes, in copies that travel to them.
 
 from __future__ import annotations
 
-import copy
 import multiprocessing
-import pickle
 import threading
 import warnings
 from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -163,15 +161,6 @@ def test_processes_may_create_the_database_at_the_same_moment(url):
         assert store.count() == 30
 
 
-def test_threads_open_databases_of_their_own_at_once(tmp_path):
-    def open_one(number):
-        with TraceStore(tmp_path / f"{number}.db") as store:
-            return store.count()
-
-    with ThreadPoolExecutor(8) as threads:
-        assert list(threads.map(open_one, range(16))) == [0] * 16
-
-
 def test_readers_do_not_wait_for_a_writer(store):
     store.add(_scored())
     with sql(store) as connection:
@@ -259,30 +248,3 @@ def test_a_store_travels_to_another_process(store, method, tmp_path, monkeypatch
         assert there(Labelled.describe, mine) == "mine: 1"
     for one in (mine, shared, default):
         one.close()
-
-
-def test_copies_of_a_store_are_what_it_is(store, tmp_path, monkeypatch):
-    monkeypatch.setenv("KP_DATABASE_URL", str(tmp_path / "before.db"))
-    default = pickle.dumps(TraceStore())
-    here = pickle.dumps(TraceStore(Path("here.db")))
-    monkeypatch.setenv("KP_DATABASE_URL", str(tmp_path / "after.db"))
-    (tmp_path / "elsewhere").mkdir()
-    monkeypatch.chdir(tmp_path / "elsewhere")
-    for text, name in ((default, "before.db"), (here, "here.db")):
-        with pickle.loads(text) as one:  # noqa: S301
-            assert one.location == str(tmp_path / name)
-            # All copies that reach a process are one store.
-            assert pickle.loads(text) is one is default_store(tmp_path / name)  # noqa: S301
-    mine = Labelled("mine", folder=tmp_path)
-    other, deep = copy.copy(mine), copy.deepcopy(mine)
-    assert type(other) is type(deep) is Labelled
-    assert other.held is mine.held
-    assert (deep.held, deep.held is mine.held) == (mine.held, False)
-    store.add(_scored())
-    with store.database.writing():  # also while it is in use
-        taken: list[bytes] = []
-        thread = threading.Thread(target=lambda: taken.append(pickle.dumps(store)))
-        thread.start()
-        thread.join(LONG_S)
-    with pickle.loads(taken[0]) as arrived:  # noqa: S301
-        assert arrived.count() == 1

@@ -7,16 +7,13 @@ import json
 import math
 import pickle
 import random
-import sqlite3
 import threading
 import uuid
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
 from dataclasses import asdict, replace
 from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
-import sqlalchemy as sa
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -343,27 +340,6 @@ def test_an_iterator_of_traces_holds_nothing_and_takes_in_what_is_newer(store):
     assert seen == [f"task {number}" for number in range(45)] + ["task 100"]
 
 
-@pytest.mark.parametrize("url", ["sqlite"], indirect=True)
-@pytest.mark.parametrize("filters", [{}, {"decision": "kept"}, {"domain": "finance"}])
-def test_a_page_of_traces_is_read_in_order_and_not_sorted(store, filters):
-    """Else each page would read all runs of a large store."""
-    store.add_many(_scored(number) for number in range(30))
-    statements = []
-
-    def note(connection, cursor, statement, parameters, *_):
-        statements.append((statement, parameters))
-
-    sa.event.listen(sa.Engine, "before_cursor_execute", note)
-    try:
-        assert len(list(store.traces(**filters))) == 30
-    finally:
-        sa.event.remove(sa.Engine, "before_cursor_execute", note)
-    with closing(sqlite3.connect(store.location)) as connection:
-        for statement, parameters in statements:
-            plan = connection.execute(f"EXPLAIN QUERY PLAN {statement}", parameters)
-            assert "TEMP B-TREE" not in str(plan.fetchall())
-
-
 # ------------------------------------------------------------------ ids
 
 TRACE = "5f0c1a2b-0000-4000-8000-000000000001"
@@ -432,16 +408,6 @@ def test_a_run_is_found_by_trace_id_run_id_and_beginnings_of_them(store):
     store.add(_scored(5, run_id=RUN))
     with pytest.raises(StoreError, match="several"):
         store.get(RUN)
-
-
-@pytest.mark.parametrize("url", ["sqlite"], indirect=True)
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(names=st.lists(st.text(min_size=1, max_size=200), unique=True, min_size=1, max_size=8))
-def test_any_ids_live_side_by_side(store, names):
-    runs = [_scored(at, trace_id=f"kp:trace:{name}") for at, name in enumerate(names)]
-    store.add_many(runs)
-    for at, run in enumerate(runs):
-        assert store.get(run.trace.id).objective == f"task {at}"
 
 
 # ------------------------------------------------------------------ stores
