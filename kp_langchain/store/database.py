@@ -24,8 +24,6 @@ from kp_langchain.store import sql
 if TYPE_CHECKING:
     import sqlalchemy as sa
 
-    from kp_langchain.store.connections import WatchedFile
-
 log = logging.getLogger("kp_langchain")
 
 _FILE_NAME = "traces.db"
@@ -123,7 +121,7 @@ class Database:
         self.location = location
         self._lock = ForkSafeLock()
         self._engine: sa.Engine | None = None
-        self._file: WatchedFile | None = None
+        self._file: sql.connections.WatchedFile | None = None
         self._dispose: weakref.finalize[..., Any] | None = None
         self._expired_dropped_at = float("-inf")
         leave_in_child(self)
