@@ -228,9 +228,9 @@ def test_what_cannot_be_used_without_the_folders_policy_is_an_error(
 def test_a_policy_is_written_where_it_counts(folder: Path, own: Path) -> None:
     shared = "[domains.finance]\nvisibility = 'network'\n"
     own.write_text(shared)
-    assert write_policy("code", threshold=0.625).path == Path("kp.toml")
+    assert write_policy("code", threshold=0.625).path == "kp.toml"
     written = write_policy("finance", threshold=0.75)
-    assert (written.path, written.is_new_file, written.overridden_by) == (own, False, {})
+    assert (written.path, written.created, written.overridden) == (str(own), False, ())
     assert own.read_text() == "[domains.finance]\nthreshold = 0.75\nvisibility = 'network'\n"
     assert (folder / "kp.toml").read_text() == "[domains.code]\nthreshold = 0.625\n"
     assert Settings().policy_for("code").threshold == 0.625
@@ -242,8 +242,8 @@ def test_the_users_file_is_made_where_a_policy_has_to_be_written_there(
 ) -> None:
     monkeypatch.setenv("KP_DEFAULTS__VISIBILITY", "org")
     written = write_policy("finance", threshold=0.75)
-    assert written.is_new_file
-    assert written.path.read_text() == "[domains.finance]\nthreshold = 0.75\n"
+    assert written.created
+    assert Path(written.path).read_text() == "[domains.finance]\nthreshold = 0.75\n"
     assert Settings().policy_for("finance").threshold == 0.75
 
 

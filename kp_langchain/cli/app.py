@@ -85,7 +85,7 @@ def main() -> None:
     When the reader of the output closes its pipe, as `head` does, exit silently with status 141, as
     other programs on Unix do.
     """
-    replace_unencodable(sys.stdout, sys.stderr)
+    replace_unencodable(sys.stdin, sys.stdout, sys.stderr)
     try:
         status = _run()
     except (BrokenPipeError, SystemExit) as error:

@@ -14,8 +14,8 @@ from kp_langchain.cli.options import AsJsonLines, Database, group_app, open_stor
 from kp_langchain.cli.output import (
     indent,
     make_console,
+    make_table,
     percent,
-    plain_table,
     say,
     say_json,
     visible,
@@ -95,12 +95,7 @@ def fit(
                 policy = write_policy(name, **fields)
                 has_written = True
             if as_json:
-                written = policy and {
-                    "path": str(policy.path),
-                    "created": policy.is_new_file,
-                    "overridden_by": dict(policy.overridden_by),
-                }
-                say_json(result.to_dict() | {"written": written})
+                say_json(result.to_dict() | {"written": policy})
             elif write:
                 _say_written(result, policy)
             elif fields:
@@ -120,7 +115,7 @@ def show(domain: Domain = None, database: Database = None, as_json: AsJsonLines 
         if as_json:
             for one in models:
                 values = _model_json(store, one, settings.policy_for(one.domain))
-                say_json(values, model=one.model.to_dict())
+                say_json(values, {"model": one.model.to_dict()})
             return
         if not models:
             which = "" if domain is None else f" of domain {domain!r}"
@@ -198,14 +193,14 @@ def _print_result(result: Calibration, *, dry_run: bool) -> None:
     say(f"{printable(fit_.domain)}: {summary}")
     if fit_.model is not None:
         rate = fit_.successes / fit_.runs
-        table = plain_table("on tasks it never saw", "model", "default", f"always {rate:.2f}")
+        table = make_table(("on tasks it never saw", "model", "default", f"always {rate:.2f}"))
         table.add_row("AUC", str(fit_.auc), str(fit_.default_auc), "0.50")
         briers = (fit_.brier, fit_.default_brier, fit_.base_brier)
         table.add_row("Brier score", *(f"{value:.3f}" for value in briers))
         scores = str(fit_.score_auc_after), str(fit_.score_auc_before)
         table.add_row("the score's AUC", *scores, "")
         console.print(indent(table))
-        reliability = plain_table("runs", "predicted", "succeeded")
+        reliability = make_table(("runs", "predicted", "succeeded"))
         for row in fit_.reliability:
             reliability.add_row(str(row.runs), f"{row.confidence:.2f}", str(row.success_rate))
         console.print()
@@ -252,7 +247,9 @@ def _installation(result: Calibration, *, dry_run: bool) -> str:
 
 def _print_proposal(proposal: GateProposal, *, is_installed: bool) -> None:
     console = make_console()
-    table = plain_table("gate, on held-out tasks", "keeps", "of them right", "tasks per run", "AUC")
+    table = make_table(
+        ("gate, on held-out tasks", "keeps", "of them right", "tasks per run", "AUC")
+    )
     table.add_row("none", "100%", f"{proposal.base_rate:.2f}", "", "0.50")
     with_model = proposal.with_model if proposal.with_model != proposal.proposed else None
     proposed = "proposed" if proposal.refusal is None else "not proposed"
@@ -288,7 +285,7 @@ def _gate_text(gate: GateFigures) -> str:
 
 
 def _curve_table(proposal: GateProposal) -> Table:
-    table, curve = plain_table("worth from", "keeps", "tasks", "of them right"), proposal.curve
+    table, curve = make_table(("worth from", "keeps", "tasks", "of them right")), proposal.curve
     shown = {
         min(curve, key=lambda point: abs(point.pass_rate - rate)).threshold
         for rate in _PASS_RATES_SHOWN
@@ -311,14 +308,12 @@ def _say_written(result: Calibration, policy: WrittenPolicy | None) -> None:
         why = "the model was refused" if result.fit.refusal else "no gate is proposed"
         say(f"  Nothing was written, because {why}.\n")
         return
-    file = f"{policy.path}, a new file" if policy.is_new_file else str(policy.path)
+    file = f"{policy.path}, a new file" if policy.created else policy.path
     domain = printable(result.fit.domain)
     say(f"  Wrote {_fields_text(result)} of {domain} into {file}.")
-    for field, variables in policy.overridden_by.items():
-        say(
-            f"  It has no effect here: {', '.join(variables)} in the environment sets another "
-            f"{field} and comes first; unset it."
-        )
+    if policy.overridden:
+        names = " and ".join(policy.overridden)
+        say(f"  It has no effect here: a variable of the environment sets another {names}.")
     say("")
 
 
@@ -367,7 +362,7 @@ def _print_models(versions: Sequence[InstalledModel]) -> None:
     if latest.active and not latest.model.is_current:
         status = f"version {latest.version} is outdated and not used; fit again"
     say(f"{printable(latest.domain)}: {status}")
-    table = plain_table("version", "installed", "verdicts", "tasks", "AUC", "Brier", "default's")
+    table = make_table(("version", "installed", "verdicts", "tasks", "AUC", "Brier", "default's"))
     for one in reversed(versions):
         model = one.model
         table.add_row(
@@ -391,7 +386,7 @@ def _print_models(versions: Sequence[InstalledModel]) -> None:
     from kp_langchain.calibration.features import meaning_of
 
     terms = sorted(latest.model.terms, key=lambda term: -abs(term.weight))
-    features = plain_table("odds", "typically", "of what")
+    features = make_table(("odds", "typically", "of what"))
     for term in sorted(terms[:_TERMS_SHOWN], key=lambda term: -term.weight):
         odds = Text(f"x {math.exp(term.weight):.2f}", style="green" if term.weight > 0 else "red")
         meaning = Text(visible(meaning_of(term.feature)))

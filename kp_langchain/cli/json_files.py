@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import sys
 import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
@@ -21,7 +24,8 @@ LONGEST_LINE_BYTES = 16 << 20
 """A line of a trace or a verdict that is longer is not read."""
 
 _LONGEST_VALUE_BYTES = 256 << 20
-_SKIPPED_BYTES = 1 << 20  # of a longer line, at once
+_PART_BYTES = 1 << 16
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
 def check_files(files: Sequence[str]) -> None:
@@ -64,30 +68,32 @@ class Line:
         return f"{'stdin' if self.file == STDIO else self.file}:{self.number}"
 
 
-def read_lines(file: str, longest_bytes: int = LONGEST_LINE_BYTES) -> Iterator[Line]:
+def read_lines(file: str) -> Iterator[Line]:
     """Yield the lines of a file, or of standard input for `-`, reading as they are consumed.
 
     Skip blank lines, and a byte order mark at the beginning.
 
     Args:
         file: The file; decompressed if its name ends in `.gz`.
-        longest_bytes: The length from which a line is not read.
 
     Raises:
         KPError: The file cannot be read.
     """
-    number = 0
     with _open(file) as stream:
-        while raw := stream.readline(longest_bytes):
-            number += 1
-            content: bytes | None = raw.removeprefix(b"\xef\xbb\xbf" if number == 1 else b"")
-            if len(raw) == longest_bytes and not raw.endswith(b"\n"):
-                content = None
-                while raw and not raw.endswith(b"\n"):
-                    raw = stream.readline(_SKIPPED_BYTES)
-            content = content and content.strip()
-            if content != b"":
-                yield Line(file, number, content)
+        yield from _lines(file, stream, LONGEST_LINE_BYTES)
+
+
+def _lines(file: str, stream: BinaryIO, longest_bytes: int) -> Iterator[Line]:
+    number = 0
+    while raw := stream.readline(longest_bytes):
+        number += 1
+        content: bytes | None = raw.removeprefix(_BYTE_ORDER_MARK if number == 1 else b"").strip()
+        if len(raw) == longest_bytes and not raw.endswith(b"\n"):
+            content = None
+            while raw and not raw.endswith(b"\n"):
+                raw = stream.readline(_PART_BYTES)
+        if content != b"":
+            yield Line(file, number, content)
 
 
 @contextmanager
@@ -100,8 +106,6 @@ def _open(file: str) -> Iterator[BinaryIO]:
             if not file.endswith(".gz"):
                 yield stream
                 return
-            import gzip
-
             with gzip.open(stream) as content:
                 yield cast("BinaryIO", content)
     except (EOFError, zlib.error) as error:  # of a compressed file
@@ -137,31 +141,26 @@ def read_values(file: str) -> Iterator[tuple[str, Any, str]]:
     Raises:
         KPError: The file cannot be read.
     """
-    lines = read_lines(file, _LONGEST_VALUE_BYTES)
-    first = next(lines, None)
-    if first is None:
-        return
-    place, value, why = _value(first)
-    if why and (first.content or b"").startswith((b"{", b"[")):
-        yield from _documents(first, lines)
-        return
-    yield place, value, why
-    yield from map(_value, lines)
-
-
-def _documents(first: Line, lines: Iterator[Line]) -> Iterator[tuple[str, Any, str]]:
-    # As one text, because a list of many short lines would take a hundred times their size.
-    text, number = bytearray(first.content or b""), first.number
-    for line in lines:
-        gap = line.number - number  # with the blank lines between
-        if line.content is None or len(text) + gap + len(line.content) > _LONGEST_VALUE_BYTES:
-            size = _LONGEST_VALUE_BYTES >> 20
-            yield first.place, None, f"neither one value a line, nor below {size} MB in all"
+    with _open(file) as stream:
+        lines = _lines(file, stream, _LONGEST_VALUE_BYTES)
+        first = next(lines, None)
+        if first is None:
             return
-        text += b"\n" * gap + line.content
-        number = line.number
-    for value, offset, why in read_documents(text):
-        yield Line(first.file, first.number + offset, None).place, value, why
+        place, value, why = _value(first)
+        if not why or not (first.content or b"").startswith((b"{", b"[")):
+            yield place, value, why
+            yield from map(_value, lines)
+            return
+        # In parts, because a buffer is as large as what may be read.
+        parts = iter(partial(stream.read, _PART_BYTES), b"")
+        rest = b"".join(islice(parts, _LONGEST_VALUE_BYTES // _PART_BYTES))
+        text = b"\n".join([first.content or b"", rest])
+        if stream.read(1):
+            size = f"{_LONGEST_VALUE_BYTES >> 20} MB"
+            yield place, None, f"neither one value a line, nor below {size} in all"
+            return
+        for value, offset, why in read_documents(text):
+            yield Line(file, first.number + offset, None).place, value, why
 
 
 def _value(line: Line) -> tuple[str, Any, str]:

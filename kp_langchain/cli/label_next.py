@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import suppress
 from itertools import islice
 from typing import TYPE_CHECKING, Any
@@ -14,8 +13,9 @@ from rich.rule import Rule
 from rich.text import Text
 
 from kp_langchain.calibration.next_to_label import TaskVerdict, next_to_label, shortfall
-from kp_langchain.cli.output import counted, make_console, visible, warn
-from kp_langchain.cli.run_view import call_lines, cut, print_whole
+from kp_langchain.cli.labelling import change_text
+from kp_langchain.cli.output import counted, make_console, warn
+from kp_langchain.cli.run_view import fact_table, print_steps, print_task, print_whole
 from kp_langchain.errors import StoreError, UnknownRunError
 from kp_langchain.review.run_facts import claims_of
 from kp_langchain.text import beside, one_line, short_id
@@ -31,18 +31,8 @@ NOTHING_TO_ASK = (
     "No run to ask about: all have a verdict, or their traces are no longer kept (see keep_days)."
 )
 _QUESTION = "Did it succeed?  y yes  n no  s skip  m more  b back  o note  q quit"
-_ANSWERS = {
-    "y": True, "yes": True, "n": False, "no": False,
-    "s": "skip", "skip": "skip", "b": "back", "back": "back", "o": "note", "t": "note",
-    "note": "note", "m": "more", "more": "more", "q": "quit", "quit": "quit",
-}  # fmt: skip
 _INTERRUPT = "\x03"
-_LONGEST_LINE_BYTES = 1 << 16
 _DOMAIN_CHARS = 60
-_LABEL_WIDTH = 9
-_PIPED_HEIGHT = 50
-_ROOMY_HEIGHT = 30  # on a lower screen, what is said about the run has one line each
-_LINES_BELOW = 4  # the question, the line that the cursor stands in, and two blank ones
 _CLAIMS_SHOWN = 6
 
 
@@ -63,11 +53,10 @@ class NextRuns:
     """
 
     def __init__(self, store: TraceStore, domain: str | None, limit: int) -> None:
-        self._store = store
+        self.store = store
         unlabelled = store.models.unlabelled(domain)
         self._verdicts = store.models.task_verdicts(domain)
         self.offers = list(islice(next_to_label(unlabelled, self._verdicts), limit))
-        self._runs_without = Counter((run.domain, run.task) for run in unlabelled)
         self.given: dict[str, TaskVerdict] = {}
 
     def to_dicts(self) -> Iterator[dict[str, Any]]:
@@ -77,7 +66,7 @@ class NextRuns:
             StoreError: The store cannot be read.
         """
         for offer in self.offers:
-            run = self._store.get(offer.run.trace_id)
+            run = self.store.get(offer.run.trace_id)
             if run is not None:
                 yield {
                     "trace_id": run.trace_id,
@@ -100,33 +89,16 @@ class NextRuns:
             StoreError: The store cannot be read.
         """
         trace_id = offer.run.trace_id
-        run = self._store.get(trace_id)
+        run = self.store.get(trace_id)
         if run is None:
             return None
-        verdicts = self._store.verdicts(trace_id)
+        verdicts = self.store.verdicts(trace_id)
         if trace_id not in self.given and any(one.success is not None for one in verdicts):
             return None
         trace = None
         with suppress(StoreError):  # its body was changed by another program
             trace = run.trace
         return None if trace is None else (run, trace)
-
-    def repeats(self, offer: Offer) -> str:
-        """Return in words how other runs of the same task ended; "" if there are none."""
-        domain, task = offer.run.domain, offer.run.task
-        given = [one for key, one in self.given.items() if key != offer.run.trace_id]
-        given = [one for one in given if (one.domain, one.task) == (domain, task)]
-        before = [one for one in self._verdicts if (one.domain, one.task) == (domain, task)]
-        waiting = self._runs_without[domain, task] - 1 - len(given)
-        successes = sum(one.success for one in before + given)
-        failures = len(before + given) - successes
-        if not successes + failures + waiting:
-            return ""
-        more = counted(successes + failures + waiting, "more run")
-        return (
-            f"its task has {more}: {successes} succeeded, {failures} failed, "
-            f"{waiting} without a verdict"
-        )
 
     def progress(self, domain: str) -> str:
         """Return in words how many verdicts were given, and what a domain's model still needs."""
@@ -151,11 +123,11 @@ class NextRuns:
 
 
 class Dialog:
-    """Shows one run after the other, and writes the verdicts that a person gives.
+    """Shows one run after the other, and stores the verdicts that a person gives.
 
     Args:
         runs: The runs.
-        labelling: Writes the verdicts.
+        labelling: Stores the verdicts.
     """
 
     def __init__(self, runs: NextRuns, labelling: Labelling) -> None:
@@ -168,7 +140,7 @@ class Dialog:
 
         Raises:
             KPError: The store cannot be read or written.
-            KeyboardInterrupt: The person presses Ctrl-C. What was given stays written.
+            KeyboardInterrupt: The person presses Ctrl-C. What was given stays stored.
         """
         offers = self._runs.offers
         while self._position < len(offers):
@@ -177,90 +149,25 @@ class Dialog:
             if loaded is None:
                 del offers[self._position]
                 continue
-            if self._console.is_terminal and not self._console.is_dumb_terminal:
-                self._console.clear()
-            else:
-                self._console.print(Rule())
-            for line in self._screen(offer, *loaded):
-                self._console.print(line)
+            self._show(offer, *loaded)
             if not self._take_answer(offer, *loaded):
                 return
         self._console.print("There is no other run to ask about." if offers else NOTHING_TO_ASK)
 
-    def _take_answer(self, offer: Offer, run: StoredRun, trace: ReasoningTrace) -> bool:
-        """Ask until the answer can be used, and do what it says; return False to end."""
-        while True:
-            self._console.print(Text(_QUESTION, style="bold"), end=" ")
-            key = _read_key()
-            self._console.print()
-            answer = None if key is None else _ANSWERS.get(key.lower())
-            if key is None or answer == "quit":
-                return False
-            if answer == "more":
-                print_whole(run, trace, self._console)
-            elif answer == "note":
-                self._console.print("Note: ", end="")
-                self._note = (_read_line() or "").strip()
-                self._console.print()
-                return True
-            elif isinstance(answer, bool):
-                self._give(offer, success=answer)
-                return True
-            elif answer == "skip" or (answer == "back" and self._position):
-                self._position += 1 if answer == "skip" else -1
-                self._note = ""
-                return True
-            elif key.isprintable() and key:
-                what = "is the key for the run before" if answer == "back" else "is none of these"
-                warn(f"{one_line(key, 20)} {what}")
-
-    def _give(self, offer: Offer, *, success: bool) -> None:
-        run, verdict = offer.run, Verdict(success, note=self._note or None, source="label")
-        self._note = ""
-        try:
-            changes = self._labelling.give(run.trace_id, verdict)
-        except UnknownRunError:  # it was deleted meanwhile; loading it again finds that out
-            return
-        self._runs.given[run.trace_id] = TaskVerdict(run.domain, run.task, success)
-        self._last_change = "; ".join(map(self._labelling.line, changes))
-        self._position += 1
-
-    # -------------------------------------------------------------- the screen
-
-    def _screen(self, offer: Offer, run: StoredRun, trace: ReasoningTrace) -> list[Text]:
-        """Return the lines of the screen, as many as fit the terminal and no wider than it."""
+    def _show(self, offer: Offer, run: StoredRun, trace: ReasoningTrace) -> None:
         console = self._console
-        height = console.height if console.is_terminal else _PIPED_HEIGHT
-        width = max(20, console.width - 1)  # a full line would make some terminals add an empty one
-        inner, most = width - _LABEL_WIDTH, 1 if height < _ROOMY_HEIGHT else 4
-        progress = [self._runs.progress(offer.run.domain)]
+        if console.is_terminal and not console.is_dumb_terminal:
+            console.clear()
+        else:
+            console.print(Rule())
+        console.print(Text(self._runs.progress(run.domain)))
         if self._last_change:
-            progress.append(f"last: {self._last_change}")
-        head = [line for text in progress for line in self._wrap(text, width, most)]
-        foot = [
-            line
-            for label, text in self._facts(offer, run, trace)
-            for line in _labelled(label, self._wrap(text, inner, most))
-        ]
-        room = max(9, height - _LINES_BELOW - len(head) - len(foot))
-        calls = call_lines(trace, inner)
-        task, answer = (
-            self._wrap(text.strip(), inner, room)
-            for text in (run.objective, trace.outcome.result_summary or "(empty)")
-        )
-        wanted = {"task": task, "calls": calls, "answer": answer}
-        # Each has a fair share of the room, and what shorter ones leave of theirs.
-        limits = {}
-        for number, label in enumerate(sorted(wanted, key=lambda one: len(wanted[one]))):
-            limits[label] = min(len(wanted[label]), room // (3 - number))
-            room -= limits[label]
-        lines = [*head, Text()]
-        for label, part in wanted.items():
-            lines += _labelled(label, _fold(part, limits[label]))
-        lines += [Text(), *foot]
-        for line in lines:
-            line.truncate(width, overflow="crop")
-        return lines
+            console.print(Text(f"last: {self._last_change}"))
+        console.print()
+        print_task(run, console)
+        print_steps(trace, console)
+        console.print()
+        console.print(fact_table(list(self._facts(offer, run, trace))))
 
     def _facts(
         self, offer: Offer, run: StoredRun, trace: ReasoningTrace
@@ -274,80 +181,68 @@ class Dialog:
             f"{run.decision}: {run.gate} {value}, threshold {run.threshold:.3f}; "
             f"{outcome}, confidence {run.confidence:.2f}{source}",
         )
-        if repeats := self._runs.repeats(offer):
-            yield "repeats", repeats
-        yield (
-            "run",
-            f"{short_id(run.trace_id)}, {one_line(run.domain, _DOMAIN_CHARS)}, "
-            f"{run.created_at:%Y-%m-%d %H:%M} UTC, {counted(run.n_steps, 'step')}; {offer.reason}",
-        )
+        yield "asked as", f"{short_id(run.trace_id)}: {offer.reason}"
         given = self._runs.given.get(run.trace_id)
         if given is not None:
             yield "given", f"{'success' if given.success else 'failure'}; y or n replaces it"
         if self._note:
             yield "note", self._note
 
-    def _wrap(self, text: str, width: int, limit: int) -> list[Text]:
-        """Return a text as at most so many lines, of a longer one its beginning and its end."""
-        if limit == 1:
-            return [Text(cut(visible(text), width))]
-        most = (limit + 1) * (
-            width + 1
-        )  # what so many lines hold, so that no megabytes are wrapped
-        parts = [text] if len(text) <= 2 * most else [text[:most], text[-most:]]
-        lines = [
-            line
-            for part in parts
-            for line in Text(visible(part)).wrap(self._console, width, overflow="fold")
-        ]
-        return _fold(lines, limit)
+    def _take_answer(self, offer: Offer, run: StoredRun, trace: ReasoningTrace) -> bool:
+        """Ask until the answer can be used, and do what it says; return False to end."""
+        while True:
+            self._console.print(Text(_QUESTION, style="bold"), end=" ")
+            key = _read_key()
+            self._console.print()
+            match key:
+                case None | "q":
+                    return False
+                case "m":
+                    print_whole(run, trace, self._console)
+                    continue
+                case "o":
+                    self._console.print("Note: ", end="")
+                    self._note = sys.stdin.readline().strip()
+                    self._console.print()
+                case "y" | "n":
+                    self._give(offer, success=key == "y")
+                case "s":
+                    self._move(1)
+                case "b" if self._position:
+                    self._move(-1)
+                case _:
+                    if key.isprintable() and key:
+                        warn(f"{one_line(key, 20)} leads nowhere here")
+                    continue
+            return True
 
+    def _move(self, by: int) -> None:
+        self._position += by
+        self._note = ""
 
-def _labelled(label: str, lines: Sequence[Text]) -> Iterator[Text]:
-    for number, line in enumerate(lines):
-        beginning = Text((label if number == 0 else "").ljust(_LABEL_WIDTH), style="cyan")
-        yield beginning + line
-
-
-def _fold(lines: list[Text], limit: int) -> list[Text]:
-    """Return at most `limit` lines: the first ones, a mark, and half as many of the last."""
-    if len(lines) <= limit:
-        return lines
-    last = max((limit - 1) // 3, int(limit > 2))
-    mark = Text("[... left out; m shows all ...]", style="dim")
-    return [*lines[: limit - 1 - last], mark, *lines[len(lines) - last :]]
-
-
-# ------------------------------------------------------------------ keys
+    def _give(self, offer: Offer, *, success: bool) -> None:
+        run, verdict = offer.run, Verdict(success, note=self._note or None, source="label")
+        try:
+            changes = self._labelling.store(run.trace_id, verdict)
+        except UnknownRunError:  # it was deleted meanwhile; loading it again finds that out
+            return
+        self._runs.given[run.trace_id] = TaskVerdict(run.domain, run.task, success)
+        self._last_change = "; ".join(map(change_text, changes))
+        self._move(1)
 
 
 def _read_key() -> str | None:
-    """Return the next key of a terminal, or the next line of anything else; None at the end.
-
-    On Unix, keys that were pressed before this is called do not count, so that a key that is hit
-    twice answers one question only.
+    """Return the next key of a terminal, or the next line; None at the end.
 
     Raises:
         KeyboardInterrupt: The key is Ctrl-C.
     """
-    if sys.stdin is None or not sys.stdin.isatty():
-        line = _read_line()
-        return None if line is None else line.strip()
+    if not sys.stdin.isatty():
+        line = sys.stdin.readline()
+        return line.strip().lower() if line else None
     keys = ""
     with suppress(EOFError, OSError):  # the key is Ctrl-D, or the terminal is gone
         keys = typer.getchar()
     if _INTERRUPT in keys:
         raise KeyboardInterrupt
-    return keys[:1] or None  # an arrow or the like is several characters, the first an escape
-
-
-def _read_line() -> str | None:
-    """Return the next line without its end, cut to 64 KB; None at the end of the input."""
-    if sys.stdin is None:
-        return None
-    # As bytes, because one that is not UTF-8 must not end the program.
-    stream = sys.stdin.buffer
-    line = part = stream.readline(_LONGEST_LINE_BYTES)
-    while part and not part.endswith(b"\n"):
-        part = stream.readline(_LONGEST_LINE_BYTES)
-    return line.decode(errors="replace").rstrip("\r\n") if line else None
+    return keys[:1].lower() or None  # an arrow or the like is several characters

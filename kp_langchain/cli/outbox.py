@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from kp_langchain.cli.options import AsJson, AsJsonLines, Database, Limit, group_app, open_store
-from kp_langchain.cli.output import make_console, runs_table, say, say_json
+from kp_langchain.cli.output import Column, list_table, make_console, say, say_json
 from kp_langchain.cli.sending import (
     current_registry,
     require_registry,
@@ -21,8 +21,6 @@ from kp_langchain.errors import KPError
 from kp_langchain.text import one_line, printable, short_id
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from kp_langchain.registry.client import Registry
     from kp_langchain.store import Contribution, TraceStore
     from kp_langchain.store.registry_units import ContributionState
@@ -56,7 +54,7 @@ def list_contributions(
             return
         console = make_console()
         if contributions:
-            console.print(_table(contributions, datetime.now(UTC)))
+            console.print(list_table(_COLUMNS, contributions, width=console.width))
         summary = ", ".join(f"{number} {name}" for name, number in store.outbox.counts().items())
         to_withdraw = len(store.outbox.to_withdraw())
         more = f"; {to_withdraw} to withdraw" if to_withdraw else ""
@@ -210,23 +208,22 @@ def _say_contribution(contribution: Contribution) -> None:
     say_json(values)
 
 
-def _table(contributions: Iterable[Contribution], now: datetime) -> Table:
-    from rich.text import Text
-
-    table = runs_table("trace", "state", "age>", "attempts>", "registry's id, or reason")
-    for one in contributions:
-        detail = one.registry_id if one.status == "sent" else one.reason
-        table.add_row(
-            Text(short_id(one.trace_id)),
-            Text(one.status, style=_STYLES[one.state]),
-            _age((now - one.queued_at).total_seconds()),
-            str(one.attempts),
-            Text(one_line(detail or "", _DETAIL_CHARS)),
-        )
-    return table
+def _detail(one: Contribution) -> str:
+    detail = one.registry_id if one.status == "sent" else one.reason
+    return one_line(detail or "", _DETAIL_CHARS)
 
 
-def _age(seconds: float) -> str:
+_COLUMNS: tuple[Column[Contribution], ...] = (
+    Column(title="trace", text=lambda one: short_id(one.trace_id)),
+    Column(title="state", text=lambda one: one.status, style=lambda one: _STYLES[one.state]),
+    Column(title="age>", text=lambda one: _age(datetime.now(UTC) - one.queued_at)),
+    Column(title="attempts>", text=lambda one: str(one.attempts)),
+    Column(title="registry's id, or reason", text=_detail),
+)
+
+
+def _age(age: timedelta) -> str:
+    seconds = age.total_seconds()
     for unit, length_s in (("d", 86_400), ("h", 3600), ("min", 60)):
         if seconds >= 2 * length_s:
             return f"{seconds / length_s:.0f} {unit}"

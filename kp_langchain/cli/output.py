@@ -8,11 +8,13 @@ import json
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Generic, TextIO, TypeVar
 
 from kp_langchain.errors import KPError
 from kp_langchain.text import printable, printable_json
@@ -20,7 +22,9 @@ from kp_langchain.text import printable, printable_json
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
     from rich.table import Table
+    from rich.text import Text
 
+_T = TypeVar("_T")
 STDIO = "-"
 """What names standard input or output in place of a file."""
 
@@ -49,32 +53,25 @@ def warn(text: str) -> None:
     say(text, file=sys.stderr)
 
 
-def say_json(value: Any, **verbatim: Any) -> None:
-    """Print a value as one line of JSON, its numbers with six decimals.
+def say_json(
+    value: Any,
+    verbatim: Mapping[str, Any] = MappingProxyType({}),
+    *,
+    write: Callable[[str], object] | None = None,
+) -> None:
+    """Write a value as one line of JSON, safe for a terminal, its numbers with six decimals.
 
     Args:
-        value: Plain values, or an instance of a dataclass, of which the public fields are printed.
+        value: Plain values, or an instance of a dataclass, of which the public fields are written.
         verbatim: More fields, whose numbers stay as they are, such as what a run has recorded.
+        write: Takes the line, such as that of `text_output`; by default it is printed.
     """
     values = _plain(value)
     if verbatim:
         values |= verbatim
-    say(json_line(values, is_unicode=takes_unicode(sys.stdout)))
-
-
-def json_line(value: object, *, is_unicode: bool) -> str:
-    """Return a value as one line of JSON, safe for a terminal.
-
-    Args:
-        value: The value.
-        is_unicode: Whether characters beyond ASCII may stay as they are.
-    """
-    return printable_json(json.dumps(value, ensure_ascii=not is_unicode))
-
-
-def takes_unicode(stream: TextIO | None) -> bool:
-    """Return whether a stream can write every character."""
-    return (getattr(stream, "encoding", None) or "utf-8").lower().startswith("utf")
+    takes_unicode = (getattr(sys.stdout, "encoding", None) or "utf-8").lower().startswith("utf")
+    line = printable_json(json.dumps(values, ensure_ascii=not takes_unicode)) + "\n"
+    (write or sys.stdout.write)(line)
 
 
 def _plain(value: Any) -> Any:
@@ -131,42 +128,70 @@ def make_console(**options: Any) -> Console:
     return console
 
 
-def runs_table(*headings: str, **layout: Any) -> Table:
-    """Return a table of the terminal's width, whose last column has the room that is left.
+def make_table(
+    headings: Sequence[str], rows: Iterable[Sequence[str | Text]] = (), *, fills: bool = False
+) -> Table:
+    """Return a table, of which only the last column is cut or folded where there is no room.
 
     Args:
         headings: The headings of its columns; one that ends in `>` is aligned on the right.
-        layout: Further arguments of rich's `Table`.
+        rows: The cells of each row.
+        fills: Whether it is as wide as the terminal; its last column is cut then, and not folded.
     """
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
+    from rich.text import Text
 
-    options = {"pad_edge": False, "expand": True, "padding": (0, 1, 0, 0), **layout}
-    table = Table(box=SIMPLE_HEAD, **options)
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    table.expand = table.show_edge = fills
     for heading in headings[:-1]:
-        right = heading.endswith(">")
-        table.add_column(
-            heading.removesuffix(">"), no_wrap=True, justify="right" if right else "left"
-        )
-    table.add_column(headings[-1], ratio=1, no_wrap=True, overflow="ellipsis", min_width=8)
+        side: Any = "right" if heading.endswith(">") else "left"
+        table.add_column(heading.removesuffix(">"), no_wrap=True, justify=side)
+    if fills:
+        table.add_column(headings[-1], ratio=1, no_wrap=True, overflow="ellipsis", min_width=8)
+    else:
+        side = "right" if headings[-1].endswith(">") else "left"
+        table.add_column(headings[-1].removesuffix(">"), overflow="fold", justify=side)
+    for row in rows:
+        table.add_row(*(Text(visible(cell)) if isinstance(cell, str) else cell for cell in row))
     return table
 
 
-def plain_table(*headings: str, right: bool = False) -> Table:
-    """Return a table without a frame that folds only its last column if there is no room.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Column(Generic[_T]):
+    """A column of a list of records.
+
+    Attributes:
+        title: Its heading; one that ends in `>` is aligned on the right.
+        text: Returns what it shows of a record.
+        style: Returns the style of that.
+        from_width: A terminal with fewer columns leaves it out.
+    """
+
+    title: str
+    text: Callable[[_T], str | Text]
+    style: Callable[[_T], str] = lambda _: ""
+    from_width: int = 0
+
+
+def list_table(columns: Sequence[Column[_T]], records: Iterable[_T], *, width: int) -> Table:
+    """Return records as a table of the terminal's width, one a row.
 
     Args:
-        headings: The headings of its columns.
-        right: Whether all columns but the first hold figures, which are aligned on the right.
+        columns: What is shown of each.
+        records: The records.
+        width: The width of the terminal in characters.
     """
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
+    from rich.text import Text
 
-    table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
-    for number, heading in enumerate(headings[:-1]):
-        table.add_column(heading, no_wrap=True, justify="right" if right and number else "left")
-    table.add_column(headings[-1], overflow="fold", justify="right" if right else "left")
-    return table
+    shown = [column for column in columns if column.from_width <= width]
+
+    def cells(record: _T) -> Iterator[Text]:
+        for column in shown:
+            cell = column.text(record)
+            yield Text(visible(cell), column.style(record)) if isinstance(cell, str) else cell
+
+    return make_table([one.title for one in shown], map(list, map(cells, records)), fills=True)
 
 
 def indent(table: RenderableType) -> RenderableType:
@@ -248,7 +273,7 @@ def is_closed_pipe(error: BaseException | None) -> bool:
 
 
 def replace_unencodable(*streams: TextIO | None) -> None:
-    """Write `?` for characters that a terminal's encoding lacks, instead of failing on them."""
+    """Replace characters that a terminal's encoding lacks, instead of failing on them."""
     for stream in streams:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")

@@ -11,13 +11,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from kp_langchain.cli.options import AsJson, AsJsonLines, Database, Limit, group_app, open_store
-from kp_langchain.cli.output import counted, make_console, runs_table, say, say_json
+from kp_langchain.cli.output import Column, counted, list_table, make_console, say, say_json
 from kp_langchain.errors import KPError
 from kp_langchain.text import printable_json, short_id
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from kp_langchain.schema import ReasoningTrace
     from kp_langchain.store import TraceStore
     from kp_langchain.store.registry_units import PulledUnit
@@ -54,7 +52,8 @@ def list_units(
                 say_json(unit)
             return
         if units:
-            make_console().print(_table(units))
+            console = make_console()
+            console.print(list_table(_COLUMNS, units, width=console.width))
         counts = ", ".join(f"{number} {name}" for name, number in store.pulled.counts().items())
         say(f"{counts} in {store.location}.")
 
@@ -73,7 +72,7 @@ def show(
         unit = _find(store, unit_id)
         trace = store.pulled.trace(unit.trace_id)
     if as_json:
-        say_json(unit, trace=None if trace is None else trace.model_dump(mode="json"))
+        say_json(unit, {"trace": trace and trace.model_dump(mode="json")})
         return
     for line in (*_unit_lines(unit), *(_trace_lines(trace) if trace else ())):
         # Indented, so that no line of the trace looks like one of ours.
@@ -190,22 +189,23 @@ def _user() -> str:
     return "person"
 
 
-def _table(units: Sequence[PulledUnit]) -> Table:
-    from rich.text import Text
+def _state_text(unit: PulledUnit) -> str:
+    return "changed" if unit.state == "quarantined" and unit.changed_at else unit.state
 
-    table = runs_table("trace", "domain", "state", "claims>", "found>", "pulled", "objective")
-    for unit in units:
-        is_changed = unit.state == "quarantined" and unit.changed_at
-        table.add_row(
-            Text(short_id(unit.trace_id)),
-            Text(printable_json(unit.domain[:16])),
-            Text("changed" if is_changed else unit.state, style=_STYLES.get(unit.state, "")),
-            f"{unit.quality_score:.2f}",
-            Text(str(len(unit.findings) or ""), style="red"),
-            f"{unit.pulled_at:%Y-%m-%d %H:%M}",
-            Text(printable_json(unit.objective[:_OBJECTIVE_CHARS])),
-        )
-    return table
+
+_COLUMNS: tuple[Column[PulledUnit], ...] = (
+    Column(title="trace", text=lambda unit: short_id(unit.trace_id)),
+    Column(title="domain", text=lambda unit: printable_json(unit.domain[:16])),
+    Column(
+        title="state",
+        text=lambda unit: _state_text(unit),
+        style=lambda unit: _STYLES[unit.state],
+    ),
+    Column(title="claims>", text=lambda unit: f"{unit.quality_score:.2f}"),
+    Column(title="found>", text=lambda unit: str(len(unit.findings) or ""), style=lambda _: "red"),
+    Column(title="pulled", text=lambda unit: f"{unit.pulled_at:%Y-%m-%d %H:%M}"),
+    Column(title="objective", text=lambda unit: printable_json(unit.objective[:_OBJECTIVE_CHARS])),
+)
 
 
 def _unit_lines(unit: PulledUnit) -> Iterator[str]:

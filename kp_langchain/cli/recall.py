@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from kp_langchain.cli.options import Database, new_app, open_store
-from kp_langchain.cli.output import counted, make_console, runs_table, say, say_json, warn
+from kp_langchain.cli.output import Column, counted, list_table, make_console, say, say_json, warn
 from kp_langchain.text import near_name, one_line, short_id
 
 if TYPE_CHECKING:
@@ -276,27 +276,42 @@ def _row(domain: str, trace_id: str, credit: Credit, eligibility: Eligibility | 
 
 
 def _print_credits(rows: Sequence[_Row]) -> None:
-    from rich.text import Text
-
-    from kp_langchain.review.recall_facts import figures
-
     console = make_console()
-    is_wide = console.width >= _WIDE
-    more = ["domain"] if is_wide else []
-    table = runs_table("trace", *more, "credit>", "shown>", "held out>", "still shown", "objective")
-    for row in rows:
-        style = "" if row.why_not is None else "bright_black"
-        is_sure = row.credit.value > row.credit.deviation
-        table.add_row(
-            Text(short_id(row.trace_id), style),
-            *([Text(one_line(row.domain, 16))] if is_wide else []),
-            Text(figures(row.credit), "green" if is_sure else "red" if row.credit.hurts else ""),
-            f"{row.credit.shown:,}",
-            f"{row.credit.held_out:,}",
-            Text("yes" if row.why_not is None else f"no: {row.why_not}", style),
-            Text(one_line(" ".join(row.objective.split()), _OBJECTIVE_CHARS), style),
-        )
-    console.print(table)
+    console.print(list_table(_COLUMNS, rows, width=console.width))
     for word, why in _WHY_NOT.items():
         if any(row.why_not == word for row in rows):
             say(f"{word}: {why}, so it is no longer shown.")
+
+
+def _style(row: _Row) -> str:
+    return "" if row.why_not is None else "bright_black"
+
+
+def _credit_style(row: _Row) -> str:
+    is_sure = row.credit.value > row.credit.deviation
+    return "green" if is_sure else "red" if row.credit.hurts else ""
+
+
+def _credit_figures(row: _Row) -> str:
+    from kp_langchain.review.recall_facts import figures
+
+    return figures(row.credit)
+
+
+def _still_shown(row: _Row) -> str:
+    return "yes" if row.why_not is None else f"no: {row.why_not}"
+
+
+def _task(row: _Row) -> str:
+    return one_line(" ".join(row.objective.split()), _OBJECTIVE_CHARS)
+
+
+_COLUMNS: tuple[Column[_Row], ...] = (
+    Column(title="trace", text=lambda row: short_id(row.trace_id), style=_style),
+    Column(title="domain", text=lambda row: one_line(row.domain, 16), from_width=_WIDE),
+    Column(title="credit>", text=_credit_figures, style=_credit_style),
+    Column(title="shown>", text=lambda row: f"{row.credit.shown:,}"),
+    Column(title="held out>", text=lambda row: f"{row.credit.held_out:,}"),
+    Column(title="still shown", text=_still_shown, style=_style),
+    Column(title="objective", text=_task, style=_style),
+)

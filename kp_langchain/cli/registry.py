@@ -164,7 +164,7 @@ def pull(
             raise typer.Exit(INTERRUPTED) from None
     answer: dict[str, Any] = {"kind": pulled.answer.kind, "reason": pulled.answer.reason}
     if as_json:
-        say_json(pulled, answer=answer)
+        say_json(pulled, {"answer": answer})
     else:
         _say_pulled(pulled)
     if pulled.answer.kind != "done":

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import signal
 import sys
-import tempfile
-from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,8 +13,6 @@ from kp_langchain.cli.options import Database, new_app, open_store, takes_filter
 from kp_langchain.cli.output import STDIO, counted, say, text_output
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from kp_langchain.report.collect import ReportData
     from kp_langchain.store import TraceStore
     from kp_langchain.verdict import Verdict
@@ -40,7 +36,6 @@ def report(
         int | None,
         typer.Option(min=1, max=65535, help="With --serve: the port; any that is free if not set."),
     ] = None,
-    open_page: Annotated[bool, typer.Option("--open", help="Open the page in a browser.")] = False,
     limit: Annotated[int, typer.Option(min=1, help="At most so many runs, the newest.")] = 5000,
     database: Database = None,
 ) -> None:
@@ -66,12 +61,12 @@ def report(
             from kp_langchain.report.page import check_target
 
             check_target(html)
-            _write(collect(store, filters, limit=limit), html, open_page=open_page)  # type: ignore[arg-type]
+            _write(collect(store, filters, limit=limit), html)  # type: ignore[arg-type]
         else:
-            _serve(store, filters, limit, port or 0, open_page=open_page)
+            _serve(store, filters, limit, port or 0)
 
 
-def _write(data: ReportData, path: Path, *, open_page: bool) -> None:
+def _write(data: ReportData, path: Path) -> None:
     from kp_langchain.report.page import check_target, render
 
     page = render(data)
@@ -85,14 +80,9 @@ def _write(data: ReportData, path: Path, *, open_page: bool) -> None:
         say(f"{data.private_runs} of them keep identifiers: their privacy level is private.")
     if data.runs:
         say("Verdicts given in it: download them there, then kp-langchain label import FILE")
-    if open_page:
-        address = path.absolute().as_uri()
-        _open(address, by_hand=address)
 
 
-def _serve(
-    store: TraceStore, filters: dict[str, Any], limit: int, port: int, *, open_page: bool
-) -> None:
+def _serve(store: TraceStore, filters: dict[str, Any], limit: int, port: int) -> None:
     from kp_langchain.cli.labelling import Labelling
     from kp_langchain.report.collect import collect, read_record
     from kp_langchain.report.page import render
@@ -110,19 +100,16 @@ def _serve(
         return first.pop() if first else render(read(), stores_verdicts=True)
 
     def store_verdict(trace_id: str, verdict: Verdict) -> list[dict[str, Any]]:
-        changes = labelling.give(trace_id, verdict)
+        changes = labelling.store(trace_id, verdict)
         ids = [id_ for change in changes for id_ in (change.trace_id, *change.replaces)]
         records = (read_record(store, id_) for id_ in dict.fromkeys(ids))
         return [record for record in records if record is not None]
 
-    with ReportServer(make_page, store_verdict, port=port) as server, ExitStack() as stack:
+    with ReportServer(make_page, store_verdict, port=port) as server:
         say(f"Serving {_number(data)} at {server.address}")
         _say_damage(data)
         say("Whoever has this address can read them from this machine. Ctrl-C ends it.")
         sys.stdout.flush()
-        if open_page:
-            file = stack.enter_context(_redirect_to(server.address))
-            _open(file.as_uri(), by_hand=server.address)
         # A supervisor sends SIGTERM, and what runs in the background of a script ignores Ctrl-C.
         before = signal.signal(signal.SIGTERM, signal.default_int_handler)
         try:
@@ -143,23 +130,3 @@ def _say_damage(data: ReportData) -> None:
         say(f"{data.damaged_runs} rows of the store cannot be read, and are left out.")
     if data.damaged_traces:
         say(f"{data.damaged_traces} stored traces cannot be read; their runs have no steps there.")
-
-
-@contextmanager
-def _redirect_to(address: str) -> Iterator[Path]:
-    """Yield a file that sends a browser to an address, until the block ends.
-
-    Every user of the machine can read the arguments of a browser's process, but not this file.
-    """
-    with tempfile.TemporaryDirectory(prefix="kp-report-") as folder:
-        path = Path(folder, "report.html")
-        path.touch(mode=0o600)
-        path.write_text(f'<meta http-equiv="refresh" content="0;url={address}">\n')
-        yield path
-
-
-def _open(address: str, by_hand: str) -> None:
-    import webbrowser
-
-    if not webbrowser.open(address):
-        say(f"No browser can be opened from here; open it yourself: {by_hand}")

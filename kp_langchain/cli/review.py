@@ -21,8 +21,8 @@ from kp_langchain.cli.output import (
     counted,
     indent,
     make_console,
+    make_table,
     percent,
-    plain_table,
     say_json,
     visible,
 )
@@ -106,7 +106,7 @@ def show(
         if as_json:
             trace = run.trace
             body = None if trace is None else trace.model_dump(mode="json")
-            say_json(run_json(store, run), trace=body)
+            say_json(run_json(store, run), {"trace": body})
         else:
             print_run(store, run, make_console(), with_steps=steps)
 
@@ -122,7 +122,7 @@ def compare(
         left, right = _run(store, first), _run(store, second)
         if as_json:
             values, calls = compared_json(left, right)
-            say_json(values, calls=calls)
+            say_json(values, {"calls": calls})
         else:
             print_compared(left, right, make_console())
 
@@ -223,14 +223,14 @@ def _print_domain(one: DomainStats, console: Console) -> None:
 
     of = f"{one.gate} over {counted(one.judged, 'run')}"
     console.print(Text(f"\nWhat costs {one.gate}, on the average", "bold"))
-    parts = plain_table("part", "median", "weight", "lost", right=True)
+    parts = make_table(("part", "median>", "weight>", "lost>"))
     for part in one.parts:
         in_the_median = "-" if part.median is None else f"{part.median:.2f}"
         parts.add_row(part.label, in_the_median, f"{part.weight:.2f}", f"{part.lost:.3f}")
     console.print(indent(parts))
     if one.rules:
         console.print(Text("\nRules", "bold"))
-        rules = plain_table("rule", "runs", "each", "lost their pass", right=True)
+        rules = make_table(("rule", "runs>", "each>", "lost their pass>"))
         for rule in one.rules:
             change = f"{rule.change:+.2f}"
             rules.add_row(rule.name, f"{rule.runs:,}", change, f"{rule.passes_lost:,}")
@@ -260,7 +260,7 @@ def _histogram_lines(one: DomainStats, console: Console) -> Iterator[Text]:
 
 
 def _curve_table(one: DomainStats) -> Table:
-    table = plain_table("threshold", "pass", "share", "successes by verdict", right=True)
+    table = make_table(("threshold", "pass>", "share>", "successes by verdict>"))
     for point in _points_around(one):
         share = percent(point.runs / one.judged)
         successes = f"{point.successes} of {point.labelled}" if point.labelled else "no verdicts"

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from rich.cells import cell_len, set_cell_size
 from rich.table import Table
 from rich.text import Text
 
-from kp_langchain.cli.output import runs_table, visible
+from kp_langchain.cli.output import Column, indent, list_table, make_table, visible
 from kp_langchain.errors import UnknownRunError
 from kp_langchain.review.recall_facts import (
     RecallFacts,
@@ -30,13 +29,14 @@ if TYPE_CHECKING:
 
     from kp_langchain.review.run_facts import TracedCall
     from kp_langchain.schema import ReasoningTrace, TraceStep
+    from kp_langchain.scoring.dimensions import DimensionDefinition
     from kp_langchain.store import StoredRun, TraceStore
     from kp_langchain.verdict import Verdict
 
-_WIDE, _WIDTH_FOR_DIMENSIONS, _WIDTH_FOR_REASONS = 100, 130, 110
+_WIDE, _WIDTH_FOR_REASONS, _WIDEST = 100, 110, 130
 _BAR_CELLS, _WATERFALL_CELLS = 10, 20
 _OBJECTIVE_CHARS, _RESULT_CHARS, _LINE_CHARS = 1000, 2000, 300
-_TOOL_WIDTH_MIN = 16
+_STEP_STYLES = {"error_recovery": "yellow", "tool_call": "cyan"}
 _CALLS_SHOWN, _SHOWN_TRACES, _CAUSES_NAMED = 8, 10, 2
 _NAME_CHARS, _VALUE_CHARS, _ARGUMENTS_SHOWN = 60, 200, 3
 _OUTPUT_CHARS, _OUTPUT_CHARS_BESIDE = 1000, 120
@@ -46,7 +46,7 @@ _OUTPUT_CHARS, _OUTPUT_CHARS_BESIDE = 1000, 120
 
 
 def list_of_runs(
-    runs: Sequence[StoredRun], console: Console, *, titles: Sequence[str] | None = None
+    runs: Sequence[StoredRun], console: Console, *, titles: Sequence[str] = ()
 ) -> Table:
     """Return scored runs as a table, one a row; the last column has what room is left.
 
@@ -58,38 +58,42 @@ def list_of_runs(
         console: Where the table will be printed.
         titles: A title for each run, in place of its id, its time and its objective.
     """
-    is_wide, has_dimensions = console.width >= _WIDE, console.width >= _WIDTH_FOR_DIMENSIONS
-    form = "%Y-%m-%d %H:%M" if has_dimensions else "%m-%d %H:%M" if is_wide else "%m-%d"
-    has_worth = any(run.worth is not None for run in runs)
-    dimensions = [one for one in DIMENSIONS if has_dimensions]
-    headings = [
-        *([] if titles else ["run", "time"]),
-        "domain",
-        *(f"{one.headings[0]}>" for one in dimensions),
-        "score>",
-        *(["worth>"] if has_worth else []),
-        *(["of>"] if is_wide else []),
-        "0 to 1",
-        "decision",
-        "run" if titles else "objective",
-    ]
-    table = runs_table(*headings, padding=(0, 1 if is_wide else 0, 0, 0))
-    for run, title in zip(runs, titles or [run.objective for run in runs], strict=True):
-        style = _style(run)
-        time = run.created_at.astimezone().strftime(form)
+    title_of = dict(zip((run.trace_id for run in runs), titles, strict=False))
+    time = "%Y-%m-%d %H:%M" if console.width >= _WIDEST else "%m-%d %H:%M"
+    time = time if console.width >= _WIDE else "%m-%d"
+
+    def decision(run: StoredRun) -> str:
         twin = run.twin_of or run.replaced_by
-        table.add_row(
-            *([] if titles else [Text(short_id(run.trace_id)), Text(time)]),
-            Text(one_line(run.domain, 16 if is_wide else 9)),
-            *(f"{run.breakdown.dimensions[one.name].value:.2f}" for one in dimensions),
-            Text(f"{run.score:.3f}", style if run.gate == "score" else ""),
-            *([Text("" if run.worth is None else f"{run.worth:.3f}", style)] if has_worth else []),
-            *([f"{run.threshold:.2f}"] if is_wide else []),
-            _bar(0, run.gated_value, _BAR_CELLS, style, console, mark=run.threshold),
-            Text(f"twin of {short_id(twin)}" if twin else run.decision, style),
-            Text(_shortened(title)),
-        )
-    return table
+        return f"twin of {short_id(twin)}" if twin else run.decision
+
+    columns: list[Column[StoredRun]] = [
+        Column(title="run", text=lambda run: short_id(run.trace_id)),
+        Column(title="time", text=lambda run: run.created_at.astimezone().strftime(time)),
+        Column(title="domain", text=lambda run: one_line(run.domain, 16 if is_wide else 9)),
+        *map(_dimension_column, DIMENSIONS),
+        Column(title="score>", text=lambda run: f"{run.score:.3f}", style=_style),
+        Column(title="worth>", text=lambda run: "" if run.worth is None else f"{run.worth:.3f}"),
+        Column(title="of>", text=lambda run: f"{run.threshold:.2f}", from_width=_WIDE),
+        Column(title="0 to 1", text=lambda run: _bar(
+            0, run.gated_value, _BAR_CELLS, _style(run), console, mark=run.threshold
+        )),
+        Column(title="decision", text=decision, style=_style),
+        Column(title="objective", text=lambda run: _shortened(run.objective)),
+    ]  # fmt: skip
+    is_wide = console.width >= _WIDE
+    if titles:
+        columns = [*columns[2:-1], Column(title="run", text=lambda run: title_of[run.trace_id])]
+    if all(run.worth is None for run in runs):
+        columns = [column for column in columns if column.title != "worth>"]
+    return list_table(columns, runs, width=console.width)
+
+
+def _dimension_column(dimension: DimensionDefinition) -> Column[StoredRun]:
+    return Column(
+        title=f"{dimension.headings[0]}>",
+        text=lambda run: f"{run.breakdown.dimensions[dimension.name].value:.2f}",
+        from_width=_WIDEST,
+    )
 
 
 def _style(run: StoredRun) -> str:
@@ -127,10 +131,7 @@ def print_run(store: TraceStore, run: StoredRun, console: Console, *, with_steps
         console: Where to print it.
         with_steps: Whether to print every step whole, in place of one line a call.
     """
-    console.print(Text(one_line(run.objective, _OBJECTIVE_CHARS), style="bold"))
-    at = run.created_at.astimezone()
-    head = f"{run.trace_id}  {at:%Y-%m-%d %H:%M:%S}  {run.domain}  {run.framework or ''}"
-    console.print(Text(printable(head).rstrip()), soft_wrap=True)
+    print_task(run, console)
     value = beside(run.gated_value, run.threshold)
     heading = Text(run.decision, style=f"bold {_style(run)}")
     console.print(
@@ -142,9 +143,67 @@ def print_run(store: TraceStore, run: StoredRun, console: Console, *, with_steps
     if console.width < _WIDTH_FOR_REASONS:
         reasons = [(row.label, row.why) for row in run.breakdown.waterfall() if row.why]
         facts = [*reasons, *facts]
-    console.print(_fact_table(facts))
+    console.print(fact_table(facts))
     console.print()
-    _print_steps(run, console, with_steps=with_steps)
+    trace = run.trace
+    if trace is None:
+        why = "the store does not have them"
+        if run.withheld is not None:
+            why = f"the run was withheld: {printable(run.withheld)}"
+        elif run.decision != "kept":
+            why += "; by default it keeps those of a run that did not pass for `keep_days` only"
+        console.print(Text(f"The steps of this run are not kept: {why}."), soft_wrap=True)
+        return
+    if with_steps:
+        print_whole(run, trace, console)
+    else:
+        print_steps(trace, console)
+    if run.kept_until is not None:
+        text = f"The steps are kept until {run.kept_until:%Y-%m-%d %H:%M} UTC."
+        console.print(Text(text, "bright_black"))
+
+
+def print_task(run: StoredRun, console: Console) -> None:
+    """Print the beginning of a run's task, its ids, its time and its domain."""
+    console.print(Text(one_line(run.objective, _OBJECTIVE_CHARS), style="bold"))
+    at = run.created_at.astimezone()
+    head = f"{run.trace_id}  {at:%Y-%m-%d %H:%M:%S}  {run.domain}  {run.framework or ''}"
+    console.print(Text(printable(head).rstrip()), soft_wrap=True)
+
+
+def print_steps(trace: ReasoningTrace, console: Console) -> None:
+    """Print the tool calls of a trace, one a line, and the beginning of its answer."""
+    lines = call_lines(trace, console.width - 3)
+    console.print(Text(f"calls ({len(trace.steps)} steps; all of them: --steps)", "cyan"))
+    for line in lines[:_CALLS_SHOWN]:
+        console.print(Text(" ") + line, no_wrap=True, overflow="ellipsis")
+    if (more := len(lines) - _CALLS_SHOWN) > 0:
+        console.print(Text(f"   ... {more} more", "bright_black"))
+    console.print(Text("answer", "cyan"))
+    console.print(Text(one_line(trace.outcome.result_summary, _RESULT_CHARS) or "(empty)"))
+
+
+def print_whole(run: StoredRun, trace: ReasoningTrace, console: Console) -> None:
+    """Print the whole task of a run, every step and the whole answer.
+
+    Their texts are indented, so that no line of them looks like one of ours.
+    """
+    console.print(Text("task", "cyan"))
+    console.print(indent(Text(visible(run.objective))))
+    console.print(Text("steps", "cyan"))
+    for step in trace.steps:
+        line = Text(f"{step.step_id}  ").append(step.type, _STEP_STYLES.get(step.type, ""))
+        if step.tool:
+            line.append(f"  {one_line(step.tool.name, _LINE_CHARS)}")
+        if step.tries > 1:
+            line.append(f"  tried {step.tries} times")
+        if step.latency_ms is not None:
+            line.append(f"  {step.latency_ms:.1f} ms", "bright_black")
+        console.print(line)
+        text = step.content if step.content is not None else str(step.input or "")
+        console.print(indent(Text(visible(text))))
+    console.print(Text("answer", "cyan"))
+    console.print(indent(Text(visible(trace.outcome.result_summary) or "(empty)")))
 
 
 def run_json(store: TraceStore, run: StoredRun) -> dict[str, Any]:
@@ -160,15 +219,6 @@ def run_json(store: TraceStore, run: StoredRun) -> dict[str, Any]:
         "credit": None if recall.credit is None else credit_fields(recall.credit),
         "planted": recall.planted,
     }
-
-
-def print_whole(run: StoredRun, trace: ReasoningTrace, console: Console) -> None:
-    """Print the whole task of a run, every step and the whole answer."""
-    console.print(Text("task", "cyan"))
-    console.print(Text(visible(run.objective)))
-    console.print(_steps_table(trace, console))
-    console.print(Text("answer", "cyan"))
-    console.print(Text(visible(trace.outcome.result_summary) or "(empty)"))
 
 
 def _waterfall(run: StoredRun, console: Console) -> Table:
@@ -268,7 +318,8 @@ def _counts(counts: Mapping[str, int]) -> str:
     return ", ".join(f"{name} {count}" for name, count in in_order)
 
 
-def _fact_table(facts: Sequence[tuple[str, str]]) -> Table:
+def fact_table(facts: Sequence[tuple[str, str]]) -> Table:
+    """Return facts, each with its label before it."""
     table = Table.grid(padding=(0, 2, 0, 0))
     table.add_column(no_wrap=True, style="cyan")
     table.add_column(overflow="fold", ratio=1)
@@ -276,51 +327,6 @@ def _fact_table(facts: Sequence[tuple[str, str]]) -> Table:
     for label, text in facts:
         table.add_row("" if label == before else label, Text(visible(text)))
         before = label
-    return table
-
-
-def _print_steps(run: StoredRun, console: Console, *, with_steps: bool) -> None:
-    trace = run.trace
-    if trace is None:
-        why = "the store does not have them"
-        if run.withheld is not None:
-            why = f"the run was withheld: {printable(run.withheld)}"
-        elif run.decision != "kept":
-            why += "; by default it keeps those of a run that did not pass for `keep_days` only"
-        console.print(Text(f"The steps of this run are not kept: {why}."), soft_wrap=True)
-        return
-    if with_steps:
-        console.print(_steps_table(trace, console))
-    else:
-        lines = call_lines(trace, max(20, console.width - 3))
-        console.print(Text(f"calls ({len(trace.steps)} steps; all of them: --steps)", "cyan"))
-        for line in lines[:_CALLS_SHOWN]:
-            console.print(Text(" ") + line, no_wrap=True, overflow="ellipsis")
-        if (more := len(lines) - _CALLS_SHOWN) > 0:
-            console.print(Text(f"   ... {more} more", "bright_black"))
-    console.print(Text("answer", "cyan"))
-    console.print(Text(one_line(trace.outcome.result_summary, _RESULT_CHARS) or "(empty)"))
-    if run.kept_until is not None:
-        text = f"The steps are kept until {run.kept_until:%Y-%m-%d %H:%M} UTC."
-        console.print(Text(text, "bright_black"))
-
-
-def _steps_table(trace: ReasoningTrace, console: Console) -> Table:
-    table = runs_table("#>", "step", "tool", "ms>", "what")
-    table.columns[2].no_wrap = table.columns[4].no_wrap = False
-    table.columns[2].overflow = table.columns[4].overflow = "fold"
-    table.columns[2].min_width = _TOOL_WIDTH_MIN if console.width >= _WIDE else None
-    styles = {"error_recovery": "yellow", "tool_call": "cyan"}
-    for step in trace.steps:
-        text = step.content if step.content is not None else str(step.input or "")
-        attempts = f" (tried {step.tries} times)" if step.tries > 1 else ""
-        table.add_row(
-            str(step.step_id),
-            Text(step.type, style=styles.get(step.type, "")),
-            Text(_shortened(step.tool.name) if step.tool else ""),
-            "" if step.latency_ms is None else f"{step.latency_ms:.1f}",
-            Text(visible(text) + attempts),
-        )
     return table
 
 
@@ -338,20 +344,13 @@ def call_lines(trace: ReasoningTrace, width: int) -> list[Text]:
     """
     lines = []
     for one in calls_of(trace.steps):
-        text = (
-            f"{'!' if one.has_failed else ' '} {'' if one.call is None else _call_text(one.call)}"
-        )
+        text = "" if one.call is None else _call_text(one.call)
         if one.output is not None:
-            content = " ".join((one.output.content or "(empty)")[:_OUTPUT_CHARS].split())
-            output = f" -> {visible(content)}"
-            text = cut(text, max(width // 2, width - cell_len(output))) + output
-        lines.append(Text(cut(text, width), style="yellow" if one.has_failed else ""))
+            output = " ".join((one.output.content or "(empty)")[:_OUTPUT_CHARS].split())
+            text = f"{one_line(text, max(20, width // 2))} -> {visible(output)}"
+        mark, style = ("!", "yellow") if one.has_failed else (" ", "")
+        lines.append(Text(f"{mark} {text}", style))
     return lines or [Text("none", style="dim")]
-
-
-def cut(text: str, width: int) -> str:
-    """Return a text cut to so many cells of the terminal."""
-    return text if cell_len(text) <= width else set_cell_size(text, width - 3).rstrip() + "..."
 
 
 def _call_text(step: TraceStep) -> str:
@@ -376,36 +375,43 @@ def _value(value: object) -> str:
 
 def print_compared(left: StoredRun, right: StoredRun, console: Console) -> None:
     """Print two runs side by side: the differences of their scores, then their tool calls."""
-    traces = left.trace, right.trace
-    table = runs_table("", short_id(left.trace_id), short_id(right.trace_id), "second - first")
-    for column in table.columns[1:3]:
-        column.no_wrap, column.overflow, column.ratio = False, "fold", 1
-    table.columns[3].ratio, table.columns[3].justify = None, "right"
-    for label, text in _TEXTS.items():
-        table.add_row(Text(label, "cyan"), *(Text(visible(text(run))) for run in (left, right)))
-    for label, (first, second) in _figures(left, right).items():
-        change = f"{second - first:+.3f}" if round(second - first, 3) else ""
-        style = "yellow" if second < first else ""
-        table.add_row(
-            Text(label, "cyan"), f"{first:.3f}", f"{second:.3f}", Text(change, style=style)
-        )
-    answers = [one_line(one.outcome.result_summary, 500) if one else "(not kept)" for one in traces]
-    table.add_row(Text("answer", "cyan"), *map(Text, answers))
-    console.print(table)
+    first, second = left.trace, right.trace
+    rows: list[tuple[str, ...]] = [
+        (label, text(left), text(right), "") for label, text in _TEXTS.items()
+    ]
+    for label, (before, after) in _figures(left, right).items():
+        change = f"{after - before:+.3f}" if round(after - before, 3) else ""
+        rows.append((label, f"{before:.3f}", f"{after:.3f}", change))
+    answers = [one_line(one.outcome.result_summary, 500) if one else "(not kept)"
+               for one in (first, second)]  # fmt: skip
+    rows.append(("answer", *answers, ""))
+    headings = "", short_id(left.trace_id), short_id(right.trace_id), "second - first>"
+    console.print(_side_by_side(headings, rows, texts=(1, 2)))
     console.print(Text(_why_different(left, right)))
-    if traces[0] is None or traces[1] is None:
+    if first is None or second is None:
         console.print("The steps of at least one of them are not kept, so they are not compared.")
         return
-    calls = runs_table("calls of the first", "", "calls of the second")
-    for column in (calls.columns[0], calls.columns[2]):
-        column.no_wrap, column.overflow, column.ratio = False, "fold", 1
-    for row in align(*(calls_of(trace.steps) for trace in traces if trace)):
-        mark, style = ("=", "bright_black") if row.is_same else ("~", "")
+    calls: list[tuple[str, ...]] = []
+    for row in align(calls_of(first.steps), calls_of(second.steps)):
+        mark = "=" if row.is_same else "~"
         if row.left is None or row.right is None:
-            mark, style = ">" if row.left is None else "<", "yellow"
-        calls.add_row(*(Text(one, style) for one in (_beside(row.left), mark, _beside(row.right))))
-    console.print(calls)
+            mark = ">" if row.left is None else "<"
+        calls.append((_beside(row.left), mark, _beside(row.right)))
+    console.print(
+        _side_by_side(("calls of the first", "", "calls of the second"), calls, texts=(0, 2))
+    )
     console.print("= the same call   ~ the same tool   < only the first   > only the second")
+
+
+def _side_by_side(
+    headings: Sequence[str], rows: Iterable[Sequence[str]], *, texts: tuple[int, int]
+) -> Table:
+    """Return rows as a table of the terminal's width, whose columns of texts are folded."""
+    table = make_table(headings, rows, fills=True)
+    for at, column in enumerate(table.columns):
+        column.no_wrap, column.overflow, column.min_width = False, "fold", None
+        column.ratio = 1 if at in texts else None
+    return table
 
 
 def compared_json(left: StoredRun, right: StoredRun) -> tuple[dict[str, Any], Any]:

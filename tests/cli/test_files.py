@@ -23,7 +23,6 @@ from tests.importing.test_conventions import MESSAGES
 from tests.importing.ways import traced
 
 AT = ("--database", "runs.db")
-FEW_SHOT = ("export", "--format", "few-shot", *AT)
 
 
 @pytest.fixture
@@ -126,55 +125,6 @@ def test_a_file_is_for_its_owner_appears_whole_and_survives_a_failure(ids: dict[
 def test_a_store_without_traces_gives_no_line_and_no_header(ids: dict[str, str]) -> None:
     done = cli("export")
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "Exported 0 traces.\n")
-    done = cli(*FEW_SHOT, "--domain", "none")
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "Exported 0 examples.\n")
-
-
-def test_only_successes_are_examples_and_only_a_verdict_says_so(ids: dict[str, str]) -> None:
-    assert cli(*FEW_SHOT).stdout.count("<<<example") == 2
-    assert cli(*FEW_SHOT, "--all").stdout.count("<<<example") == 5
-
-    def certain() -> int:
-        return cli(*FEW_SHOT).stdout.count(": a run that succeeded>>>")
-
-    assert certain() == 0
-    for success, number in ((True, 1), (False, 0), (True, 1)):
-        assert cli("label", ids["old"], f"--{'success' if success else 'failure'}", *AT)
-        assert certain() == number
-    with TraceStore("runs.db") as store:
-        store.report_outcome(ids["new"], confidence=0.9)  # which says nothing of success
-    assert certain() == 1
-    with TraceStore("runs.db") as store:
-        store.report_outcome(ids["old"], confidence=0.9)  # the last verdict counts
-    assert certain() == 0
-
-
-def test_examples_are_as_long_as_they_may_be(ids: dict[str, str]) -> None:
-    whole = cli(*FEW_SHOT).stdout
-    for max_chars in (len(whole), len(whole) - 1, 20):
-        done = cli(*FEW_SHOT, "--max-chars", str(max_chars))
-        assert len(done.stdout) <= max_chars
-    assert "fits into 20 characters" in done.stderr
-
-
-def test_traces_of_several_namespaces_are_no_examples_in_one_text() -> None:
-    play_in_namespaces("ann@acme.example", None)
-    done = cli(*FEW_SHOT)
-    assert (done.returncode, done.stdout.count("<<<example")) == (0, 2)
-    assert "Exported 2 examples. They are for runs of the namespace hash:" in done.stderr
-    play_in_namespaces("globex")
-    Path("out.txt").write_text("before")
-    refused = cli(*FEW_SHOT, "-o", "out.txt")
-    assert (refused.returncode, Path("out.txt").read_text()) == (1, "before")
-    assert "several namespaces (globex, hash:" in refused.stderr
-    assert "--where namespace=NAME, or give --all-namespaces" in refused.stderr
-    assert cli(*FEW_SHOT).stdout == ""
-    done = cli(*FEW_SHOT, "--where", "namespace=ann@acme.example")
-    assert done.stdout.count("<<<example") == 1
-    assert "task of ann@" not in done.stdout
-    everything = cli(*FEW_SHOT, "--all-namespaces")
-    assert everything.stdout.count("<<<example") == 3
-    assert "They are for runs of the namespaces globex, hash:" in everything.stderr
 
 
 def write(name: str, *values: Any) -> str:

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import json
 import random
-import re
 import signal
 import stat
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -126,15 +124,6 @@ def test_a_store_that_cannot_be_read_is_an_error_as_elsewhere(store: Store) -> N
         assert done.returncode == 1
         assert message in done.stderr
         assert not Path("page.html").exists()
-
-
-def test_open_shows_the_file_in_a_browser(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    store.add()
-    opened: list[str] = []
-    monkeypatch.setattr("webbrowser.open", opened.append)
-    done = report("--html", "page.html", "--open")
-    assert opened == [Path("page.html").absolute().as_uri()]
-    assert f"open it yourself: {opened[0]}" in done.stdout
 
 
 # ------------------------------------------------------------------ what is in it
@@ -395,41 +384,3 @@ def test_a_body_that_is_no_verdict_is_refused(store: Store, serve: Serve) -> Non
         assert served.send(body, Content_Type="text/plain")[0] == 415
     for length in ("70000", "-1", "much", "1" * 5000):
         assert served.send("", Content_Length=length)[0] in (411, 413)
-
-
-# Notes how it was called, and what it could read.
-BROWSER = """#!{python}
-import stat, sys
-from pathlib import Path
-
-file = Path(sys.argv[1].removeprefix("file://"))
-modes = [oct(stat.S_IMODE(path.stat().st_mode)) for path in (file.parent, file)]
-Path("opened.txt").write_text("\\n".join([*sys.argv[1:], *modes, file.read_text()]))
-"""
-
-
-def test_the_token_of_a_served_page_is_no_argument_of_the_browser(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    store.add()
-    browser = Path("browser").absolute()
-    browser.write_text(BROWSER.format(python=sys.executable))
-    browser.chmod(0o700)
-    monkeypatch.setenv("BROWSER", str(browser))
-    monkeypatch.setattr("webbrowser._tryorder", None)
-    monkeypatch.setattr("webbrowser._browsers", {})
-
-    def end(_: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("socketserver.BaseServer.serve_forever", end)
-    done = report("--serve", "--open")
-    assert done.returncode == 0, done.stderr
-    (token,) = re.findall(r"http://127\.0\.0\.1:\d+/([\w-]+)/", done.stdout)
-    argument, folder_mode, file_mode, *content = Path("opened.txt").read_text().splitlines()
-    assert token not in argument
-    assert (folder_mode, file_mode) == ("0o700", "0o600")
-    assert f"/{token}/" in content[0]
-    assert not Path(argument.removeprefix("file://")).parent.exists()
-    monkeypatch.setattr("webbrowser.open", lambda _: False)
-    assert "open it yourself: http://127.0.0.1:" in report("--serve", "--open").stdout
