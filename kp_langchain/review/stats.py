@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from itertools import chain
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
@@ -244,16 +245,12 @@ def _stats_of(domain: str, runs: Sequence[RunSummary]) -> DomainStats:
 
 
 def _dimensions(runs: Sequence[RunSummary]) -> list[PartStats]:
-    by_name: dict[str, list[tuple[float, float]]] = defaultdict(list)
-    runs_with: dict[str, list[RunSummary]] = defaultdict(list)
-    for run in runs:
-        for name, (value, weight) in run.dimensions.items():
-            by_name[name].append((value, weight))
-            runs_with[name].append(run)
     parts = []
-    for name, rows in by_name.items():
-        values, weights = np.array(rows, dtype=float).T
-        parts.append(_part(name, runs_with[name], values, weights * (1 - values), weights.mean()))
+    for name in dict.fromkeys(name for run in runs for name in run.dimensions):
+        runs_with = [run for run in runs if name in run.dimensions]
+        flat = chain.from_iterable(run.dimensions[name] for run in runs_with)
+        values, weights = np.fromiter(flat, float).reshape(-1, 2).T
+        parts.append(_part(name, runs_with, values, weights * (1 - values), weights.mean()))
     return parts
 
 
@@ -265,7 +262,8 @@ def _part(
     weight: float,
 ) -> PartStats:
     """Return the statistics of a part, by its value in each run and what it lost there."""
-    reasons = [run.why_unmeasured if name == "novelty" else None for run in runs]
+    is_novelty = name == "novelty"
+    reasons = [run.why_unmeasured for run in runs] if is_novelty else [None] * len(runs)
     is_measured = np.array([why is None for why in reasons])
     unmeasured = Counter(why for why in reasons if why is not None)
     return PartStats(

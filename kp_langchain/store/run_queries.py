@@ -14,6 +14,7 @@ from typing import Any
 from zlib import crc32
 
 import sqlalchemy as sa
+from pydantic_core import from_json
 
 from kp_langchain.config import Settings
 from kp_langchain.gate.check import JudgedRun
@@ -506,7 +507,15 @@ def summaries(
     select = sa.select(*_summary_columns).where(*conditions, *_beyond(after, newest_first=False))
     rows = connection.execute(select.order_by(*order(newest_first=False)).limit(limit))
     return [
-        RunSummary._make((*row[:12], *map(_parse_json, row[12:17]), row[17], labels.get(row[0])))
+        RunSummary._make(
+            (
+                *row[:12],
+                from_json(row[12]),  # the dimensions, which differ in almost every run
+                *map(_parse_json, row[13:17]),
+                row[17],
+                labels.get(row[0]),
+            )
+        )
         for row in rows
     ]
 

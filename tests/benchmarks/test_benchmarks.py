@@ -37,6 +37,7 @@ from tests.programs import Done
 
 PROGRAMS = {
     "__main__": ["--quick", "--handlers", "none", "everything"],
+    "commands": ["--runs", "20", "--rounds", "1"],
     "credit": ["--times", "2"],
     "imported": ["--every", "300"],
     "journey": ["--sources", "tau-bench", "--draws", "1", "--no-embedder"],
