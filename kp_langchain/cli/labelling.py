@@ -63,7 +63,7 @@ class Labelling:
         for one in verdicts:
             if one.verdict is None:
                 self.skipped += 1
-                warn(f"{one.place}: {one.why}")
+                warn(printable(f"{one.place}: {one.why}"))
                 continue
             try:
                 if one.place and self._is_known(one, one.verdict):
@@ -74,7 +74,7 @@ class Labelling:
                 if not one.place:
                     raise
                 self.unknown += 1
-                warn(f"{one.place}: {error}")
+                warn(printable(f"{one.place}: {error}"))
                 continue
             for change in changes:
                 if self._as_json:
