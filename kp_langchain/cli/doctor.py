@@ -202,7 +202,7 @@ def _keys(values: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
 def _store(database: str | None) -> Iterator[Finding]:
     """Yield whether the store can be used, and the models in force, with what is against them."""
     from kp_langchain.store import TraceStore
-    from kp_langchain.store.database import locate
+    from kp_langchain.store.location import locate
 
     topic = "store"
     try:

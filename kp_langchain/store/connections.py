@@ -21,7 +21,7 @@ from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 from kp_langchain.config import mask_password
 from kp_langchain.errors import ConfigError, KPError, MissingExtraError, StoreError
 from kp_langchain.files import make_private
-from kp_langchain.store.database import Location
+from kp_langchain.store.location import Location
 from kp_langchain.store.rows import dumps, loads
 from kp_langchain.store.tables import SCHEMA_VERSION, VERSION_TABLE, metadata
 

@@ -10,9 +10,8 @@ from datetime import UTC, datetime
 import sqlalchemy as sa
 
 from kp_langchain.schema import TRACE_ID_PREFIX
-from kp_langchain.store import outbox as contributions
-from kp_langchain.store import run_queries
-from kp_langchain.store.database import Database
+from kp_langchain.store import outbox_queries, run_queries
+from kp_langchain.store.location import Transactions
 from kp_langchain.store.rows import ambiguous_id, clean_name, unknown_run
 from kp_langchain.store.run_columns import Deletion, RunFilters
 from kp_langchain.store.run_queries import (
@@ -92,7 +91,7 @@ def plan_by_ids(connection: sa.Connection, ids: Iterable[str], location: str) ->
     return _deletion(connection, domains, list(unscored), list(paused))
 
 
-def carry_out(database: Database, deletion: Deletion) -> None:
+def carry_out(database: Transactions, deletion: Deletion) -> None:
     """Delete runs, some hundreds in each transaction.
 
     Raises:
@@ -120,11 +119,11 @@ def delete(connection: sa.Connection, trace_ids: Sequence[str]) -> None:
         connection.execute(sa.delete(table).where(table.c.trace_id.in_(trace_ids)))
     connection.execute(sa.delete(shown_traces).where(shown_traces.c.shown_id.in_(trace_ids)))
     connection.execute(sa.delete(jobs).where(jobs.c.key.in_(trace_ids)))
-    contributions.forget(connection, trace_ids, datetime.now(UTC))
+    outbox_queries.forget(connection, trace_ids, datetime.now(UTC))
     count_up(connection, DELETIONS)  # so that other processes forget what was deleted
 
 
-def drop_expired_traces(database: Database) -> int:
+def drop_expired_traces(database: Transactions) -> int:
     """Delete the expired traces of runs that did not pass; return their number."""
     total, n_dropped = 0, -1
     while n_dropped:
@@ -134,10 +133,10 @@ def drop_expired_traces(database: Database) -> int:
     return total
 
 
-def drop_finished_contributions(database: Database) -> int:
+def drop_finished_contributions(database: Transactions) -> int:
     """Delete the contributions of deleted runs that no registry has; return their number."""
     with database.writing() as connection:
-        return contributions.remove_finished_of_deleted(connection)
+        return outbox_queries.remove_finished_of_deleted(connection)
 
 
 # ------------------------------------------------------------------ selecting
@@ -175,7 +174,7 @@ def _deletion(
     unscored: Sequence[str] = (),
     paused: Sequence[str] = (),
 ) -> Deletion:
-    is_remote = sa.not_(contributions.registry_has_nothing())
+    is_remote = sa.not_(outbox_queries.registry_has_nothing())
     at_registry = sa.select(sa.func.count()).select_from(outbox).where(is_remote)
     trace_ids = list(domains)
     return Deletion(

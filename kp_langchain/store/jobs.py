@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     import sqlalchemy as sa
 
     from kp_langchain.gate import ScoredTrace
-    from kp_langchain.store.database import Database
+    from kp_langchain.store.location import Transactions
 
 JUDGE = "judge"
 SCORE = "score {}"
@@ -141,7 +141,7 @@ class Jobs:
         database: The database of the store.
     """
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Transactions) -> None:
         self._database = database
         self._id = uuid4().hex
 

@@ -32,7 +32,7 @@ from kp_langchain.verdict import Verdict, counting
 if TYPE_CHECKING:
     import sqlalchemy as sa
 
-    from kp_langchain.store.database import Database
+    from kp_langchain.store.location import Transactions
 
 _MOST_PROCESSES = 5  # that leave a run
 
@@ -50,7 +50,7 @@ class Journal:
         jobs: The jobs of that store, as this process does them.
     """
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Transactions) -> None:
         self._database = database
         self.jobs = Jobs(database)
 
@@ -235,7 +235,7 @@ def _write_consequences(connection: sa.Connection, runs: Sequence[ScoredTrace]) 
         if one.registry is not None and one.keep_body and one.trace.steps and may_contribute(one)
     ]
     if contributions:
-        sql.outbox.enter(connection, contributions)
+        sql.outbox_queries.enter(connection, contributions)
     for key, one in by_key.items():
         replace_kept(connection, one.replaces, key, is_stated=one.is_stated)
 

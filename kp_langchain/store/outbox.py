@@ -1,14 +1,14 @@
 """`Outbox`: what passed the gate and goes to a registry, and how far each `Contribution` has come.
 
-A contribution enters in the transaction that writes its judged run. After that, one process at a
-time sends: the one that has the lease of the job `send` (`Outbox.sending`). A verdict, in any
-process, may change a contribution meanwhile; `begin` and `record_answer` take that into account.
+A contribution enters in the transaction that judges its run. After that, one process at a time
+sends: the one that has the lease of the job `send` (`Outbox.sending`). A verdict, in any process,
+may change a contribution meanwhile; `begin` and `record_answer` take that into account.
 
 What changes the state of a contribution, and where that is written:
 
 - The registry's answer, in `registry/sender.py`: it took a `pending` one (`sent`),
   will never take it (`dead`), or deleted one whose withdrawal was asked (`withdrawn`).
-- A verdict, at the end of this file. If the run no longer passes, and the registry never
+- A verdict, in `store/outbox_queries.py`. If the run no longer passes, and the registry never
   received it, it is `withdrawn`; else `withdraw_asked` is set, and the sender has the registry
   delete it (`ask_withdrawal`). If the run passes again, it is `pending` (`take_back_withdrawal`).
   If the run still passes, it is `pending` with its new text (`renew`).
@@ -21,33 +21,26 @@ Loads SQLAlchemy.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, replace
-from datetime import UTC, datetime
+from dataclasses import replace
 from typing import Any
 
 import sqlalchemy as sa
 
 from kp_langchain.errors import StoreError
-from kp_langchain.store.database import StorePart
+from kp_langchain.store import outbox_queries
 from kp_langchain.store.jobs import SEND, Jobs, Lease
+from kp_langchain.store.location import StorePart
 from kp_langchain.store.registry_units import (
     CONTRIBUTION_STATES,
     Contribution,
     ContributionState,
     Standing,
-    with_new_idempotency_key,
 )
 from kp_langchain.store.rows import MATCHES_SHOWN, check_page, trace_key
 from kp_langchain.store.run_queries import begins, first_matches, possible_ids
-from kp_langchain.store.tables import (
-    insert_or_ignore,
-    insert_or_replace,
-    outbox,
-    registries,
-    runs,
-)
+from kp_langchain.store.tables import outbox, registries
 from kp_langchain.values import clean_text
 
 _PATIENCE_S = 30.0
@@ -139,9 +132,9 @@ class Outbox(StorePart):
         with self._database.writing() as connection:
             for change in changes:
                 if isinstance(change, Contribution):
-                    overwrite(connection, change)
+                    outbox_queries.overwrite(connection, change)
                 else:
-                    write_standing(connection, change)
+                    outbox_queries.write_standing(connection, change)
 
     def begin(self, unit: Contribution, *, read: Contribution, lease: Lease) -> bool:
         """Record an attempt before it is made.
@@ -168,7 +161,7 @@ class Outbox(StorePart):
 
         with self._database.writing() as connection:
             lease.renew(connection)
-            return change_unit(connection, unit.trace_id, change)
+            return outbox_queries.change(connection, unit.trace_id, change)
 
     def record_answer(
         self,
@@ -208,10 +201,10 @@ class Outbox(StorePart):
         with self._database.writing() as connection:
             if lease is not None:
                 lease.renew(connection)
-            change_unit(connection, unit.trace_id, change)
-            forget_if_deleted(connection, unit.trace_id)
+            outbox_queries.change(connection, unit.trace_id, change)
+            outbox_queries.forget_if_deleted(connection, unit.trace_id)
             for standing in standings:
-                write_standing(connection, standing)
+                outbox_queries.write_standing(connection, standing)
 
     def remove(self, trace_id: str) -> None:
         """Delete a contribution, within `changing`."""
@@ -257,170 +250,4 @@ class Outbox(StorePart):
 
     def _select(self, select: sa.Select[Any]) -> list[Contribution]:
         with self._database.reading() as connection:
-            return select_contributions(connection, select)
-
-
-# ------------------------------------------------------------------ within a transaction
-
-# What verdicts, deletions and the sender change. `change_unit` locks a contribution first: a
-# verdict and an answer of the registry may meet.
-
-
-def registry_has_nothing() -> sa.ColumnElement[bool]:
-    """Return the condition that no registry has a contribution, as far as its row can tell."""
-    is_untried = sa.and_(_c.state == "pending", _c.first_attempt_at.is_(None))
-    was_never_received = sa.and_(_c.registry_id.is_(None), sa.or_(is_untried, _c.state == "dead"))
-    return sa.or_(_c.state == "withdrawn", was_never_received)
-
-
-def enter(connection: sa.Connection, rows: Sequence[dict[str, Any]]) -> None:
-    """Insert contributions; one whose trace has a contribution already stays as it is."""
-    in_order = sorted(rows, key=lambda row: str(row["trace_id"]))
-    connection.execute(insert_or_ignore(outbox, connection.dialect.name), in_order)
-
-
-def ask_withdrawal(connection: sa.Connection, trace_id: str, now: datetime) -> None:
-    """Withdraw a contribution: at once if the registry does not have it, else by the sender."""
-
-    def changed(one: Contribution) -> Contribution:
-        if one.state == "withdrawn":
-            return one
-        is_untried = one.state == "pending" and one.first_attempt_at is None
-        if one.registry_id is None and (is_untried or one.state == "dead"):
-            one = replace(one, state="withdrawn", body=None)
-        elif one.state == "dead":  # the registry still has what was sent earlier
-            one = replace(one, state="sent", due_at=now)
-        else:
-            one = replace(one, due_at=now)
-        return replace(one, withdraw_asked=True, changed_at=now)
-
-    change_unit(connection, trace_id, changed)
-
-
-def take_back_withdrawal(connection: sa.Connection, trace_id: str, body: str) -> None:
-    """Contribute a trace after all; one that was withdrawn by hand stays withdrawn."""
-
-    def changed(one: Contribution) -> Contribution:
-        if not one.withdraw_asked:
-            return one
-        registry_id = one.registry_id
-        if one.state == "withdrawn":
-            registry_id = None
-        elif one.state != "dead":  # the registry may have it, or may have deleted it unnoticed
-            registry_id = registry_id or trace_id
-        return replace(_pending_again(one, body), registry_id=registry_id, withdraw_asked=False)
-
-    change_unit(connection, trace_id, changed)
-
-
-def renew(connection: sa.Connection, trace_id: str, body: str) -> None:
-    """Replace the body of a contribution; one that was sent is sent again."""
-
-    def changed(one: Contribution) -> Contribution:
-        if one.state == "withdrawn":
-            return one
-        if one.state == "pending" or one.registry_id is None:
-            # If the registry may have the earlier body, the sender asks before it sends.
-            new_body = with_new_idempotency_key(body, one.attempts)
-            return replace(one, body=new_body, changed_at=datetime.now(UTC))
-        return _pending_again(one, body)
-
-    change_unit(connection, trace_id, changed)
-
-
-def forget(connection: sa.Connection, trace_ids: Sequence[str], due_at: datetime | None) -> None:
-    """Withdraw the contributions of deleted runs, and keep no text of them.
-
-    What no registry has is deleted. Of the rest only the row stays, until the registry has deleted
-    the contribution; then `record_answer` or `save` deletes the row.
-
-    Args:
-        connection: A write transaction, in which the runs are deleted already.
-        trace_ids: Ids of their traces.
-        due_at: When the withdrawal is due, in UTC; None for when the next request was due anyway.
-    """
-    of_runs = _c.trace_id.in_(trace_ids)
-    connection.execute(sa.delete(outbox).where(of_runs, registry_has_nothing()))
-    for one in _locked_units(connection, of_runs):
-        after = replace(
-            one,
-            state="sent",
-            withdraw_asked=True,
-            registry_id=one.unit_id,  # which the body may have
-            body=None,
-            due_at=due_at or one.due_at,
-        )
-        if one.state != "sent" or not one.withdraw_asked:
-            after = replace(after, reason=None, issues=None)  # which may quote the text sent
-        _write(connection, one, after)
-
-
-def remove_finished_of_deleted(connection: sa.Connection) -> int:
-    """Delete contributions of deleted runs that no registry has; return their number."""
-    has_run = sa.exists(sa.select(runs.c.trace_id).where(runs.c.trace_id == _c.trace_id))
-    delete = sa.delete(outbox).where(~has_run, registry_has_nothing())
-    return connection.execute(delete).rowcount
-
-
-def overwrite(connection: sa.Connection, unit: Contribution) -> None:
-    """Overwrite a contribution, whatever happened to it since it was read."""
-
-    def changed(one: Contribution) -> Contribution:
-        # Only a withdrawal by hand clears it here.
-        is_by_hand = unit.state == "withdrawn" and not unit.withdraw_asked
-        return replace(unit, withdraw_asked=one.withdraw_asked and not is_by_hand)
-
-    change_unit(connection, unit.trace_id, changed)
-    if unit.state == "withdrawn":
-        forget_if_deleted(connection, unit.trace_id)
-
-
-def write_standing(connection: sa.Connection, standing: Standing) -> None:
-    """Insert or replace a standing."""
-    connection.execute(insert_or_replace(registries, connection.dialect.name), [asdict(standing)])
-
-
-def forget_if_deleted(connection: sa.Connection, trace_id: str) -> None:
-    """Have no more of a contribution than `forget` leaves, if its run was deleted."""
-    if connection.scalar(sa.select(runs.c.trace_id).where(runs.c.trace_id == trace_id)) is None:
-        forget(connection, [trace_id], due_at=None)
-
-
-def _pending_again(one: Contribution, body: str) -> Contribution:
-    """Return a contribution as the sender sends it again, with this body."""
-    now, body = datetime.now(UTC), with_new_idempotency_key(body, one.attempts)
-    one = replace(one, state="pending", body=body, first_attempt_at=None)
-    return replace(one, reason=None, issues=None, due_at=now, changed_at=now)
-
-
-def change_unit(
-    connection: sa.Connection, trace_id: str, changed: Callable[[Contribution], Contribution]
-) -> bool:
-    """Lock a contribution for this transaction, and change it; return whether it is changed."""
-    return any(
-        _write(connection, one, changed(one))
-        for one in _locked_units(connection, _c.trace_id == trace_id)
-    )
-
-
-def _write(connection: sa.Connection, before: Contribution, after: Contribution) -> bool:
-    if after == before:
-        return False
-    values = asdict(after)
-    if after.registry_id is not None:
-        values["registry_id"] = clean_text(after.registry_id)
-    connection.execute(sa.update(outbox).where(_c.trace_id == after.trace_id).values(values))
-    return True
-
-
-def _locked_units(
-    connection: sa.Connection, condition: sa.ColumnElement[bool]
-) -> list[Contribution]:
-    """Return contributions, locked for this transaction."""
-    select = sa.select(outbox).where(condition).order_by(_c.trace_id)
-    return select_contributions(connection, select.with_for_update())
-
-
-def select_contributions(connection: sa.Connection, select: sa.Select[Any]) -> list[Contribution]:
-    """Return the contributions that a statement selects."""
-    return [Contribution(**row) for row in connection.execute(select).mappings()]
+            return outbox_queries.contributions(connection, select)

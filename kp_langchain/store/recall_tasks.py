@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from kp_langchain.store import sql
-from kp_langchain.store.database import StorePart
+from kp_langchain.store.location import StorePart
 from kp_langchain.store.vectors import Follower, content_of, embedder_columns, vector_of
 
 if TYPE_CHECKING:

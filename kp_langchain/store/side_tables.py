@@ -15,7 +15,7 @@ import sqlalchemy as sa
 
 from kp_langchain.gate.run import ExternalTrace, Run, ShownTrace
 from kp_langchain.run_keys import RunKeys
-from kp_langchain.store.database import StorePart
+from kp_langchain.store.location import StorePart
 from kp_langchain.store.rows import clean_name, json_text, trace_key
 from kp_langchain.store.run_columns import key_columns
 from kp_langchain.store.tables import (

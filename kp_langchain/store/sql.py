@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from kp_langchain.store import confidence_models as confidence_models
     from kp_langchain.store import connections as connections
     from kp_langchain.store import deletion as deletion
-    from kp_langchain.store import outbox as outbox
+    from kp_langchain.store import outbox_queries as outbox_queries
     from kp_langchain.store import pulled_queries as pulled_queries
     from kp_langchain.store import run_queries as run_queries
     from kp_langchain.store import side_tables as side_tables

@@ -20,8 +20,9 @@ from kp_langchain.scoring.breakdown import ScoreBreakdown
 from kp_langchain.scoring.novelty_memory import check_bounds
 from kp_langchain.scoring.repeats import DEFAULT_MAX_ELEMENTS
 from kp_langchain.store import sql
-from kp_langchain.store.database import Database, Location, locate
+from kp_langchain.store.database import Database
 from kp_langchain.store.journal import Journal
+from kp_langchain.store.location import Location, locate
 from kp_langchain.store.recall_tasks import RecallTasks
 from kp_langchain.store.rows import ambiguous_id, check_page, trace_key
 from kp_langchain.store.run_columns import (
@@ -110,7 +111,9 @@ class TraceStore:
     @property
     def outbox(self) -> Outbox:
         """The contributions of this store."""
-        return sql.outbox.Outbox(self._database)
+        from kp_langchain.store.outbox import Outbox  # loads SQLAlchemy
+
+        return Outbox(self._database)
 
     @property
     def paused(self) -> PausedRuns:

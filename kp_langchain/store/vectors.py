@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from kp_langchain.gate import ScoredTrace
-    from kp_langchain.store.database import Database
+    from kp_langchain.store.location import Transactions
     from kp_langchain.store.vector_queries import FollowerMark
 
 MOST_COMPARED = 1000
@@ -73,7 +73,7 @@ class Follower(Generic[Row]):
 
     def __init__(
         self,
-        database: Database,
+        database: Transactions,
         read: Callable[[sa.Connection, int | None], Iterable[Sequence[Row]]],
         *,
         with_pulled: bool = False,
@@ -157,7 +157,7 @@ def memory_row(entry: MemoryEntry) -> dict[str, Any]:
 # ------------------------------------------------------------------ kept runs
 
 
-def follow_kept(database: Database, domain: str) -> Follower[sa.Row[Any]]:
+def follow_kept(database: Transactions, domain: str) -> Follower[sa.Row[Any]]:
     """Return a follower of the kept runs of a domain; of what changed, some may not be kept.
 
     Args:
@@ -270,7 +270,7 @@ def replace_kept(
             sql.run_queries.delete_bodies(connection, [trace_id])
             sql.vector_queries.forget(connection, [trace_id])
         sql.run_queries.update(connection, trace_id, changes)
-        sql.outbox.ask_withdrawal(connection, trace_id, datetime.now(UTC))
+        sql.outbox_queries.ask_withdrawal(connection, trace_id, datetime.now(UTC))
 
 
 # ------------------------------------------------------------------ novelty
@@ -298,7 +298,7 @@ class StoredMemory:
 
     def __init__(
         self,
-        database: Database,
+        database: Transactions,
         max_elements: int = DEFAULT_MAX_ELEMENTS,
         ttl_ms: float | None = None,
         *,

@@ -40,8 +40,8 @@ if TYPE_CHECKING:
     import sqlalchemy as sa
 
     from kp_langchain.gate.run import ExternalTrace
-    from kp_langchain.store.database import Database
     from kp_langchain.store.jobs import Jobs
+    from kp_langchain.store.location import Transactions
 
 
 # What a row and `ScoredTrace` call by one name.
@@ -52,7 +52,7 @@ _SAME_IN_BOTH = (
 
 
 def judge_stored(
-    database: Database,
+    database: Transactions,
     id_: str,
     verdict: Verdict,
     *,
@@ -172,7 +172,7 @@ def _decide(connection: sa.Connection, row: dict[str, Any], run: ScoredTrace) ->
     return run
 
 
-def stored_as_scored(database: Database, trace_id: str) -> ScoredTrace | None:
+def stored_as_scored(database: Transactions, trace_id: str) -> ScoredTrace | None:
     """Return a run, with where other tracers recorded it; None if there is no such run.
 
     Raises:
@@ -251,17 +251,17 @@ def _update_outbox(
     """Update the outbox to the new decision."""
     trace_id = row["trace_id"]
     if run.decision != "kept":
-        sql.outbox.ask_withdrawal(connection, trace_id, datetime.now(UTC))
+        sql.outbox_queries.ask_withdrawal(connection, trace_id, datetime.now(UTC))
     elif may_leave(row["visibility"], row["privacy_level"]):
         body = json_text(run.trace.model_dump(warnings=False))
         if row["decision"] != "kept":
-            sql.outbox.take_back_withdrawal(connection, trace_id, body)
+            sql.outbox_queries.take_back_withdrawal(connection, trace_id, body)
             if registry is not None:
                 contribution = contribution_of(trace_id, body, registry, datetime.now(UTC))
-                sql.outbox.enter(connection, [contribution])
+                sql.outbox_queries.enter(connection, [contribution])
         elif run.previous is not None and run.trace != run.previous.trace:
             # The registry's copy is outdated although the run still passes: replace it.
-            sql.outbox.renew(connection, trace_id, body)
+            sql.outbox_queries.renew(connection, trace_id, body)
 
 
 # ------------------------------------------------------------------ notes

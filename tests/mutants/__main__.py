@@ -47,7 +47,7 @@ ROOMS = {
         "!redaction/limits.py", "!redaction/stems.py",
     ),
     "store": (
-        "store/jobs.py", "store/journal.py", "store/outbox.py",
+        "store/jobs.py", "store/journal.py", "store/outbox_queries.py",
         "store/rows.py", "store/run_queries.py",
         "store/tables.py", "store/run_columns.py", "store/trace_store.py",
         "store/vector_queries.py", "store/vectors.py", "store/verdicts.py",
