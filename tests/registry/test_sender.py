@@ -837,3 +837,19 @@ def test_rests_grow_and_end():
     assert longest[0] <= 1.0 <= shortest[3]
     assert 3600.0 / 2 <= shortest[-1] <= longest[-1] <= 3600.0
     assert backoff_s(10**6) <= 3600.0
+
+
+def test_both_sides_of_a_fork_go_on(tmp_path):
+    with LoopbackRegistry() as there, TraceStore(tmp_path / "x.db") as store:
+        here = Registry(there.url, api_key=KEY)
+        sender = Sender(store, here)
+        assert sender.drain(600.0)
+        threads = [threading.Thread(target=here.find, args=("y",)) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        assert fork(lambda: here.find("x").status == 404 and sender.drain(600.0)) == 0
+        for thread in threads:
+            thread.join(600)
+        assert here.find("x").status == 404
+        assert len(there.requests) == 6
+        assert sender.drain(600.0)
