@@ -202,13 +202,13 @@ class _Queue:
     def _first(self, heap: list[_Place]) -> UnlabelledRun:
         """Remove the first run that was not offered yet and return it."""
         while True:
-            verdicts, *key, run = heappop(heap)
+            verdicts, doubt, draw, run = heappop(heap)
             if run.trace_id in self._offered:
                 continue
             verdicts_now = self._task_verdicts[run.task]
             if verdicts == verdicts_now:
                 return run
-            heappush(heap, (verdicts_now, *key, run))
+            heappush(heap, (verdicts_now, doubt, draw, run))
 
 
 def _by_draw(run: UnlabelledRun) -> tuple[float, str]:
