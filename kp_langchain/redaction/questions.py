@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 from kp_langchain.redaction.fields import (
@@ -42,9 +43,8 @@ _SENTENCE_END = lazy_pattern(r"[.!?。！？؟](?=\s|\Z|[^\x00-\x7f])|\n(?!\s*(?
 _CLAUSE_END = lazy_pattern(r"[,;:–—]")
 _WORD = lazy_pattern(r"[^\W\d_][\w'’\-]*|\d+")
 _NEXT_WORD = lazy_pattern(r"[\s\-]{1,3}(?P<word>[A-Za-z]{2,16})")
-_GENITIVE = lazy_pattern(r"['’]s\s*\Z")
 _IS = lazy_pattern(r"['’](?:s|re)\b")
-_QUOTES = "\"'`“”„‘’«»()[]<>*"
+_PUNCTUATION = "\"'`“”„‘’«»()[]<>*.,;"
 _CODE = lazy_pattern(r"(?<![\w.,:/\-])#?(?:[A-Za-z]{1,3}-)?\d{3,12}(?![\w:/]|[.,\-]\d)")
 _CODE_IN_GROUPS = lazy_pattern(r"(?<![\w.,\-])\d{2,4}(?:[ \-]\d{2,4}){1,3}(?![\w]|[.,\-]\d)")
 _NUMBERED = lazy_pattern(r"(?:^|(?<=\s))\(?\d{1,2}[.):]\s*|[,;]")
@@ -86,7 +86,7 @@ class _Request(NamedTuple):
     field: SensitiveField
     is_phrase: bool
     is_bare: bool
-    is_pair: bool
+    is_pair: bool = False
 
 
 def secrets_given(question: str, answer: str) -> list[Secret]:
@@ -100,55 +100,55 @@ def secrets_given(question: str, answer: str) -> list[Secret]:
     if not answer or len(answer) > ANSWER_CHARS:
         return []
     request = _request_in(question[-ASKED_CHARS:])
-    return [] if request is None else _read_answer(answer, request)
+    if request is None:
+        return []
+    return [Secret(request.field.kind, text) for text in _read_answer(answer, request)]
 
 
 def _request_in(text: str) -> _Request | None:
     """Return the secret that the last question or request of a text asks for, if it is one."""
     low = text.lower()
-    if len(low) != len(text):
-        return None
-    names = _names(text, low)
-    ends = [match.end() for match in _SENTENCE_END.finditer(low)]
+    names = _names(text, low) if len(low) == len(text) else []
+    ends = [0, *(match.end() for match in _SENTENCE_END.finditer(low)), len(low)]
     sentences = [
-        (start, end)
-        for start, end in zip([0, *ends], [*ends, len(low)], strict=True)
-        if _WORD.search(low, start, end)
+        (start, end) for start, end in pairwise(ends) if names and _WORD.search(low, start, end)
     ]
-    for start, end in reversed(sentences if names else ()):
+    for start, end in reversed(sentences):
         is_last = end == sentences[-1][1]
-        for first, _, request in reversed(names):
+        for first, request in reversed(names):
+            left, right = low[start:first], low[first:end]
             if start <= first < end and _asks(
-                low[start:first], low[first:end], is_bare=request.is_bare, is_last=is_last
+                left, right, is_bare=request.is_bare, is_last=is_last
             ):
-                return request._replace(is_pair=_is_pair(low[start:first]))
-        before = [request for first, _, request in names if first < start]
-        if before and _asks_for_it(low[start:end]):
+                words = [word for word in _words(left) if word not in TABLE["determiners"]]
+                return request._replace(is_pair=words[1:] != [] and words[-1] in TABLE["joints"])
+        before = [request for first, request in names if first < start]
+        if before and _asks_for_it(_words(low[start:end])):
             return before[-1]
         if _QUESTION_MARK.search(low, start, end):
             return None
     return None
 
 
-def _names(text: str, low: str) -> list[tuple[int, int, _Request]]:
-    """Return start and end of each name of a secret in a text, with what a request for it is."""
+def _names(text: str, low: str) -> list[tuple[int, _Request]]:
+    """Return the start of each name of a secret in a text, with what a request for it is."""
     plain = without_accents(low)
-    places: list[tuple[int, int, SensitiveField | None]] = list(names_in(text, low))
-    places += [
-        (match.start(), match.end(), None)
+    places: dict[int, tuple[int, SensitiveField | None]] = {
+        match.end(): (match.start(), None)
         for match in _WORD.finditer(low)
-        if (match[0] in TABLE["codes"] or match[0] == "key")
-        and all(match.end() != end for _, end, _ in places)
-    ]
+        if match[0] in TABLE["codes"] or match[0] == "key"
+    }
+    places |= {end: (start, field) for start, end, field in names_in(text, low)}
     names = []
-    for start, end, field in sorted(places, key=lambda place: place[1]):
+    for end, (start, field) in sorted(places.items()):
         following = _NEXT_WORD.match(plain, end)
         if following is not None and following["word"] not in _AFTER_NAMES:
             continue
         is_phrase = _PHRASE_NAME.search(low, max(0, start - 24), end + 12) is not None
-        name = field or SensitiveField("api_key" if low[start:end] == "key" else "otp")
-        is_bare = field is None or (low[start:end] == "key" and not field.is_strong)
-        names.append((start, end, _Request(name, is_phrase, is_bare, is_pair=False)))
+        is_key = low[start:end] == "key"
+        is_bare = field is None or (is_key and not field.is_strong)
+        name = field or SensitiveField("api_key" if is_key else "otp")
+        names.append((start, _Request(name, is_phrase, is_bare)))
     return names
 
 
@@ -163,27 +163,20 @@ def _asks(left: str, right: str, *, is_bare: bool, is_last: bool) -> bool:
     """
     sentence, before = left + right, _words(left)
     words = [*before, *_words(right)]
-    is_other_code = before and before[-1] not in _BEFORE_CODES and before[-1].isalpha()
+    is_other_code = bool(before) and before[-1] not in _BEFORE_CODES
     if is_bare and (is_other_code or not TABLE["no_codes"].isdisjoint(words)):
         return False
     if any(word in sentence for word in TABLE["about"] if not word.isascii()):
         return False
-    if words[0] == "which" and _GENITIVE.search(left):
-        return False  # whose password is to be changed
-    head, colon, items = left.rpartition(":")
-    if colon and not TABLE["requests"].isdisjoint(_words(head)):
-        return _is_one_noun(_words(items))  # of a list of what is asked for
+    is_question = _QUESTION_MARK.search(sentence) is not None
+    is_label = is_last and sentence.rstrip().endswith((":", "："))
+    if not (is_question or is_label or _has_request(sentence, words)):
+        return False
+    if words[0] in TABLE["yes_or_no"] and words[1:2] not in (["you"], ["i"]):
+        return not TABLE["requests"].isdisjoint(before)
     clause = _words(_CLAUSE_END.split(left)[-1])
-    before = before if TABLE["requests"].isdisjoint(clause) else clause
-    requests = [at for at, word in enumerate(before) if word in TABLE["requests"]]
-    if not requests:
-        is_question = _QUESTION_MARK.search(sentence) is not None
-        is_label = is_last and sentence.rstrip()[-1:] in (":", "：")
-        asks = is_question or is_label or _has_request(sentence, words)
-        if not asks or (words[0] in TABLE["yes_or_no"] and words[1:2] not in (["you"], ["i"])):
-            return False
-    start = requests[-1] + 1 if requests else 0
-    return _is_one_noun([word for word in before[start:] if word not in TABLE["requests"]])
+    requests = [at for at, word in enumerate(clause) if word in TABLE["requests"]]
+    return _is_one_noun(clause[requests[-1] + 1 :] if requests else clause)
 
 
 def _words(text: str) -> list[str]:
@@ -200,141 +193,104 @@ def _is_one_noun(words: list[str]) -> bool:
     """Return whether words before a name belong to it: "is the new wifi", not "table has the"."""
     has_name_begun = False
     for word in words:
-        if word in TABLE["about"]:
+        if word in TABLE["about"] or (has_name_begun and word in TABLE["determiners"]):
             return False
         if word in TABLE["joints"]:
             has_name_begun = False
-        elif word in TABLE["determiners"]:
-            if has_name_begun:
-                return False
-        elif word not in TABLE["fillers"] and word not in TABLE["lead_ins"] and word.isalpha():
+        elif not any(word in TABLE[group] for group in ("determiners", "fillers", "lead_ins")):
             has_name_begun = True
     return True
 
 
-def _is_pair(before: str) -> bool:
-    words = [word for word in _words(before) if word not in TABLE["determiners"]]
-    return len(words) > 1 and words[-1] in TABLE["joints"]
-
-
-def _asks_for_it(sentence: str) -> bool:
+def _asks_for_it(words: list[str]) -> bool:
     """Return whether a sentence asks for what the one before it names: "Please enter it"."""
-    words = _words(sentence)
     if words[0] in ("what", "which") and words[-1] in TABLE["requests"]:
         return True  # "What should I enter?"
-    for at, word in enumerate(words):
-        if word in TABLE["pronouns"]:
-            before = words[:at]
-            asked = [at for at, word in enumerate(before) if word in TABLE["requests"]]
-            if asked and _is_one_noun([*before[asked[-1] + 1 :], "the"]):
-                return True
-    return False
+    return any(
+        word in TABLE["pronouns"] and not TABLE["requests"].isdisjoint(words[:at])
+        for at, word in enumerate(words)
+    )
 
 
-def _read_answer(answer: str, request: _Request) -> list[Secret]:
-    kind = request.field.kind
+def _read_answer(answer: str, request: _Request) -> list[str]:
+    """Return the secrets in an answer, the surest only."""
     words = answer.split()
     phrase = _phrase(answer, request)
     if phrase:
-        return [Secret(kind, phrase)]
+        return [phrase]
     if len(words) > _MOST_WORDS:
         return []
-    tokens = [_bare(word) for word in words]
-    sure = [token for token in tokens if _is_sure(token, request)]
+    tokens = [word.strip(_PUNCTUATION) for word in words]
+    sure = [token for token in tokens if token and _is_sure(token, request)]
     if sure:
-        return [Secret(kind, text) for token in sure for text in _with_parts(token)]
-    if answer.endswith(("?", "？", "؟")):
+        parts = (_USER_AND_VALUE.fullmatch(token) for token in sure)  # "bob:...", "bob/..."
+        return [*sure, *(part[1] for part in parts if part)]
+    if not TABLE["negations"].isdisjoint(map(str.lower, _WORD.findall(answer))):
         return []
-    low_words = [word.lower() for word in _WORD.findall(answer)]
-    if not TABLE["negations"].isdisjoint(low_words):
-        return []
-    code = _code(answer, request)
-    if code:
-        digits = re.sub(r"[ \-]", "", code)
-        return [Secret(kind, text) for text in dict.fromkeys((code, digits))]
-    if kind not in _PASSWORDS or request.is_bare:
-        return []
-    word = _last_word(words, is_pair=request.is_pair)
-    return [Secret(kind, word)] if word else []
-
-
-def _bare(word: str) -> str:
-    """Return a word without quotes around it and punctuation after it."""
-    bare = word.strip(_QUOTES)
-    while bare and bare[-1] in ".,;" and len(bare) > 1:
-        bare = bare[:-1].rstrip(_QUOTES)
-    return bare
+    kind = request.field.kind
+    if code := _code(answer, request):
+        return list(dict.fromkeys((code, re.sub(r"[ \-]", "", code))))
+    word = "" if request.is_bare else _last_word(words, is_pair=request.is_pair)
+    return [word] if word and kind in _PASSWORDS else []
 
 
 def _is_sure(token: str, request: _Request) -> bool:
     """Return whether a word is a secret by its looks, as no ordinary word is one."""
-    if _LINK.search(token) or is_placeholder(token):
-        return False
     field = request.field
-    if field.kind in ("pin", "cvv"):
-        return False  # they are numbers
+    if field.kind in ("pin", "cvv") or _LINK.search(token) or is_placeholder(token):
+        return False
     if is_unmistakable(token, field) or looks_generated(token):
         return True
-    if request.is_bare and field.kind not in CODE_KINDS:
-        return False
     if looks_like_bare_password(token):
-        return field.kind in _PASSWORDS or len(token) >= 8 or field.kind in CODE_KINDS
+        is_short_key = field.kind not in _PASSWORDS | CODE_KINDS and len(token) < 8
+        return not (is_short_key or (request.is_bare and field.kind not in CODE_KINDS))
     has_sign = looks_like_password(token) and token[-1] not in "!?" and token[0] not in "#@$"
     return field.kind in _PASSWORDS and has_sign and len(token) >= 6 and not token.isdigit()
-
-
-def _with_parts(token: str) -> list[str]:
-    """Return a secret, and its part behind a user's name: "bob:...", "bob/..."."""
-    match = _USER_AND_VALUE.fullmatch(token)
-    return [token] if match is None else [token, match[1]]
 
 
 def _code(answer: str, request: _Request) -> str:
     """Return the one number in an answer, which may be in groups of digits; "" if there is none."""
     kind = request.field.kind
-    if kind not in CODE_KINDS and kind not in _PASSWORDS and kind != "token":
+    if kind not in CODE_KINDS | _PASSWORDS | {"token"}:
         return ""
     codes = _CODE_IN_GROUPS.findall(answer) or _CODE.findall(answer)
     shortest = 3 if kind == "cvv" or request.is_bare else 4
-    digits = sum(map(str.isdigit, codes[0])) if codes else 0
-    return codes[0].lstrip("#") if len(codes) == 1 and digits >= shortest else ""
+    is_code = len(codes) == 1 and sum(map(str.isdigit, codes[0])) >= shortest
+    return codes[0].lstrip("#") if is_code else ""
 
 
 def _phrase(answer: str, request: _Request) -> str:
     """Return the words of a phrase; "" if the answer is none."""
     content = answer.rpartition(":")[2] if answer.count(":") == 1 else answer
-    content = content.strip().strip(_QUOTES).rstrip(".")
-    words = _NUMBERED.sub(" ", content).split()
-    letters = [word.replace("-", "") for word in words]
-    is_text = all(word.isalpha() or (request.is_phrase and word.isdigit()) for word in letters)
-    if len(words) not in _PHRASE_WORDS or not is_text:
+    content = content.strip().strip(_PUNCTUATION)
+    words = _NUMBERED.sub(" ", content).lower().split()
+    is_text = all(
+        word.replace("-", "").isalpha() or (request.is_phrase and word.isdigit()) for word in words
+    )
+    if len(words) not in _PHRASE_WORDS or not is_text or TABLE["negations"].intersection(words):
         return ""
-    low_words = [word.lower() for word in words]
-    if not TABLE["negations"].isdisjoint(low_words):
-        return ""
-    common = sum(word in SENTENCE_WORDS or word in TABLE["no_answers"] for word in low_words)
+    common = sum(word in SENTENCE_WORDS or word in TABLE["no_answers"] for word in words)
     is_password = request.field.kind in _PASSWORDS and content.islower()
     return content if (request.is_phrase or is_password) and common * 4 <= len(words) else ""
 
 
 def _last_word(words: list[str], *, is_pair: bool) -> str:
     """Return the word that an answer gives: alone, or after "it is", "sure," and the like."""
-    while len(words) > 1 and _bare(words[-1]).rstrip("!").lower() in TABLE["no_answers"]:
-        words = words[:-1]  # "..., thanks"
-    word = _bare(words[-1]).rstrip("!")
-    low = word.lower()
+    plain = [word.strip(_PUNCTUATION).rstrip("!") for word in words]
+    while len(plain) > 1 and plain[-1].lower() in TABLE["no_answers"]:
+        plain.pop()  # "..., thanks"
+    word = plain[-1]
     is_answer = (
         _BASIC_LETTERS.fullmatch(word) is not None
-        and low not in TABLE["no_answers"]
-        and low not in SENTENCE_WORDS
+        and word.lower() not in TABLE["no_answers"] | SENTENCE_WORDS
         and not is_placeholder(word)
         and classify_secret(word) is None
     )
-    if not is_answer or len(words) > _MOST_WORDS // 2:
+    if not is_answer or len(plain) > _MOST_WORDS // 2:
         return ""
-    if len(words) == 1 or (is_pair and len(words) == 2):
+    if len(plain) == 1 or (is_pair and len(plain) == 2):
         return word
-    before = words[-2]
+    before = words[len(plain) - 2]
     bare = before.strip(",.!:").lower()
     is_lead_in = before[-1] in ":=/" or bare in TABLE["lead_ins"]
     is_agreement = before[-1] in ",.!" and bare in TABLE["no_answers"]
