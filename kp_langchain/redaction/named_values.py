@@ -21,7 +21,6 @@ from kp_langchain.redaction.extents import (
 )
 from kp_langchain.redaction.fields import (
     HASH_LIKE,
-    MODEL_TOKEN_WORDS,
     NAMES,
     TAILS,
     SensitiveField,
@@ -99,12 +98,10 @@ _NEXT_VALUE = lazy_pattern(
     (?P<value>[^\s"'`,;]{4,512}?)(?=[.!]?(?:[\s"'`,;]|\Z))""",
     re.VERBOSE,
 )
-_ENCODED_SIGN = lazy_pattern(r"%3d", re.IGNORECASE)
 _OF_BASE64 = lazy_pattern(r"[A-Za-z0-9+/]+={0,2}")
 _KEY_SIGN = lazy_pattern(r" ?[=:] ?")  # in a file of settings
 _PRINTED = lazy_pattern(r"\] => ")  # by print_r of PHP
 _BUILDER = lazy_pattern(r"(?:with|using|use)_?(?=[A-Za-z])", re.IGNORECASE)
-_FINGERPRINT = lazy_pattern(r"(?:SHA(?:1|256|384|512)|MD5):")
 _UUID = lazy_pattern(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 _MAX_NAMES_IN_WORD = 8
 # How often a value is looked for in sentences in vain: so many times, and once in so many
@@ -229,17 +226,11 @@ def _value_of_name(
     else:
         extents = _after_name(text, start, end, name, field, in_prose=in_prose)
     for extent in extents:
-        if extent is not None and _is_no_secret(text, extent, field):
+        if extent is not None and PLACEHOLDER.fullmatch(text, *extent):
             return None
         if extent is not None and is_sensitive(text[slice(*extent)], name, field):
             return extent, field
     return None
-
-
-def _is_no_secret(text: str, extent: Extent, field: SensitiveField) -> bool:
-    """Return whether a value is the fingerprint of a key, or redacted already."""
-    is_fingerprint = field.kind != "password" and _FINGERPRINT.match(text, extent[0])
-    return bool(is_fingerprint or PLACEHOLDER.fullmatch(text, *extent))
 
 
 def _after_name(
@@ -267,8 +258,6 @@ def _classify(text: str, plain: str, start: int, end: int) -> tuple[str, Sensiti
         field = classify_name(_BUILDER.sub("", name, count=1))  # with_api_key("...")
     if field is None:
         return _with_words_before(text, plain, start, end) if may_end_name(name) else (name, None)
-    if plain[start:end] == "token" and _is_model_token(text, start):
-        return name, None
     if field.kind == "password" and plain.endswith(("one-time ", "one time "), 0, start):
         return name, _ONE_TIME
     return name, field
@@ -283,13 +272,6 @@ def _with_words_before(
         return "", None
     name = text[start - before.end() : end].replace(".", " ").strip()
     return name, classify_name(name)
-
-
-def _is_model_token(text: str, start: int) -> bool:
-    """Return whether the "token" at `start` is one of a language model: "next token: ..."."""
-    before = text[max(0, start - 24) : start].split()
-    last = before[-1].lower().strip("\\\"'`(*:") if before else ""
-    return text[start - 1 : start] == " " and last in MODEL_TOKEN_WORDS
 
 
 def _after_bare_word(text: str, start: int, end: int, word: str) -> Iterator[Extent | None]:
@@ -327,23 +309,17 @@ def _value_after_sign(
 ) -> Extent | None:
     """Return start and end of the value after the sign: `=`, `:`, `=>` ..."""
     at = assignment.end()
-    opening = text[start - 1 : start]
-    if opening in ("'", '"') and not assignment["close"] and text.startswith(opening, at):
-        return None  # the end of a string: "Password:"
     extent = (
         _header_value(text, start, at, field)
         or quoted_value(text, at)
         or code_in_groups(text, at, field)
     )
-    block = _BLOCK.match(text, at) if extent is None and field.is_strong else None
-    if block is not None:
-        return _block_value(text, start, block)
     if extent is not None:
         return extent
-    extent = unquoted_value(text, at, start, assignment, name, field)
-    encoded = _ENCODED_SIGN.match(assignment["sign"])
-    end = text.find("%26", *extent) if encoded and extent else -1  # an ampersand
-    return (extent[0], end) if extent and end >= 0 else extent
+    block = _BLOCK.match(text, at) if field.is_strong and starts_line(text, start) else None
+    if block is not None:
+        return _block_value(text, block)
+    return unquoted_value(text, at, start, assignment, name, field)
 
 
 def _header_value(text: str, start: int, at: int, field: SensitiveField) -> Extent | None:
@@ -357,16 +333,10 @@ def _header_value(text: str, start: int, at: int, field: SensitiveField) -> Exte
     return at, end if end >= 0 else match.end()
 
 
-def _block_value(text: str, start: int, block: re.Match[str]) -> Extent | None:
+def _block_value(text: str, block: re.Match[str]) -> Extent | None:
     """Return start and end of a value on the line after its name, or of all lines of a block, as in YAML."""
-    if not starts_line(text, start):
-        return None
     if block["marker"] and (lines := _INDENTED_LINES.match(text, block.end("marker"))):
         return lines.start("indent") + len(lines["indent"]), lines.end()
     span = value_at(text, block.end())
-    if span is None:
-        return None
-    if text[span[1] : span[1] + 1] not in ("", "\n", "\r", "\\", '"', "'"):
-        return None
-    is_marked = block["marker"] or block["item"]
-    return span if is_marked or looks_like_password(text[slice(*span)]) else None
+    is_value = span and (block["item"] or looks_like_password(text[slice(*span)]))
+    return span if is_value else None

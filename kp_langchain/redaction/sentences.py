@@ -143,7 +143,6 @@ _RANDOM_KINDS = frozenset(("api_key", "token", "secret", "private_key", "authori
 _VERB = TABLE_EXPRESSIONS["verb"]
 _NEARBY = TABLE_EXPRESSIONS["nearby"]
 _BEFORE = TABLE_EXPRESSIONS["before"]
-_BETWEEN = word_set(NAMES["sentences"]["between"])
 _NAMES_OF_VALUES = word_set("default value text content fallback it is code key")
 _SPACE = lazy_pattern(
     rf"[ \t\u3000]{{1,4}}(?:is[ \t]|[057][ \t])?(?![ \t])|(?=[{TYPOGRAPHIC_QUOTES}])"
@@ -156,7 +155,7 @@ _ENDS_CLAUSE = lazy_pattern(
 _ADJECTIVE_ENDINGS = ("ed", "ing", "ly", "able", "ible", "ful", "ive", "ory")
 _DIGIT = lazy_pattern("[0-9]")
 _DIGIT_OR_DASH = lazy_pattern("[0-9_-]")
-_REACH_OF_RELATIONS = 256
+_REACH_OF_DIGITS = 256
 _KINDS_BESIDE = _RANDOM_KINDS | {"password", "credential"}
 _REACH_BEFORE = 80
 _REACH_AFTER = 160
@@ -173,10 +172,6 @@ _OTHER_NAME = lazy_pattern(
     re.VERBOSE,
 )
 _REMARK = lazy_pattern(r"[ \t](?:#|//|--|/\*)[ \t]")
-# One word alone on a line below, with dashes or letters of mixed case
-_WORD_BELOW = lazy_pattern(
-    r"[^\n]{0,100}\r?\n\s{0,12}[\"'`]{0,2}\w+(?:[_\-]\w|[A-Z])\S*\s{0,8}(?:\n|\Z)"
-)
 _PHRASE = lazy_pattern(r"[a-z]{3,12}(?:-[a-z]{3,12}){2,8}|[a-z]{3,12}(?:_[a-z]{3,12}){3,8}")
 _QUOTES = "\"'`" + TYPOGRAPHIC_QUOTES
 
@@ -193,25 +188,14 @@ def value_in_prose(
         name: The name, with the words before it that belong to it.
         field: What it says about its value.
     """
-    if _DIGIT.search(text, end, end + _REACH_OF_RELATIONS) is None:
-        # What shows that a value is one is almost always a digit.
-        extent = (
-            _verb(text, end, field)
-            or (
-                field.kind == "password"
-                and _WORD_BELOW.match(text, end) is not None
-                and linked_value(BELOW, text, start, end, field)
-            )
-            or _space(text, end, name, field)
-        )
-    else:
-        extent = (
-            _verb(text, end, field)
-            or (field.kind in _RANDOM_KINDS and _random_nearby(text, end))
-            or linked_value(RELATIONS, text, start, end, field)
-            or _space(text, end, name, field)
-        )
-    return extent or _before(text, start, end, field) or _beside(text, start, end, field)
+    return (
+        _verb(text, end, field)
+        or (field.kind in _RANDOM_KINDS and _random_nearby(text, end))
+        or linked_value(RELATIONS, text, start, end, field)
+        or _space(text, end, name, field)
+        or _before(text, start, end, field)
+        or _beside(text, start, end, field)
+    )
 
 
 def _verb(text: str, end: int, field: SensitiveField) -> Extent | None:
@@ -240,14 +224,8 @@ def _random_nearby(text: str, end: int) -> Extent | None:
     match = _NEARBY.match(text, end)
     if match is None:
         return None
-    words = match["words"].lower().split()
-    if sum(word.rstrip(".,;!") not in _BETWEEN for word in words) > 2:
-        return None
-    value = match["value"].rstrip(".=" if match["value"].endswith(".") else ".")
-    is_hash = HASH_LIKE.fullmatch(value) is not None
-    if not looks_generated(value) or not (is_hash or is_random(value)):
-        return None
-    if is_hash and words and not match["sign"] and "is" not in words:
+    value = match["value"].rstrip(".")
+    if not is_random(value) and not (match["sign"] and HASH_LIKE.fullmatch(value)):
         return None
     return match.start("value"), match.start("value") + len(value)
 
@@ -272,7 +250,7 @@ def _space(text: str, end: int, name: str, field: SensitiveField) -> Extent | No
 def _before(text: str, start: int, end: int, field: SensitiveField) -> Extent | None:
     """Return start and end of the value in "... is the password"."""
     first = max(0, start - 72)
-    if _DIGIT_OR_DASH.search(text, max(0, start - _REACH_OF_RELATIONS), start) is None:
+    if _DIGIT_OR_DASH.search(text, max(0, start - _REACH_OF_DIGITS), start) is None:
         return None
     link = _BEFORE.search(text, first, start)
     if link is None:
