@@ -100,9 +100,6 @@ _OWNED: dict[tuple[str, ...], SensitiveField | None] = {
     for noun in group["nouns"].split()
     for owner in group["owners"].split()
 }
-MODEL_TOKEN_WORDS = {
-    owner for (*_, owner, noun), field in _OWNED.items() if noun == "token" and not field
-}
 _MEANINGS: dict[tuple[str, ...], SensitiveField | None] = {**_OWNED, **_NOUNS}
 _COMPOUND_ENDINGS = NAMES["compounds"]["words"].split()
 _ENDINGS = (*_COMPOUND_ENDINGS, *NAMES["compounds"]["random"].split())
@@ -261,7 +258,7 @@ _TEMPLATE = lazy_pattern(
     | process\.env\b.{0,80} | os\.(?:environ|getenv)\b.{0,80}
     | \[(?:redacted|hidden|masked|filtered|protected|omitted|removed|secret|encrypted)\]
     | (?-i:[\w/+]{8,40}EXAMPLE(?:KEY)?)                                 # in documentation
-    | h1:[\w+/]{43}= | SHA256:[\w+/]{43}=? | (?-i:(?:[0-9A-F]{2}:){15,31}[0-9A-F]{2})              # a fingerprint
+    | h1:[\w+/]{43}= | SHA256:[\w+/]{43}=?(?:[ ].{0,40})? | (?-i:(?:[0-9A-F]{2}:){15,31}[0-9A-F]{2})              # a fingerprint
     """,
     re.IGNORECASE | re.ASCII | re.VERBOSE,
 )
@@ -447,7 +444,7 @@ def _is_something_else(value: str, kind: str) -> bool:
     """Return whether a value is certainly none of a kind, but a word, a number, a file or an id."""
     if kind in NEVER_WORDS:
         is_label = " " in value and value[0].isupper() and value.replace(" ", "").isalpha()
-        if is_label or _is_word(value) or (value.isdigit() and len(value) < _FEWEST_DIGITS):
+        if is_label or _is_word(value.strip()) or (value.isdigit() and len(value) < _FEWEST_DIGITS):
             return True
     if kind == "token":
         return (_TICKER.fullmatch(value) or _VERSION.fullmatch(value)) is not None

@@ -13,7 +13,6 @@ from functools import partial
 
 from kp_langchain.redaction.extents import (
     Extent,
-    bare_word,
     quoted_value,
     starts_line,
     unquoted_value,
@@ -21,7 +20,6 @@ from kp_langchain.redaction.extents import (
 )
 from kp_langchain.redaction.fields import (
     HASH_LIKE,
-    NAMES,
     TAILS,
     SensitiveField,
     classify_name,
@@ -49,7 +47,6 @@ from kp_langchain.redaction.spans import (
     Span,
     escape_length_before,
     lazy_pattern,
-    word_set,
 )
 
 # The meaning of the words "key" and "code" alone.
@@ -69,7 +66,6 @@ _SIGN_OF_CODE = lazy_pattern(r"(?:=|[\"']:[ ]?)(?=[\"']?[\w\-./%]{10})")
 _OAUTH = lazy_pattern(
     r"state=|callback|oauth|authorization_code|redirect_uri|scope=|grant_type", re.IGNORECASE
 )
-_ARTICLES = word_set(NAMES["sentences"]["articles"])
 _ASSIGN = TABLE_EXPRESSIONS["assignment"]
 _BLOCK = lazy_pattern(
     r"(?P<marker>[|>][+\-\d]{0,2}[ \t]{0,8})?(?:\r?\n|\\{1,16}n)[ \t]{1,40}(?P<item>-[ \t]{1,8})?(?=\S)"
@@ -85,24 +81,15 @@ _NEXT_ITEM = lazy_pattern(
     (?P<value>[A-Za-z0-9]{4,12}(?:[ \-][A-Za-z0-9]{4,12}){0,8})(?!\w)""",
     re.VERBOSE,
 )
-_MAX_ITEMS = 40
-# The rest of a string in parts, or what it became: "..." "...", "..." + "...", "..." -> "..."
-_NEXT_PART = lazy_pattern(
-    r"""(?P<quote>["'])[ \t]{0,4}(?:\\?\n\s{0,80}|[+.]\s{0,80}|->|=>|\u2192)[ \t]{0,4}
-    (?P=quote)(?P<value>[^"'\n\\]{2,512})(?=(?P=quote)(?!\s{0,8}:))""",
-    re.VERBOSE,
-)
 # What a value became: "from ... to ...", "... -> ..."
 _NEXT_VALUE = lazy_pattern(
     r"""["'`]?[ \t](?:to|into|auf|al?|\u00e0|naar|na|til|till|\u043d\u0430|->|=>|\u2192)[ \t]["'`]?
     (?P<value>[^\s"'`,;]{4,512}?)(?=[.!]?(?:[\s"'`,;]|\Z))""",
     re.VERBOSE,
 )
-_OF_BASE64 = lazy_pattern(r"[A-Za-z0-9+/]+={0,2}")
-_KEY_SIGN = lazy_pattern(r" ?[=:] ?")  # in a file of settings
+_KEY_SIGN = lazy_pattern(r" ?[=:] ?")
 _PRINTED = lazy_pattern(r"\] => ")  # by print_r of PHP
 _BUILDER = lazy_pattern(r"(?:with|using|use)_?(?=[A-Za-z])", re.IGNORECASE)
-_UUID = lazy_pattern(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 _MAX_NAMES_IN_WORD = 8
 # How often a value is looked for in sentences in vain: so many times, and once in so many
 # characters. A text with more names without values is no prose.
@@ -143,12 +130,16 @@ def _find(text: str, low: str, *, identifiers: bool) -> Iterator[Span]:
         searches_left -= value is None
         if value is not None and (identifiers or not value[1].is_identifier):
             (start, end), field = value
-            parts = _NEXT_ITEM if plain.endswith("s", 0, position) else _NEXT_PART
+            is_list = plain.endswith("s", 0, position)  # "recovery codes: ..., ..."
             yield Span(start, end, field.kind)
             position = max(position, end)
-            for extent in _parts_after(text, position, field, parts):
-                yield Span(*extent, field.kind)
-                position = extent[1]
+            while other := (is_list and _NEXT_ITEM.match(text, position)) or _NEXT_VALUE.match(
+                text, position
+            ):
+                if not is_evident(other["value"], field):
+                    break
+                position = other.end()
+                yield Span(*other.span("value"), field.kind)
 
 
 def names_in(text: str, low: str) -> Iterator[tuple[int, int, SensitiveField]]:
@@ -169,18 +160,6 @@ def names_in(text: str, low: str) -> Iterator[tuple[int, int, SensitiveField]]:
         _, field = _classify(text, plain, start, end)
         if field is not None and not field.is_identifier:
             yield start, end, field
-
-
-def _parts_after(
-    text: str, end: int, field: SensitiveField, parts: re.Pattern[str]
-) -> Iterator[Extent]:
-    """Yield the other values of a list, "recovery codes: ..., ...", or the other parts of a value."""
-    for _ in range(_MAX_ITEMS):
-        part = parts.match(text, end) or _NEXT_VALUE.match(text, end)
-        if part is None or (part.re is not _NEXT_PART and not is_evident(part["value"], field)):
-            return
-        end = part.end()
-        yield part.span("value")
 
 
 def _name_around(plain: str, first: int, last: int, position: int) -> tuple[int, int]:
@@ -280,28 +259,19 @@ def _after_bare_word(text: str, start: int, end: int, word: str) -> Iterator[Ext
         sign = _SIGN_OF_CODE.match(text, end)
         if sign is not None and _OAUTH.search(text, max(0, start - 160), end + 400):
             yield value_at(text, sign.end())
-    elif word == "key" and text[start - 1 : start] in ("?", "&") and text[end : end + 1] == "=":
-        extent = bare_word(text, end + 1)
-        value = text[slice(*extent)] if extent else ""
-        if len(value) >= 20 and is_random(value) and not _UUID.fullmatch(value):
-            yield extent
-    elif word == "key" and starts_line(text, start) and (sign := _KEY_SIGN.match(text, end)):
+    elif (
+        word == "key"
+        and (sign := _KEY_SIGN.match(text, end))
+        and (text[start - 1 : start] in ("?", "&") or starts_line(text, start))
+    ):  # of a URL, or in a file of settings
         extent = value_at(text, sign.end())
         value = text[slice(*extent)] if extent else ""
-        is_path = "/" in value and not _OF_BASE64.fullmatch(value)
-        if len(value) >= 20 and is_random(value) and not (is_path or HASH_LIKE.fullmatch(value)):
+        may_be_hash = text[start - 1 : start] in ("?", "&") and "-" not in value
+        is_other = HASH_LIKE.fullmatch(value) is not None and not may_be_hash
+        if len(value) >= 20 and is_random(value) and not is_other:
             yield extent
-    elif word == "key" and _is_credential_key(text, start):
+    elif word == "key":
         yield linked_value(BELOW, text, start, end, _WORD_KEY)
-
-
-def _is_credential_key(text: str, start: int) -> bool:
-    """Return whether the word "key" at `start` means a credential, by the word before it."""
-    before = text[max(0, start - 24) : start].split()
-    if start and text[start - 1].isalnum():
-        return False
-    last = before[-1].lower().strip("\"'`(*") if before else ""
-    return not last or last in _ARTICLES or last[-1] in ":;,.?&"
 
 
 def _value_after_sign(
