@@ -12,6 +12,7 @@ from kp_langchain.redaction.extents import quoted_value
 from kp_langchain.redaction.fields import (
     SensitiveField,
     classify_name,
+    classify_secret,
     is_phrase,
     is_placeholder,
     is_random,
@@ -62,8 +63,9 @@ _SQL_VALUE = lazy_pattern(
     re.VERBOSE,
 )
 _COPY = lazy_pattern(
-    r"copy[ ][\w.\"]{1,120}[ ]?\((?P<names>[\w`\", \t]{3,512})\)[ ]from[ ]stdin(?P<options>[^\n]{0,120})\n"
+    r"copy[ ][\w.\"]{1,120}[ ]?\((?P<names>[\w`\", \t]{3,512})\)[ ]from[ ]stdin[^\n]{0,120}\n"
 )
+_COPIED_VALUE = lazy_pattern(r"(?!\\\.)(?P<text>[^\t\n]{0,512})[\t\n]")
 _SECRET_MANIFEST = lazy_pattern(r"^[ \t-]{0,40}kind:[ \t]{1,4}[\"']?Secret\b", re.MULTILINE)
 _DATA = lazy_pattern(r"^(?P<indent>[ \t]{0,40})(?:- )?(?:data|stringData):[ \t]*\n", re.MULTILINE)
 _YAML_LINE = lazy_pattern(
@@ -142,35 +144,19 @@ def _values_of_block(text: str, at: int, indent: int) -> Iterator[Span]:
         at = line.end()
 
 
-def _find_in_inserts(text: str, low: str) -> Iterator[Span]:
-    """Yield the values of sensitive columns in `INSERT INTO t (a, password) VALUES (1, 'x')`."""
-    for match in _INSERT.finditer(low):
-        columns = [classify_name(name.strip(' \t`"[]')) for name in match["names"].split(",")]
-        at = match.end()
-        for column in cycle(columns) if any(columns) else ():
-            value = _SQL_VALUE.match(text, at)
-            if value is None:
-                break
-            if column and not column.is_identifier and not is_placeholder(value["text"] or ""):
-                yield Span(*value.span("text"), column.kind)
-            at = value.end()
-
-
-def _find_in_copies(text: str, low: str) -> Iterator[Span]:
-    """Yield the values of sensitive columns below `COPY t (a, password) FROM stdin;`."""
-    for match in _COPY.finditer(low):
-        columns = [classify_name(name.strip(' \t`"')) for name in match["names"].split(",")]
-        sign = "," if "csv" in match["options"] else "\t"
-        at = match.end()
-        while any(columns) and at < len(text) and not text.startswith("\\.", at):
-            line_end = text.find("\n", at)
-            cells = text[at : line_end if line_end >= 0 else len(text)].split(sign)
-            if len(cells) != len(columns):
-                break
-            for column, cell in zip(columns, cells, strict=True):
-                if column and not column.is_identifier and is_sensitive(cell, "", column):
-                    yield Span(at, at + len(cell), column.kind)
-                at += len(cell) + 1
+def _find_in_statements(text: str, low: str) -> Iterator[Span]:
+    """Yield the values of sensitive columns that an INSERT, or a COPY of PostgreSQL, writes."""
+    for statement, value_of_column in ((_INSERT, _SQL_VALUE), (_COPY, _COPIED_VALUE)):
+        for match in statement.finditer(low):
+            columns = [classify_secret(name.strip(' \t`"[]')) for name in match["names"].split(",")]
+            at = match.end()
+            for column in cycle(columns) if any(columns) else ():
+                value = value_of_column.match(text, at)
+                if value is None:
+                    break
+                if column and is_sensitive(value["text"] or "", "", column):
+                    yield Span(*value.span("text"), column.kind)
+                at = value.end()
 
 
 def _find_in_urls(text: str, _low: str) -> Iterator[Span]:
@@ -272,10 +258,10 @@ def _element(window: str) -> str:
 
 # ------------------------------------------------------------------ columns of tables
 
-# What the headers of numbers of persons contain, and that of a table of names and values.
+# What the headers of numbers of persons contain.
 _MORE_STEMS = tuple(
     (
-        "value passport dni cpf cnpj pesel bsn nhs nino ni_no nir aadhaar utr tfn fiscal steuer "
+        "passport dni cpf cnpj pesel bsn nhs nino ni_no nir aadhaar utr tfn fiscal steuer "
         "personnummer tax_ phone mobile 身份 주민"
     ).split()
 )
@@ -305,16 +291,12 @@ class _Header(NamedTuple):
     Attributes:
         sign: What separates its cells.
         cells: The start and end of each cell in the line.
-        fields: The sensitive field of each column; empty in a table of names and values.
-        name_at: The column of names in a table of names and values.
-        value_at: The column of values in it.
+        fields: The sensitive field of each column.
     """
 
     sign: str
     cells: Cells
     fields: list[NamedField]
-    name_at: int = 0
-    value_at: int = 0
 
 
 def _find(text: str, low: str, *, places: Places, identifiers: bool) -> Iterator[Span]:
@@ -337,7 +319,7 @@ def _find(text: str, low: str, *, places: Places, identifiers: bool) -> Iterator
             continue
         for at, line, cells in _rows(text, end, header):
             end = at + len(line)
-            for (field, name), cell in _fields_of_row(line, cells, header):
+            for (field, name), cell in zip(header.fields, cells, strict=False):
                 value, place = _unwrap(line, *cell)
                 is_wanted = field is not None and (identifiers or not field.is_identifier)
                 if field and is_wanted and _is_value(value, name, field, header.sign):
@@ -369,43 +351,18 @@ def _read_header(text: str, start: int, end: int) -> _Header | None:
     line = _plain(text[start:end])
     if end == len(text) or _NO_HEADER.search(line) or not any(sign in line for sign in _CELL):
         return None
-    before, after = "", text[end + 1 : min(_line_end(text, end + 1), end + _MAX_LINE)]
-    if start:
-        before = text[text.rfind("\n", max(0, start - _MAX_LINE), start - 1) + 1 : start - 1]
-    before, after = _plain(before), _plain(after)
+    after = _plain(text[end + 1 : min(_line_end(text, end + 1), end + _MAX_LINE)])
     for sign in _CELL:
         cells = _split(line, sign)
-        if len(cells) < 2 or (
-            len(_split(before, sign)) == len(cells) and not _RULE.fullmatch(before)
-        ):
-            continue  # a row in the middle of a table
         names = [_unwrap(line, *cell)[0] for cell in cells]
-        header = _header_of_names(names, sign, cells)
-        if header and (_RULE.fullmatch(after) or _needs_no_rule(line, sign, names)):
-            return header
+        fields = column_fields(names, classify_name) if len(cells) > 1 else []
+        if fields and (_RULE.fullmatch(after) or _needs_no_rule(line, sign, names)):
+            return _Header(sign, cells, fields)
     return None
-
-
-def _header_of_names(names: list[str], sign: str, cells: Cells) -> _Header | None:
-    """Return the header with these names of columns, or None if none says anything."""
-    fields = column_fields(names, classify_name)
-    if fields:
-        return _Header(sign, cells, fields)
-    plain = [name.lower().replace(" ", "") for name in names]
-    name_at, value_at = (
-        next((place for place, name in enumerate(plain) if name in keys), None)
-        for keys in (KEYS.name_keys, KEYS.value_keys)
-    )
-    if name_at is None or value_at is None:
-        return None
-    return _Header(sign, cells, [], name_at, value_at)
 
 
 def _needs_no_rule(line: str, sign: str, names: list[str]) -> bool:
     """Return whether a line is a header although no rule follows, rather than a list of words."""
-    if sign == "|":
-        is_plain = " |" not in line and not line.startswith("|")
-        return is_plain or all(name[:1].isupper() for name in names)
     if sign == "  ":
         return len(names) > 2 or all(name[:1].isupper() for name in names)
     return f"{sign} " not in line or (len(names) > 2 and max(name.count(" ") for name in names) < 2)
@@ -437,17 +394,6 @@ def _align(cells: Cells, header: Cells) -> Cells:
     ]
 
 
-def _fields_of_row(
-    line: str, cells: Cells, header: _Header
-) -> Iterator[tuple[NamedField, tuple[int, int]]]:
-    """Yield the field and name of each cell of a row, and its start and end in the line."""
-    if header.fields:
-        yield from zip(header.fields, cells, strict=False)
-    elif cells:
-        name = _unwrap(line, *cells[header.name_at])[0]
-        yield (classify_name(name), name), cells[header.value_at]
-
-
 def _unwrap(line: str, start: int, end: int) -> tuple[str, int]:
     """Return the content of a cell without spaces and quotes around it, and where it starts."""
     cell = line[start:end].rstrip()
@@ -474,8 +420,7 @@ CERTAIN = (
     *(_finder_of_row(row) for row in _CONTEXTS if row.get("certain")),
     Finder(_find_in_urls, (":/",), ("//",)),
     Finder(_find_in_manifests, (":",), ("stringdata:", "data:"), is_named=True),
-    Finder(_find_in_copies, ("()",), ("from stdin",), is_named=True),
-    Finder(_find_in_inserts, ("()",), ("values",), is_named=True),
+    Finder(_find_in_statements, ("()",), ("values", "from stdin"), is_named=True),
 )
 """Contexts that leave no doubt."""
 _OTHERS = (
