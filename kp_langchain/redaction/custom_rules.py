@@ -16,12 +16,17 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PrivateAttr, 
 from kp_langchain._logging import warn_once
 from kp_langchain.errors import ConfigError, SlowPatternError
 from kp_langchain.redaction.extents import value_at
+from kp_langchain.redaction.fields import (
+    SensitiveField,
+    classify_name,
+    classify_secret,
+    is_placeholder,
+    split_name,
+)
 from kp_langchain.redaction.spans import Span, lazy_pattern
 
 if TYPE_CHECKING:
     import regex
-
-    from kp_langchain.redaction.fields import SensitiveField
 
 # ------------------------------------------------------------------ keyed hashes that replace identifiers
 
@@ -60,9 +65,6 @@ def _normalise(kind: str, identifier: str) -> str:
 
 
 # ------------------------------------------------------------------ rules
-
-# The modules with tables, `field_names` and `values`, are imported where they are needed: they take
-# 30 ms to load, and settings are read where an agent is set up.
 
 _SECRET = "secret"  # noqa: S105 - a group's name
 KEY_CHARS_MIN = 16
@@ -158,12 +160,6 @@ def _require(is_valid: Callable[[str], object], message: str) -> AfterValidator:
     return AfterValidator(check)
 
 
-def _split_name(name: str) -> list[str]:
-    from kp_langchain.redaction.fields import split_name
-
-    return split_name(name)
-
-
 def _check_key(key: SecretStr) -> SecretStr:
     if len(key.get_secret_value()) < KEY_CHARS_MIN:
         raise ValueError(f"the key must have at least {KEY_CHARS_MIN} characters")
@@ -177,7 +173,7 @@ _Kind = Annotated[
         "is not a kind; use up to 40 lower-case letters, digits and _",
     ),
 ]
-_Name = Annotated[str, _require(_split_name, "contains no word")]
+_Name = Annotated[str, _require(split_name, "contains no word")]
 _Function = Annotated[
     str,
     _require(
@@ -231,7 +227,7 @@ class Rules(BaseModel):
         """Compile the patterns and names once."""
         self._patterns = [(kind, _Pattern(text)) for kind, text in self.patterns.items()]
         self._allow = [_Pattern(text) for text in self.allow]
-        self._names = [(words, _name_pattern(words)) for words in map(_split_name, self.names)]
+        self._names = [(words, _name_pattern(words)) for words in map(split_name, self.names)]
 
     def load_redactor(self) -> Callable[[str], str] | None:
         """Return the function that `redactor` names; None if it names none.
@@ -264,8 +260,6 @@ class Rules(BaseModel):
         Returns:
             None if the name is not sensitive.
         """
-        from kp_langchain.redaction.fields import SensitiveField, classify_name, split_name
-
         if self.names and len(name) <= _NAME_CHARS_MAX:
             words = split_name(name)
             for own_words, _ in self._names:
@@ -280,8 +274,6 @@ class Rules(BaseModel):
         Args:
             identifiers: Whether names of identifiers count as sensitive.
         """
-        from kp_langchain.redaction.fields import classify_name, classify_secret
-
         if not self.names:
             return classify_name if identifiers else classify_secret
 
@@ -300,8 +292,6 @@ class Rules(BaseModel):
         Raises:
             SlowPatternError: A pattern takes too long on the text.
         """
-        from kp_langchain.redaction.fields import is_placeholder
-
         for kind, pattern in self._patterns:
             yield from pattern.spans(text, kind)
         # One search per name: in a joint expression, a match would hide names that start within it.

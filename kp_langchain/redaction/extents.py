@@ -87,7 +87,7 @@ def quoted_value(text: str, at: int) -> Extent | None:
         end = text.find(entity.group(), start, start + _MAX_ENCODED)
         return (start, end) if end >= 0 else None
     start = opening.end()
-    for more in (2, 1):  # a string in three quotes, or in two as reStructuredText and wikis have it
+    for more in (2, 1):  # a string in three quotes, or in two as CSV and wikis have it
         if text.startswith(opening[2] * more, start) and not opening[1]:
             inside = start + more
             end = text.find(opening[2] * (more + 1), inside, inside + _MAX_QUOTED)
@@ -153,14 +153,12 @@ def value_at(text: str, at: int) -> Extent | None:
 
 # ------------------------------------------------------------------ unquoted values, as opposed to code, templates and prose
 
-_KEYWORDS = word_set("await new yield async lambda not typeof this self impl mut dyn void const")
 _HOLDERS = word_set("self cls this args config settings get load new read")
 _OPENS_CALL = lazy_pattern(r"[(\[]|<(?:[A-Z&]|string|number|boolean|any)")
 _IDENTIFIER = lazy_pattern(r"[A-Za-z_][\w.?:]*")
 _LINE_START = lazy_pattern(r"(?:\A|[\n\r])[ \t>*#\-]{0,40}(?:export )?\Z")
 _LINE = lazy_pattern(r"[^\n\r\\\"'{}<>;]{1,200}")
 _DOTTED = lazy_pattern(r"[A-Za-z_]+(?:\.[A-Za-z_]+)+")
-_ANNOTATED = lazy_pattern(r"[ \t]{1,4}(?:\||=)[ \t]")
 _ARROW = lazy_pattern(r"[ \t]{0,4}(?:->|=>|\u2192)")
 # A comment, another field, or what the value became.
 _COMMENT = lazy_pattern(
@@ -198,16 +196,12 @@ def unquoted_value(
         return None  # a chain: password -> hash -> database
     if assignment["dash"] and not looks_like_password(value):
         return span if field.kind in ("otp", "pin", "cvv") and value.isdigit() else None
-    if value in _KEYWORDS and text[span[1] : span[1] + 1] == " ":
-        return None
     has_space = assignment["sign"] == ":" and assignment.end() > assignment.end("sign")
     is_sentence = not name.isascii() or text[span[1] : span[1] + 1] == " "
     if is_sentence and not value.isascii() and not any(map(str.isdigit, value)):
         return None  # in another script
     if has_space and value.lower() in SENTENCE_WORDS:
         return None
-    if has_space and _ANNOTATED.match(text, span[1]):
-        return None  # name: Type | None = ...
     if field.kind in NEVER_WORDS:
         return span
     if starts_line(text, start) and (has_space or text[assignment.start("sign") - 1] == " "):
