@@ -14,12 +14,16 @@ from uuid import UUID
 
 from kp_langchain.errors import StoreError
 from kp_langchain.gate.run import ExternalTrace
-from kp_langchain.importing.errors import Exceptions
-from kp_langchain.importing.genai import GENAI
+from kp_langchain.importing.conventions import GENAI, OPENINFERENCE
 from kp_langchain.importing.langsmith_runs import LangSmithRuns, runs_of_value
 from kp_langchain.importing.message_lines import is_conversation, run_of_line
-from kp_langchain.importing.openinference import OPENINFERENCE
-from kp_langchain.importing.recorded_run import ModelAnswer, RecordedCall, RecordedRun, Unusable
+from kp_langchain.importing.recorded_run import (
+    Exceptions,
+    ModelAnswer,
+    RecordedCall,
+    RecordedRun,
+    Unusable,
+)
 from kp_langchain.importing.spans import SpanRuns, is_otlp
 from kp_langchain.recording.assembly import HandlerOptions, assemble
 from kp_langchain.recording.calls import Call, CallKind
@@ -151,10 +155,6 @@ class ReplayRecorder(Recorder):
             self.fate = ending
         else:
             self.fate = "delivered" if root.timeline or root.resumed_thread else "empty"
-
-    def abandon_open(self) -> None:
-        """Abandon the run that has not ended."""
-        self.close()
 
     def note_external_traces(self, run_id: UUID, traces: Mapping[str, ExternalTrace]) -> None:
         """Note where other tools recorded a run that is under way."""
@@ -382,7 +382,7 @@ class Importer:
         self._intake.prepare()
         replay(run, self._recorder)
         if self._recorder.open_count:
-            self._recorder.abandon_open()
+            self._recorder.close()
             return "unfinished"
         fate = self._recorder.fate
         return "imported" if fate == "delivered" else fate or "empty"

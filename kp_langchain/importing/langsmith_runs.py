@@ -13,13 +13,13 @@ from typing import Any, Final
 from uuid import UUID
 
 from kp_langchain.gate.run import ExternalTrace
-from kp_langchain.importing.errors import error_in_text
 from kp_langchain.importing.langchain_values import set_values
 from kp_langchain.importing.recorded_run import (
     RecordedCall,
     RecordedKind,
     RecordedRun,
     Unusable,
+    error_in_text,
     in_order,
     list_of,
     mapping_of,

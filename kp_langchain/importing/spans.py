@@ -13,13 +13,14 @@ from typing import Any, Final
 from uuid import UUID
 
 from kp_langchain.gate.run import ExternalTrace
-from kp_langchain.importing.errors import error_in_text, error_of
 from kp_langchain.importing.recorded_run import (
     ModelAnswer,
     RecordedCall,
     RecordedError,
     RecordedRun,
     Unusable,
+    error_in_text,
+    error_of,
     id_from,
     in_order,
     list_of,
@@ -198,7 +199,6 @@ class SpanRuns:
     conventions: tuple[Convention, ...]
     _spans: dict[_Key, Span] = field(default_factory=dict)
     _places: dict[_Key, str] = field(default_factory=dict)
-    _nearest: dict[_Key, Span | None] = field(default_factory=dict)
 
     def add(self, value: Mapping[str, Any], place: str) -> Iterator[Unusable]:
         """Add the spans of a document; yield those that cannot be used."""
@@ -249,18 +249,14 @@ class SpanRuns:
 
     def _nearest_call(self, key: _Key) -> Span | None:
         """Return the span, or the nearest one around it, that is a part of an agent's run."""
-        path = []
-        while key not in self._nearest and key in self._spans:
+        seen: set[_Key] = set()
+        while key in self._spans and key not in seen:
+            seen.add(key)
             span = self._spans[key]
-            is_call = self._convention(span) is not None
-            self._nearest[key] = span if is_call else None  # so that a circle ends
-            path.append(key)
-            if is_call:
-                break
+            if self._convention(span) is not None:
+                return span
             key = (span.trace_id, span.parent_id)
-        nearest = self._nearest.get(key)
-        self._nearest |= dict.fromkeys(path, nearest)
-        return nearest
+        return None
 
     def _run(self, calls: list[RecordedCall], span: Span, convention: Convention) -> RecordedRun:
         root = calls[0]

@@ -135,8 +135,7 @@ def pull(
         StoreError: The store cannot be read or written.
     """
     settings = Settings.current()
-    redactor = settings.redaction.load_redactor()
-    examiner = UnitExaminer(domain, settings, redactor=redactor, min_quality=min_quality)
+    examiner = UnitExaminer(domain, settings, settings.redaction.load_redactor())
     report = Pull(domain, registry.url, Answer("done", ""))
     ids_read: set[str] = set()
     pages = registry.search(
@@ -196,27 +195,21 @@ class RefusedUnitError(Exception):
     """A unit is not taken; the message gives the reason without its texts."""
 
 
+@dataclass(frozen=True, slots=True)
 class UnitExaminer:
     """Validates, bounds and redacts what a registry sent, and searches it for instructions.
 
-    Args:
+    Attributes:
         domain: The domain that was asked for.
         settings: The settings, whose rules redact and whose bounds cut.
         redactor: The user's function that redacts further, if any.
-        min_quality: Units that claim less are not taken.
+        lane: Where that function is called.
     """
 
-    def __init__(
-        self,
-        domain: str,
-        settings: Settings,
-        *,
-        redactor: Callable[[str], str] | None = None,
-        min_quality: float | None = None,
-    ) -> None:
-        self._domain, self._settings, self._redactor = domain, settings, redactor
-        self._min_quality = min_quality or 0.0
-        self._caller = Lane(JUDGING)
+    domain: str
+    settings: Settings
+    redactor: Callable[[str], str] | None = None
+    lane: Lane = field(default_factory=partial(Lane, JUDGING))
 
     def examine(self, unit: Mapping[str, Any]) -> ExaminedUnit:
         """Return a unit as it may be written.
@@ -235,21 +228,16 @@ class UnitExaminer:
         if not isinstance(id_, str) or not _ID.fullmatch(id_):
             raise RefusedUnitError("its id is not kp:trace: with up to 140 characters of ASCII")
         trace = _validate(unit)
-        self._check_claims(trace)
+        if trace.metadata.task_domain.casefold() != self.domain.casefold():
+            raise RefusedUnitError("it claims another domain")
+        if len(trace.steps) > MOST_STEPS:
+            raise RefusedUnitError(f"more than {MOST_STEPS} steps")
         content = json.dumps(trace.model_dump(include=_CONTENT), sort_keys=True)
         safe_trace = self._redact(trace)
         if safe_trace.id != id_:
             raise RefusedUnitError("its id would have to be redacted")
         findings = [_as_texts(finding) for finding in find_planted(safe_trace, is_foreign=True)]
         return ExaminedUnit(safe_trace, sha256(content.encode()).hexdigest(), findings)
-
-    def _check_claims(self, trace: ReasoningTrace) -> None:
-        if trace.metadata.task_domain.casefold() != self._domain.casefold():
-            raise RefusedUnitError("it claims another domain")
-        if trace.metadata.quality_score < self._min_quality:
-            raise RefusedUnitError("it claims less quality than was asked for")
-        if len(trace.steps) > MOST_STEPS:
-            raise RefusedUnitError(f"more than {MOST_STEPS} steps")
 
     def _redact(self, trace: ReasoningTrace) -> ReasoningTrace:
         """Return a trace redacted at the strictest level, private and local.
@@ -259,16 +247,16 @@ class UnitExaminer:
         """
         redaction = Redactor(
             Counters(),
-            self._settings.max_text_chars,
-            rules=self._settings.redaction,
-            hook=self._redactor,
+            self.settings.max_text_chars,
+            rules=self.settings.redaction,
+            hook=self.redactor,
         )
-        make = partial(_redacted_wire, trace, redaction, self._domain)
+        make = partial(_redacted_wire, trace, redaction, self.domain)
         with suppress(Exception):  # of the user's function; it may quote the unit
-            if self._redactor is None:
+            if self.redactor is None:
                 wire = make()
             else:
-                wire = self._caller.call(make, self._settings.function_timeout_s)
+                wire = self.lane.call(make, self.settings.function_timeout_s)
             if not redaction.has_failed:
                 return ReasoningTrace.model_validate(wire)
         raise RefusedUnitError("it could not be redacted")

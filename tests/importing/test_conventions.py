@@ -6,7 +6,6 @@ What is in the golden file of imports (`python -m tests.golden --only imports`) 
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +17,7 @@ from kp_langchain import DomainPolicy, ScoredTrace, Scorer, Settings, TraceStore
 from kp_langchain.cli.json_files import read_values
 from kp_langchain.gate.run import Run
 from kp_langchain.importing.importer import FileReader, Imported, Importer
-from kp_langchain.importing.openinference import OPENINFERENCE
 from kp_langchain.importing.recorded_run import RecordedRun, Unusable
-from kp_langchain.importing.spans import Span, SpanRuns
 from kp_langchain.run_keys import RunKeys
 from tests.agents import ASK, handler, searching, shape
 from tests.importing.spans import TRACE, genai_spans, lines, span
@@ -165,26 +162,6 @@ def test_times_of_langsmith_as_numbers(tmp_path: Path) -> None:
     (unusable,) = FileReader().add(model(9, "soon", "later"), "runs")
     assert isinstance(unusable, Unusable)
     assert unusable.why.endswith("has the start_time 'soon'; give a time")
-
-
-def test_plain_spans_above_many_are_walked_once(tmp_path: Path) -> None:
-    looks = []
-
-    def describes(span: Span) -> bool:
-        looks.append(span)
-        return OPENINFERENCE.describes(span)
-
-    runs = SpanRuns((replace(OPENINFERENCE, describes=describes),))
-    depth = 300
-    plain = [span(number + 1, number, 0, 9) for number in range(depth)]
-    models = [
-        span(depth + 1 + number, depth, 1, 2, having={"openinference.span.kind": "LLM"})
-        for number in range(depth)
-    ]
-    for line in lines(*models, *plain):
-        assert not list(runs.add(line, "spans"))
-    assert len(list(runs.conclude())) == depth
-    assert len(looks) < 10 * depth
 
 
 MESSAGES = [

@@ -276,7 +276,7 @@ def test_what_a_redactor_fails_on_is_not_taken(store: TraceStore, server: Loopba
     try:
         for redactor in redactors:
             with pytest.raises(RefusedUnitError, match="it could not be redacted"):
-                UnitExaminer("finance", late, redactor=redactor).examine(unit())
+                UnitExaminer("finance", late, redactor).examine(unit())
     finally:
         release.set()
 
@@ -384,14 +384,11 @@ def test_null_bytes_and_lone_surrogates_are_replaced(
 def test_what_was_not_asked_for_is_not_taken_and_what_comes_twice_counts_once(
     store: TraceStore, server: LoopbackRegistry
 ) -> None:
-    others = [unit(1, domain="legal"), unit(3, quality=0.5), *[unit(4)] * 10]
+    others = [unit(1, domain="legal"), *[unit(4)] * 10]
     server.fragments = [json.dumps({"unit": one}) for one in others]
     fill(server, unit(2, domain="FINANCE"))
-    pulled = pull_all(store, server, min_quality=0.8)
-    assert pulled.skipped == {
-        "it claims another domain": 1, "it claims less quality than was asked for": 1,
-        "read before": 9,
-    }  # fmt: skip
+    pulled = pull_all(store, server)
+    assert pulled.skipped == {"it claims another domain": 1, "read before": 9}
     # The registry takes no account of case; here the domain is the one that was asked for.
     assert {one.trace_id: one.domain for one in store.pulled.units()} == {
         unit(2)["id"]: "finance", unit(4)["id"]: "finance",

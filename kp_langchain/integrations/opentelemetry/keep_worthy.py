@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from numbers import Real
 from sys import getsizeof
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 from uuid import UUID
@@ -116,10 +114,15 @@ class KeepWorthy(SpanProcessor):
             raise ConfigError(
                 f"processor is {processor!r}; give a span processor such as BatchSpanProcessor"
             )
-        _check_number("share_of_rest", share_of_rest, 0, 1)
-        _check_number("max_spans", max_spans, 1)
-        _check_number("max_bytes", max_bytes, 1)
-        _check_number("max_wait_s", max_wait_s, 0.001)
+        if not 0 <= share_of_rest <= 1:
+            raise ConfigError(f"share_of_rest is {share_of_rest!r}; give a number from 0 to 1")
+        for name, value in (
+            ("max_spans", max_spans),
+            ("max_bytes", max_bytes),
+            ("max_wait_s", max_wait_s),
+        ):
+            if not value > 0:
+                raise ConfigError(f"{name} is {value!r}; give a number above 0")
         self._processor = processor
         self._limits = _Limits(share_of_rest, max_spans, max_bytes, max_wait_s, keep_failed)
         self._lock, self._pacing_lock = ForkSafeLock(), ForkSafeLock()
@@ -138,11 +141,6 @@ class KeepWorthy(SpanProcessor):
         self._call(self._processor.on_start, span, parent_context)
         if _is_sampled(span):
             self._change(self._traces.start, span)
-
-    def _on_ending(self, span: Span) -> None:
-        hook = getattr(self._processor, "_on_ending", None)
-        if hook is not None:
-            self._call(hook, span)
 
     def on_end(self, span: ReadableSpan) -> None:
         """Hold, pass on or drop a span that ended."""
@@ -497,10 +495,3 @@ def _bytes_of(span: ReadableSpan) -> int:
 def _is_sampled(span: ReadableSpan) -> bool:
     context = span.context
     return context is not None and context.trace_flags.sampled
-
-
-def _check_number(name: str, value: object, least: float, most: float = math.inf) -> None:
-    is_number = isinstance(value, Real) and not isinstance(value, bool)
-    if not (is_number and least <= value <= most):  # type: ignore[operator]
-        limits = f"from {least} to {most}" if most < math.inf else f"of at least {least}"
-        raise ConfigError(f"{name} is {value!r}; give a number {limits}")

@@ -1,4 +1,8 @@
-"""OpenTelemetry's conventions for generative AI, and what OpenLLMetry and LangSmith add to them."""
+"""What the attributes of spans say of an agent's run, by two conventions.
+
+OpenInference: what Phoenix, Arize and its instrumentations write. GenAI: OpenTelemetry's
+conventions for generative AI, and what OpenLLMetry and LangSmith add to them.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +11,12 @@ from collections.abc import Mapping
 from typing import Any, Final
 from uuid import UUID
 
-from kp_langchain.importing.errors import error_in_text
 from kp_langchain.importing.langchain_values import (
     chain_value,
     documents_in,
     message_of_role,
+    model_answer,
+    model_inputs,
     openai_message,
     restore,
     set_values,
@@ -20,16 +25,110 @@ from kp_langchain.importing.recorded_run import (
     ModelAnswer,
     RecordedCall,
     RecordedKind,
+    error_in_text,
     list_of,
     mapping_of,
     text_of,
 )
 from kp_langchain.importing.spans import Convention, Span, error_of_span, unflatten
 from kp_langchain.recording.from_messages import tool_call_fields
-from kp_langchain.text import json_or_text
+from kp_langchain.text import json_or_text, read_json
+
+# ------------------------------------------------------------------ OpenInference
+
+_OPENINFERENCE_KIND = "openinference.span.kind"
+_OPENINFERENCE_KINDS: Final[Mapping[str, RecordedKind]] = {
+    "LLM": "model",
+    "TOOL": "tool",
+    "RETRIEVER": "retriever",
+}
+
+
+def _is_openinference(span: Span) -> bool:
+    return bool(span.text(_OPENINFERENCE_KIND))
+
+
+def _set_openinference_call(span: Span, call: RecordedCall) -> None:
+    call.kind = _openinference_kind(span)
+    if call.kind == "tool":
+        call.name = span.text("tool.name") or span.name
+    call.metadata = mapping_of(span.attributes.get("metadata"))
+    call.tags = list_of(span.attributes.get("tag.tags"))
+    inputs, output = _read_value(span, "input"), _read_value(span, "output")
+    call.error = error_of_span(span, has_output="output.value" in span.attributes)
+    if call.kind == "model":
+        call.inputs, call.output = _model_inputs(span, inputs), _model_answer(span, output)
+    elif call.kind == "tool":
+        call.inputs, call.output = inputs, chain_value(output, "output")
+    else:
+        set_values(call, inputs, output)
+
+
+def _openinference_kind(span: Span) -> RecordedKind:
+    kind = span.text(_OPENINFERENCE_KIND).upper()
+    if kind == "AGENT":  # LangChain's instrumentation calls everything so that has such a name
+        if "tool.name" in span.attributes:
+            return "tool"
+        if "llm.invocation_parameters" in span.attributes or "llm.model_name" in span.attributes:
+            return "model"
+    return _OPENINFERENCE_KINDS.get(kind, "chain")
+
+
+def _read_value(span: Span, name: str) -> Any:
+    text = span.attributes.get(f"{name}.value")
+    if isinstance(text, str) and span.text(f"{name}.mime_type") == "application/json":
+        try:
+            return read_json(text)
+        except ValueError:
+            return text
+    return text
+
+
+def _model_inputs(span: Span, value: Any) -> Any:
+    if isinstance(value, dict) and ("messages" in value or "prompts" in value):
+        return model_inputs(value)
+    messages = _numbered_messages(span, "llm.input_messages")
+    if messages:
+        return messages
+    return value if isinstance(value, list) else [] if value is None else [value]
+
+
+def _model_answer(span: Span, value: Any) -> ModelAnswer:
+    answer = model_answer(value)
+    if answer.message is None and (messages := _numbered_messages(span, "llm.output_messages")):
+        return ModelAnswer(messages[0], answer.text, answer.info)
+    return answer
+
+
+def _numbered_messages(span: Span, prefix: str) -> list[Any]:
+    """Return the messages whose parts are attributes of their own."""
+    messages = []
+    for item in unflatten(span.attributes, prefix):
+        fields = mapping_of(item.get("message"))
+        content: Any = fields.get("content")
+        if content is None:
+            parts = [_part(one, "message_content") for one in list_of(fields.get("contents"))]
+            texts = [part["text"] for part in parts if isinstance(part.get("text"), str)]
+            content = [{"type": "text", "text": text} for text in texts]
+        calls = [_part(one, "tool_call") for one in list_of(fields.get("tool_calls"))]
+        calls = [call for call in calls if call]
+        message = openai_message({**fields, "content": content, "tool_calls": calls})
+        if message is not None:
+            messages.append(message)
+    return messages
+
+
+def _part(item: object, name: str) -> dict[str, Any]:
+    return mapping_of(mapping_of(item).get(name))
+
+
+OPENINFERENCE: Final = Convention("phoenix", _is_openinference, _set_openinference_call)
+
+
+# ------------------------------------------------------------------ GenAI
 
 _OPERATION = "gen_ai.operation.name"
-_KINDS: Final[Mapping[str, RecordedKind]] = {
+_GENAI_KINDS: Final[Mapping[str, RecordedKind]] = {
     "chat": "model",
     "completion": "model",
     "generate_content": "model",
@@ -47,17 +146,17 @@ _LANGSMITH_METADATA = "langsmith.metadata."
 _RUN_IDS = ("gen_ai.agent.id", "gen_ai.task.id")
 
 
-def _describes(span: Span) -> bool:
+def _is_genai(span: Span) -> bool:
     names = (_OPERATION, "traceloop.span.kind", "langsmith.span.kind")
     return any(span.text(name) for name in names)
 
 
-def _set_call(span: Span, call: RecordedCall) -> None:
+def _set_genai_call(span: Span, call: RecordedCall) -> None:
     if kind := span.text("langsmith.span.kind"):
         call.kind = _LANGSMITH_KINDS.get(kind, "chain")
         _set_by_langsmith(span, call)
         return
-    call.kind = _kind(span)
+    call.kind = _genai_kind(span)
     if call.kind == "tool":
         call.name = span.text("gen_ai.tool.name") or span.text("traceloop.entity.name") or span.name
         call.tool_call_id = span.text("gen_ai.tool.call.id") or None
@@ -67,11 +166,11 @@ def _set_call(span: Span, call: RecordedCall) -> None:
     elif call.kind == "retriever":
         name = span.text("traceloop.entity.name") or span.text("gen_ai.data_source.id")
         call.name = name or span.name
-    _set_values(span, call)
+    _set_genai_values(span, call)
 
 
-def _kind(span: Span) -> RecordedKind:
-    kind = _KINDS.get(span.text(_OPERATION))
+def _genai_kind(span: Span) -> RecordedKind:
+    kind = _GENAI_KINDS.get(span.text(_OPERATION))
     if kind is None and span.text("traceloop.span.kind") == "tool":
         return "tool"
     return kind or "chain"
@@ -95,7 +194,7 @@ def _set_by_langsmith(span: Span, call: RecordedCall) -> None:
     set_values(call, json_or_text(span.attributes.get("gen_ai.prompt")), json_or_text(outputs))
 
 
-def _set_values(span: Span, call: RecordedCall) -> None:
+def _set_genai_values(span: Span, call: RecordedCall) -> None:
     # OpenLLMetry writes the arguments and the results of its callbacks.
     arguments = mapping_of(span.attributes.get("traceloop.entity.input"))
     results = mapping_of(span.attributes.get("traceloop.entity.output"))
@@ -106,8 +205,8 @@ def _set_values(span: Span, call: RecordedCall) -> None:
     call.error = error_of_span(span, has_output=has_output)
     match call.kind:
         case "model":
-            call.inputs = _messages(span, "gen_ai.input.messages") or _legacy(span, "prompt")
-            answers = _messages(span, "gen_ai.output.messages") or _legacy(span, "completion")
+            call.inputs = _genai_messages(span, "gen_ai.input.messages") or _legacy(span, "prompt")
+            answers = _genai_messages(span, "gen_ai.output.messages") or _legacy(span, "completion")
             call.output = ModelAnswer(answers[0] if answers else None)
         case "tool":
             call.inputs = json_or_text(span.attributes.get("gen_ai.tool.call.arguments"))
@@ -131,11 +230,11 @@ def _set_values(span: Span, call: RecordedCall) -> None:
 def _chain_value(span: Span, name: str, values: Mapping[str, Any], wrapper: str) -> Any:
     if f"{wrapper}s" in values:
         return chain_value(values[f"{wrapper}s"], wrapper)
-    messages = _messages(span, name)
+    messages = _genai_messages(span, name)
     return {"messages": messages} if messages else None
 
 
-def _messages(span: Span, name: str) -> list[Any]:
+def _genai_messages(span: Span, name: str) -> list[Any]:
     """Return the messages of an attribute: JSON, or OTLP's own lists and mappings."""
     items = list_of(json_or_text(span.attributes.get(name)))
     return [one for item in items if isinstance(item, dict) for one in _of_parts(item)]
@@ -178,7 +277,7 @@ def _legacy(span: Span, name: str) -> list[Any]:
     return [message for message in messages if message is not None]
 
 
-def _run_id(span: Span) -> UUID | None:
+def _genai_run_id(span: Span) -> UUID | None:
     """Return the id of LangChain's run, where an exporter writes it."""
     if span.text("langsmith.span.kind"):
         # LangSmith makes the trace's id, and that of a span above the root, of the root run's.
@@ -193,4 +292,4 @@ def _run_id(span: Span) -> UUID | None:
     return None
 
 
-GENAI: Final = Convention("opentelemetry", _describes, _set_call, _run_id)
+GENAI: Final = Convention("opentelemetry", _is_genai, _set_genai_call, _genai_run_id)
