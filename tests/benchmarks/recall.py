@@ -36,6 +36,7 @@ from typing import Any
 import numpy as np
 
 from kp_langchain import TraceStore, to_few_shot
+from kp_langchain.embedding.embedder import embed_texts
 from kp_langchain.recall import ExampleSearch
 from kp_langchain.recall.few_shot import estimate_tokens
 from kp_langchain.scoring import resolve_embedder
@@ -152,7 +153,8 @@ def measure(
             workspace = keep(kept, domain, Path(folder) / "kept", seed)
             with workspace.store() as store:
                 search = ExampleSearch(store, embedder)
-                _shown(figures, kept, queries, search, domain)
+                vectors = _vectors(embedder, kept), _vectors(embedder, queries)
+                _shown(figures, kept, queries, vectors, search, domain)
                 if seed == 0:
                     _strangers(figures, by_source, name, search, domain)
     return figures
@@ -162,12 +164,13 @@ def _shown(
     figures: Figures,
     kept: Sequence[Run],
     queries: Sequence[Run],
+    vectors_of: tuple[Array, Array],
     search: ExampleSearch,
     domain: str,
 ) -> None:
     plans = [plan_of(run) for run in kept]
-    vectors, succeeded = _vectors(search, kept), np.array([run.success for run in kept])
-    for run, vector in zip(queries, _vectors(search, queries), strict=True):
+    vectors, succeeded = vectors_of[0], np.array([run.success for run in kept])
+    for run, vector in zip(queries, vectors_of[1], strict=True):
         f1s = np.array([plan_f1(plan, plan_of(run)) for plan in plans])
         similarities = vectors @ vector
         found = search.find(objective_of(run), domain=domain)
@@ -188,8 +191,8 @@ def _shown(
             figures.f1[way].append(float(f1))
 
 
-def _vectors(search: ExampleSearch, runs: Sequence[Run]) -> Array:
-    found = [one.vector for one in search.embed([objective_of(run) for run in runs])]
+def _vectors(embedder: Any, runs: Sequence[Run]) -> Array:
+    found = [one.vector for one in embed_texts(embedder, [objective_of(run) for run in runs])]
     size = next((len(one) for one in found if one is not None), 1)
     vectors = np.array([np.zeros(size) if one is None else one for one in found])
     return vectors.reshape(len(runs), size)
