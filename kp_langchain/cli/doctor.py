@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -103,7 +103,7 @@ def _findings(database: str | None) -> Iterator[Finding]:
     yield Finding("Python", f"{platform.python_version()}, {platform.system()}")
     yield Finding("langchain-core", version("langchain-core"))
     try:
-        yield Finding("settings", "\n".join([*_files(database), *_environment(database)]))
+        yield Finding("settings", "\n".join([*_files(), *_environment()]))
         settings = Settings()
     except KPError as error:
         yield Finding("settings", str(error), is_broken=True)
@@ -120,7 +120,7 @@ def _findings(database: str | None) -> Iterator[Finding]:
 # ------------------------------------------------------------------ settings
 
 
-def _files(database: str | None) -> Iterator[str]:
+def _files() -> Iterator[str]:
     """Yield, as lines to print, the files of settings, and what each sets."""
     from kp_langchain.config import Settings
     from kp_langchain.config_files import places, read_files
@@ -131,61 +131,27 @@ def _files(database: str | None) -> Iterator[str]:
         if file is None:
             yield f"{'no file ' if place.content is None else ''}{place.path}"
             continue
-        domains = file.values.get("domains")
-        misspelt = _misspelt_domains(domains if isinstance(domains, dict) else (), database)
-        keys = [
-            key
-            for key in _keys(file.values)
-            if not any(f"{key}.".startswith(f"domains.{name}.") for name in misspelt)
-        ]
-        yield f"{file.path} ({file.origin.value}) sets {', '.join(keys) or 'nothing'}"
-        yield from _misspelt_lines(misspelt)
+        keys = ", ".join(_keys(file.values)) or "nothing"
+        yield f"{file.path} ({file.origin.value}) sets {keys}"
         if file.ignored_keys:
             yield f"  ignored: {', '.join(file.ignored_keys)}"
             yield f"  {file.remedy}"
 
 
-def _environment(database: str | None) -> Iterator[str]:
+def _environment() -> Iterator[str]:
     """Yield, as lines to print, which variables apply, and which are not settings."""
     from kp_langchain.config import unknown_variables
 
     unknown = unknown_variables()
     # An empty variable counts as not set.
-    variables = [
-        name for name, value in sorted(os.environ.items()) if value and name.upper()[:3] == "KP_"
+    settings = [
+        name
+        for name, value in sorted(os.environ.items())
+        if value and name.upper()[:3] == "KP_" and name not in unknown
     ]
-    domain_of = {name: _domain_of(name) for name in variables if name not in unknown}
-    misspelt = _misspelt_domains(filter(None, domain_of.values()), database)
-    settings = [name for name, domain in domain_of.items() if domain not in misspelt]
     yield f"environment: {', '.join(settings) or 'no setting'}"
-    yield from _misspelt_lines(misspelt)
     for name, near in sorted(unknown.items()):
         yield f"  {name} is not a setting" + (f"; did you mean {near}?" if near else "")
-
-
-def _domain_of(variable: str) -> str | None:
-    """Return the domain whose policy a variable sets; None if it sets no domain's."""
-    _, is_policy, rest = variable.upper().partition("KP_DOMAINS__")
-    return rest.partition("__")[0].lower() if is_policy else None
-
-
-def _misspelt_domains(domains: Iterable[str], database: str | None) -> dict[str, str]:
-    """Map each domain without runs that looks like a misspelt built-in one to that one."""
-    from kp_langchain.policy import PROFILES
-    from kp_langchain.store import TraceStore
-    from kp_langchain.text import near_name
-
-    pairs = ((name, near_name(name, PROFILES)) for name in domains)
-    misspelt = {name: near for name, near in pairs if near is not None}
-    with suppress(KPError), TraceStore(database) as store:
-        if misspelt and not is_missing(store):
-            return {name: near for name, near in misspelt.items() if not store.count(domain=name)}
-    return misspelt
-
-
-def _misspelt_lines(misspelt: Mapping[str, str]) -> Iterator[str]:
-    for name, near in misspelt.items():
-        yield f"  domains.{name}: no run has this domain; did you mean {near}?"
 
 
 def _keys(values: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
