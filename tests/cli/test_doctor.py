@@ -118,7 +118,8 @@ def test_what_each_file_sets_and_what_is_ignored(doctor: Callable[..., Done]) ->
     for part in (
         f"{folder}/kp.toml (in the working folder) sets domains.finnance.threshold",
         "ignored: registry_url",
-        f"{own} (your own) sets max_queue", "environment: KP_DOMAINS__MEDIAL__KEEP, KP_EXIT_TIMEOUT_S",
+        f"{own} (your own) sets max_queue",
+        "environment: KP_DOMAINS__MEDIAL__KEEP, KP_EXIT_TIMEOUT_S",
         "KP_DATABSE_URL is not a setting; did you mean KP_DATABASE_URL?",
         "KP_TELEMETRY is not a setting",
     ):  # fmt: skip
