@@ -62,10 +62,12 @@ _SQL_VALUE = lazy_pattern(
     \s{0,40}(?:[,)]|\Z)""",
     re.VERBOSE,
 )
-_COPY = lazy_pattern(
-    r"copy[ ][\w.\"]{1,120}[ ]?\((?P<names>[\w`\", \t]{3,512})\)[ ]from[ ]stdin[^\n]{0,120}\n"
+_COPY_TO = r"copy[ ][\w.\"]{1,120}[ ]?\((?P<names>[\w`\", \t]{3,512})\)[ ]from[ ]stdin"
+_COPY = lazy_pattern(_COPY_TO + r"(?![^\n]{0,120}csv)[^\n]{0,120}\n")
+_COPY_CSV = lazy_pattern(_COPY_TO + r"[^\n]{0,120}csv[^\n]{0,120}\n")
+_COPIED_VALUE, _COPIED_CSV = (
+    lazy_pattern(rf"(?!\\\.)(?P<text>[^{sign}\n]{{0,512}})[{sign}\n]") for sign in ("\t", ",")
 )
-_COPIED_VALUE = lazy_pattern(r"(?!\\\.)(?P<text>[^\t\n]{0,512})[\t\n]")
 _SECRET_MANIFEST = lazy_pattern(r"^[ \t-]{0,40}kind:[ \t]{1,4}[\"']?Secret\b", re.MULTILINE)
 _DATA = lazy_pattern(r"^(?P<indent>[ \t]{0,40})(?:- )?(?:data|stringData):[ \t]*\n", re.MULTILINE)
 _YAML_LINE = lazy_pattern(
@@ -146,7 +148,8 @@ def _values_of_block(text: str, at: int, indent: int) -> Iterator[Span]:
 
 def _find_in_statements(text: str, low: str) -> Iterator[Span]:
     """Yield the values of sensitive columns that an INSERT, or a COPY of PostgreSQL, writes."""
-    for statement, value_of_column in ((_INSERT, _SQL_VALUE), (_COPY, _COPIED_VALUE)):
+    forms = ((_INSERT, _SQL_VALUE), (_COPY, _COPIED_VALUE), (_COPY_CSV, _COPIED_CSV))
+    for statement, value_of_column in forms:
         for match in statement.finditer(low):
             columns = [classify_secret(name.strip(' \t`"[]')) for name in match["names"].split(",")]
             at = match.end()
@@ -258,10 +261,10 @@ def _element(window: str) -> str:
 
 # ------------------------------------------------------------------ columns of tables
 
-# What the headers of numbers of persons contain.
+# What the headers of numbers of persons contain, and that of a table of names and values.
 _MORE_STEMS = tuple(
     (
-        "passport dni cpf cnpj pesel bsn nhs nino ni_no nir aadhaar utr tfn fiscal steuer "
+        "value passport dni cpf cnpj pesel bsn nhs nino ni_no nir aadhaar utr tfn fiscal steuer "
         "personnummer tax_ phone mobile 身份 주민"
     ).split()
 )
@@ -291,12 +294,24 @@ class _Header(NamedTuple):
     Attributes:
         sign: What separates its cells.
         cells: The start and end of each cell in the line.
-        fields: The sensitive field of each column.
+        fields: The sensitive field of each column; empty in a table of names and values.
+        name_at: The column of names in a table of names and values.
+        value_at: The column of values in it.
     """
 
     sign: str
     cells: Cells
     fields: list[NamedField]
+    name_at: int = 0
+    value_at: int = 0
+
+    def values(self, line: str, cells: Cells) -> Iterator[tuple[NamedField, tuple[int, int]]]:
+        """Yield the field and name of each value of a row, and its start and end in the line."""
+        if self.fields or not cells:
+            yield from zip(self.fields, cells, strict=False)
+        else:
+            name = _unwrap(line, *cells[self.name_at])[0]
+            yield (classify_name(name), name), cells[self.value_at]
 
 
 def _find(text: str, low: str, *, places: Places, identifiers: bool) -> Iterator[Span]:
@@ -319,7 +334,7 @@ def _find(text: str, low: str, *, places: Places, identifiers: bool) -> Iterator
             continue
         for at, line, cells in _rows(text, end, header):
             end = at + len(line)
-            for (field, name), cell in zip(header.fields, cells, strict=False):
+            for (field, name), cell in header.values(line, cells):
                 value, place = _unwrap(line, *cell)
                 is_wanted = field is not None and (identifiers or not field.is_identifier)
                 if field and is_wanted and _is_value(value, name, field, header.sign):
@@ -355,9 +370,17 @@ def _read_header(text: str, start: int, end: int) -> _Header | None:
     for sign in _CELL:
         cells = _split(line, sign)
         names = [_unwrap(line, *cell)[0] for cell in cells]
-        fields = column_fields(names, classify_name) if len(cells) > 1 else []
-        if fields and (_RULE.fullmatch(after) or _needs_no_rule(line, sign, names)):
+        if len(cells) < 2 or not (_RULE.fullmatch(after) or _needs_no_rule(line, sign, names)):
+            continue
+        if fields := column_fields(names, classify_name):
             return _Header(sign, cells, fields)
+        plain = [name.lower().replace(" ", "") for name in names]
+        name_at, value_at = (
+            next((at for at, name in enumerate(plain) if name in keys), None)
+            for keys in (KEYS.name_keys, KEYS.value_keys)
+        )
+        if name_at is not None and value_at is not None:
+            return _Header(sign, cells, [], name_at, value_at)
     return None
 
 
