@@ -81,6 +81,12 @@ _NEXT_ITEM = lazy_pattern(
     (?P<value>[A-Za-z0-9]{4,12}(?:[ \-][A-Za-z0-9]{4,12}){0,8})(?!\w)""",
     re.VERBOSE,
 )
+# The rest of a string in parts: "..." "...", "..." + "..."
+_NEXT_PART = lazy_pattern(
+    r"""(?P<quote>["'])[ \t]{0,4}(?:\\?\n\s{0,80}|[+.]\s{0,80})[ \t]{0,4}
+    (?P=quote)(?P<value>[^"'\n\\]{2,512})(?=(?P=quote)(?!\s{0,8}:))""",
+    re.VERBOSE,
+)
 # What a value became: "from ... to ...", "... -> ..."
 _NEXT_VALUE = lazy_pattern(
     r"""["'`]?[ \t](?:to|into|auf|al?|\u00e0|naar|na|til|till|\u043d\u0430|->|=>|\u2192)[ \t]["'`]?
@@ -130,13 +136,11 @@ def _find(text: str, low: str, *, identifiers: bool) -> Iterator[Span]:
         searches_left -= value is None
         if value is not None and (identifiers or not value[1].is_identifier):
             (start, end), field = value
-            is_list = plain.endswith("s", 0, position)  # "recovery codes: ..., ..."
+            following = _NEXT_ITEM if plain.endswith("s", 0, position) else _NEXT_PART
             yield Span(start, end, field.kind)
             position = max(position, end)
-            while other := (is_list and _NEXT_ITEM.match(text, position)) or _NEXT_VALUE.match(
-                text, position
-            ):
-                if not is_evident(other["value"], field):
+            while other := following.match(text, position) or _NEXT_VALUE.match(text, position):
+                if other.re is not _NEXT_PART and not is_evident(other["value"], field):
                     break
                 position = other.end()
                 yield Span(*other.span("value"), field.kind)
