@@ -150,7 +150,6 @@ COMMANDS = (
     ("review", "show", "ID"),
     ("review", "show", "nothing"),
     ("export", "--limit", "2"),
-    ("export", "--format", "few-shot", "--limit", "2", "--max-chars", "2000"),
     ("recall", "--credit", "--json"),
     ("label", "next", "--json", "--limit", "1000"),
     ("label", "nothing", "--success"),
