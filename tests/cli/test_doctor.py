@@ -87,14 +87,9 @@ def test_what_scoring_goes_by_is_shown(doctor: Callable[..., Done]) -> None:
     scoring = row(doctor(), "scoring")
     assert scoring.startswith("remembers the last 1,000 traces, until newer ones take their place")
     assert "complexity counts all steps; 100 ms for one run" in scoring
-    scoring = row(
-        doctor(
-            KP_NOVELTY_MEMORY="50", KP_NOVELTY_TTL_S="86400", KP_STEP_CAP="20",
-            KP_NOVELTY_SCOPE="domain",
-        ),
-        "scoring",
-    )  # fmt: skip
-    assert scoring.startswith("remembers the last 50 traces of each domain, each for 86400 s")
+    settings = {"KP_NOVELTY_MEMORY": "50", "KP_NOVELTY_TTL_S": "86400", "KP_STEP_CAP": "20"}
+    scoring = row(doctor(**settings), "scoring")
+    assert scoring.startswith("remembers the last 50 traces, each for 86400 s")
     assert "complexity counts at most 20 steps" in scoring
 
 

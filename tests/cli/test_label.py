@@ -344,7 +344,7 @@ def test_one_key_gives_each_verdict_and_the_next_run_follows() -> None:
         assert f"ledger({int(id_)})" in screen
         assert "answer\nit grew\n" in screen
     assert f"last: {first}  finance  success 1.00  score 0.500 -> " in screens[1]
-    assert "1 succeeded, 1 failed; a model needs 28 more" in " ".join(screens[2].split())
+    assert "1 succeeded, 1 failed; a confidence model needs 28 more" in " ".join(screens[2].split())
     assert "Labelled 3, of which now kept 2, no longer kept 0; unknown 0." in screens[2]
     assert "no other run to ask about" in screens[2]
 

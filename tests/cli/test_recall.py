@@ -25,7 +25,7 @@ from kp_langchain.run_keys import RunKeys
 from kp_langchain.store.registry_units import ExaminedUnit
 from kp_langchain.text import short_id
 from tests.cli.made_runs import HOSTILE, document, made
-from tests.commands import ROOT, Done, cli
+from tests.commands import Done, cli
 from tests.loopback_registry import LoopbackRegistry
 from tests.recall.words import (
     EURO,
@@ -334,34 +334,6 @@ def test_with_the_real_model(
     done = cli("recall", task, *words, *DATABASE, KP_EMBEDDING_MODEL=str(onnx_folder))
     assert done.returncode == 0, done.stderr
     assert [row["trace_id"] for row in json.loads(done.stdout)["examples"]] == [one.trace.id]
-
-
-def test_the_guide_shows_what_is_printed(store: TraceStore) -> None:
-    pound, yen = "How many dollars is one pound today?", "Which yen do we hold, and since when?"
-    one = run(1, pound, trace_id="kp:trace:5e0f64c1-6a0d-4a4e-9f0e-0c8a2f3f9d11")
-    other = run(2, yen, trace_id="kp:trace:b27d0f3a-41c8-4f57-8a25-6f0c52f7b0aa")
-    store.add_many([one, other])
-    store.report_outcome(one.trace.id, success=True)
-    first, second = {one.trace.id: 0.8}, {other.trace.id: 0.6}
-    store.add_many(
-        [
-            *(judged(100 + n, first, success=n > 0) for n in range(14)),
-            *(judged(200 + n, first, success=n > 0, is_held_out=True) for n in range(2)),
-            *(judged(300 + n, second, success=n > 8) for n in range(10)),
-            *(judged(400 + n, second, success=True, is_held_out=True) for n in range(8)),
-        ]
-    )
-    guide = (ROOT / "examples" / "guides" / "recall.md").read_text(encoding="utf-8")
-    section = guide.partition("\n## On the command line\n")[2].partition("\n## ")[0]
-    examples, credits_ = re.findall(r"^```text\n(.*?)^```$", section, re.DOTALL | re.MULTILINE)
-
-    def lines(text: str) -> list[str]:
-        kept = (line.rstrip() for line in text.splitlines() if line.strip())
-        return [line for line in kept if "runs.db" not in line and "Explain" not in line]
-
-    task = "How many dollars is one euro today?"
-    assert lines(examples) == lines(printed("recall", task, "--domain", "finance"))
-    assert lines(credits_) == lines(printed("recall", "--credit", columns=112))
 
 
 # What a registry brings: `pull` and `quarantine`.

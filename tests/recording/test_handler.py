@@ -428,7 +428,11 @@ def test_runs_wait_for_a_model_that_is_loading() -> None:
         embedder.go.set()
         assert watching.flush(300)
         assert store.count() == 2
-    assert scored[1].breakdown.nearest.trace_id == scored[0].trace.id
+    # Which of two is judged first may differ where the model is loaded in between.
+    repeat = next(one for one in scored if one.breakdown.nearest)
+    assert {repeat.breakdown.nearest.trace_id} == {one.trace.id for one in scored} - {
+        repeat.trace.id
+    }
 
 
 # ------------------------------------------------------------------ a store or queue in the way

@@ -462,18 +462,6 @@ def test_the_bounds_of_what_is_remembered_are_the_settings(
     assert store.remembered.count() <= 3
 
 
-@pytest.mark.parametrize("has_store", [True, False])
-def test_each_domain_may_have_its_own_memory(
-    monkeypatch: pytest.MonkeyPatch, has_store: bool, store: TraceStore
-) -> None:
-    monkeypatch.setenv("KP_NOVELTY_SCOPE", "domain")
-    monkeypatch.setattr(scorer_module, "_default_scorer", None)
-    monkeypatch.setattr(scorer_module, "Scorer", lambda **more: words(**more))
-    place = store if has_store else None
-    finance, code = (KPCallbackHandler(domain, store=place) for domain in ("finance", "code"))
-    assert [novelty("abba", one) for one in (finance, code, finance, code)] == [0.5, 0.5, 0, 0]
-
-
 def test_a_withheld_run_and_another_trace_of_the_run_are_no_precedents(store: TraceStore) -> None:
     def fails(_: str) -> str:
         raise RuntimeError

@@ -429,9 +429,7 @@ def test_a_verdict_waits_for_a_store_that_cannot_be_written_and_holds_up_no_othe
         assert watching.flush(300)
 
 
-def test_notes_go_through_the_callers_redactor_once_also_past_the_handler(
-    store: TraceStore,
-) -> None:
+def test_notes_go_through_the_handlers_redactor_once(store: TraceStore) -> None:
     texts: list[str] = []
 
     def redact(text: str) -> str:
@@ -441,12 +439,8 @@ def test_notes_go_through_the_callers_redactor_once_also_past_the_handler(
     watching = handler(store=store, redactor=redact)
     scored = last(watching)
     judged(watching, scored.trace.id, success=True, note="Ada checked it")
-    for other in (store, TraceStore(store.location)):
-        texts.clear()
-        other.report_outcome(scored.trace.id, success=True, note="Ada checked it")
-        assert texts == ["Ada checked it"]
-    notes = [verdict.note for verdict in store.verdicts(scored.trace.id)]
-    assert notes == ["[name] checked it"] * 3
+    assert texts.count("Ada checked it") == 1
+    assert [verdict.note for verdict in store.verdicts(scored.trace.id)] == ["[name] checked it"]
 
 
 def test_on_scored_may_report_an_outcome_of_each_run_and_fail(
