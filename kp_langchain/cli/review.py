@@ -238,7 +238,7 @@ def _print_domain(one: DomainStats, console: Console) -> None:
     console.print(Text(f"\nHistogram of {of}", "bold"))
     for line in _histogram_lines(one, console):
         console.print(line)
-    console.print(Text("\nWhat would pass at other thresholds", "bold"))
+    console.print(Text("\nWhat would pass if each threshold judged all of these runs", "bold"))
     console.print(indent(_curve_table(one)))
     console.print()
     for label, text in _facts(one):

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Literal, Self
 from uuid import UUID
 
+from kp_langchain.novelty_sources import is_measured
 from kp_langchain.policy import DomainPolicy
 from kp_langchain.verdict import Verdict
 
@@ -283,6 +284,8 @@ class ScoredTrace(RunFacts):
             return f"{self.decision}: withheld, {self.withheld}"
         value = f"{self.decision}: {self.gate} {self.gated_value:.3f}"
         threshold = f"the threshold of {self.trace.metadata.task_domain}, {self.threshold:g}"
+        if not is_measured(self.breakdown.novelty_source):
+            threshold += " (novelty not measured)"
         if self.decision == "kept":
             return f"{value} reaches {threshold}"
         if self.decision == "twin":
