@@ -227,7 +227,8 @@ def test_stats_say_what_costs_a_domain_its_runs() -> None:
     one = printed("review", "stats", "--domain", "finance")
     for part in (
         "What costs score, on the average", "\nRules", "single_tool", "Histogram of score over 60",
-        "<- threshold 0.60", "What would pass at other thresholds", "verdicts         60 runs, ",
+        "<- threshold 0.60", "What would pass if each threshold judged all of these runs",
+        "verdicts         60 runs, ",
         "near-duplicates  0 runs", "redacted         nothing", "dropped          nothing",
     ):  # fmt: skip
         assert part in one, part
