@@ -195,10 +195,9 @@ class Dialog:
             key = _read_key()
             self._console.print()
             match key:
-                case None:
-                    warn("no answer: the input has ended")
-                    return False
-                case "q":
+                case None | "q":
+                    if key is None and not self._runs.given:
+                        warn("no answer: the input has ended")
                     return False
                 case "m":
                     print_whole(run, trace, self._console)
