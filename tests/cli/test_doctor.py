@@ -63,6 +63,7 @@ def test_all_is_well(onnx_folder: Path) -> None:
     assert f"no file {Path('kp.toml').absolute()}" in row(done, "settings")
     assert "KP_EMBEDDING_MODEL" in row(done, "settings")
     assert "none configured" in row(done, "registry")
+    assert row(done, "tools") == "no scores are sent"
     embedding = f"{onnx_folder}/model.onnx on fastembed 384 dimensions"
     assert row(done, "embedding").startswith(embedding)
     languages = row(done, "languages")

@@ -295,6 +295,9 @@ def test_runs_are_deleted_by_conditions_that_all_hold(ids: list[str]) -> None:
         "selected": 3, "by_domain": {"finance": 2, "code": 1}, "unscored": 0, "paused": 0,
         "at_registry": 0, "deleted": 0, "to_withdraw": 0, "is_compacted": None,
     }  # fmt: skip
+    dry = cli("store", "delete", "--since", "500w", "--until", "20d", "--dry-run", *AT).stdout
+    assert dry.startswith("3 runs: finance 2, code 1.\n")
+    assert [line.split()[0] in str(ids) for line in dry.splitlines()[1:-1]] == [True] * 3
     done = delete("--domain", "finance")
     assert done.returncode == 1
     assert "nothing was deleted, because there is no terminal" in done.stderr

@@ -72,6 +72,7 @@ ALL = "hedge mail repair"
         ("--where=session=desk 8", ""), ("--where=user=user of hedge", ""),
         ("--where=user=user of hedge the euro", "hedge"), ("--where=tag=nightly", ALL),
         ("--where=session=desk 7 --domain=mail", "mail"), ("--since=1h", ALL), ("--until=1h", ""),
+        ("--since=yesterday", ALL),
         ("--since=2020-01-01 --until=2020-02-01T12:00", ""), ("--min-score=0.99", ""),
         ("--sort=score --limit=1", "repair"), ("--limit=1", "repair"),
     ],
