@@ -215,21 +215,6 @@ def id_text(value: object) -> str:
     return text if len(text) <= _LONGEST_CHARS else ""
 
 
-def have_same_keys(names: Iterable[str], one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    """Return whether two metadata name the same keys of a run. Values are compared as `id_text`.
-
-    Args:
-        names: The names of the keys.
-        one: The metadata of one run.
-        other: The metadata of the other.
-    """
-    for name in names:
-        mine, its = one.get(name), other.get(name)
-        if mine is not its and (mine is None or its is None or id_text(mine) != id_text(its)):
-            return False
-    return True
-
-
 def stored_form(
     kind: Kind, text: str, rules: Rules | None, is_unchanged: Callable[[str], bool] | None = None
 ) -> str | None:

@@ -36,11 +36,6 @@ class Embedder(Protocol):
         ...
 
 
-def is_ready(embedder: Embedder) -> bool:
-    """Return whether an embedder has nothing left to load."""
-    return bool(getattr(embedder, "ready", True))
-
-
 # ------------------------------------------------------------------ identity
 
 

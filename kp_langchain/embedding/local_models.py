@@ -370,10 +370,6 @@ class _Adapter:
         self.identity = identity_of(foreign)
         self._call = call
 
-    @property
-    def ready(self) -> bool:
-        return bool(getattr(self._foreign, "ready", True))
-
     def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
         clean = clean_texts(texts)
         return check_vectors(self._call(clean), len(clean), type(self._foreign).__name__)

@@ -163,11 +163,6 @@ class Scorer:
         return self._memory.max_elements
 
     @property
-    def has_embedder(self) -> bool:
-        """Whether it compares texts by their meaning, rather than only finding exact repeats."""
-        return self._embedder is not None
-
-    @property
     def calls_user_code(self) -> bool:
         """Whether its embedder or its memory is not one of this package."""
         has_own_embedder = self._embedder is None or isinstance(self._embedder, LocalModel)
