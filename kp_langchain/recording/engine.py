@@ -377,6 +377,7 @@ class Engine:
         while self._to_judge:
             work = self._to_judge.popleft()
             if _judges_in_lane(work.context):
+                work.context.functions.lane.runs += 1
                 work.context.functions.lane.submit(partial(self._judge_in_lane, work))
             else:
                 self._judge(work)
@@ -393,7 +394,11 @@ class Engine:
             self._model_awaited_until = until
             context.wait_for_scorer(max(0.0, until - now))
         self._judge(work)
-        self._incoming.put(partial(self._take_judged, work))
+        self._incoming.put(partial(self._take_from_lane, work))
+
+    def _take_from_lane(self, work: Work) -> None:
+        work.context.functions.lane.runs -= 1
+        self._take_judged(work)
 
     def _judge(self, work: Work) -> None:
         run = work.run
@@ -493,7 +498,7 @@ def _build(item: Item) -> bool:
 def _judges_in_lane(context: HandlerContext) -> bool:
     return (
         context.judges_with_user_code
-        or context.functions.lane.waiting > 0  # after those, though not after the one at work
+        or context.functions.lane.runs > 0  # after those: runs of a handler keep their order
         or not context.is_scorer_ready
     )
 

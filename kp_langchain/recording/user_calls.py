@@ -108,11 +108,7 @@ class Lane:
         self._lock = threading.Lock()
         self._is_scheduled = False
         self._late_calls: list[Future[Any]] = []
-
-    @property
-    def waiting(self) -> int:
-        """The number of jobs that have not begun."""
-        return len(self._jobs)
+        self.runs = 0  # that are judged in it, the one at work included; the engine counts them
 
     def submit(self, job: Job) -> None:
         """Queue a job; never blocks for long."""
