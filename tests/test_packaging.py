@@ -88,10 +88,10 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
         kp_langchain.Nothing  # noqa: B018
 
 
-HEAVY = "torch sqlalchemy httpx requests sentence_transformers fastembed sklearn scipy"
+HEAVY = "torch httpx requests sentence_transformers fastembed sklearn scipy"
 LOADED_BY = {  # in one interpreter each, one after the other; what must not be loaded then
     "recorder": {
-        "import kp_langchain": f"{HEAVY} numpy langchain_core pydantic rich typer",
+        "import kp_langchain": f"{HEAVY} sqlalchemy numpy langchain_core pydantic rich typer",
         "from kp_langchain import KPCallbackHandler": (
             f"{HEAVY} numpy langgraph langchain kp_langchain.redaction.session"
             " kp_langchain.registry"
@@ -99,10 +99,10 @@ LOADED_BY = {  # in one interpreter each, one after the other; what must not be 
     },
     "scorer": {
         "import kp_langchain.config; kp_langchain.config.Settings()": (
-            f"{HEAVY} numpy langchain_core"
+            f"{HEAVY} sqlalchemy numpy langchain_core"
         ),
         "from kp_langchain import Scorer, ScoringWeights, Verdict, default_scorer": (
-            f"{HEAVY} langchain_core"
+            f"{HEAVY} sqlalchemy langchain_core"
         ),
     },
 }

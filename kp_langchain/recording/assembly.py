@@ -377,9 +377,6 @@ def _store(options: HandlerOptions, settings: Settings) -> TraceStore | None:
         store = option
     elif option is not None:
         store = default_store(settings.database_url if isinstance(option, Default) else option)
-    if store is not None and not settings.disabled:
-        # Runs that end while a thread imports the drivers would be lost if the process is killed.
-        store.load_drivers()
     return store
 
 

@@ -1,7 +1,4 @@
-"""`ConfidenceModels`: the confidence models of a store, and the runs to fit them on.
-
-Loads SQLAlchemy.
-"""
+"""`ConfidenceModels`: the confidence models of a store, and the runs to fit them on."""
 
 from __future__ import annotations
 
@@ -17,7 +14,7 @@ from kp_langchain.calibration.model import ConfidenceModel, LabelledRun, task_ke
 from kp_langchain.calibration.next_to_label import TaskVerdict, UnlabelledRun
 from kp_langchain.errors import StoreError
 from kp_langchain.scoring.breakdown import ScoreBreakdown
-from kp_langchain.store.location import StorePart
+from kp_langchain.store.database import StorePart
 from kp_langchain.store.rows import clean_name, json_text
 from kp_langchain.store.run_columns import trace_of
 from kp_langchain.store.run_queries import is_kept, weightiest_first

@@ -19,7 +19,7 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 
 from kp_langchain.config import mask_password
-from kp_langchain.errors import ConfigError, KPError, MissingExtraError, StoreError
+from kp_langchain.errors import ConfigError, KPError, StoreError
 from kp_langchain.files import make_private
 from kp_langchain.store.location import Location
 from kp_langchain.store.rows import dumps, loads
@@ -40,7 +40,6 @@ def new_engine(location: Location) -> sa.Engine:
 
     Raises:
         ConfigError: The URL cannot be read.
-        MissingExtraError: The PostgreSQL driver cannot be loaded.
         StoreError: The schema has another version.
         sqlalchemy.exc.SQLAlchemyError, sqlite3.Error, OSError: The database cannot be opened.
     """
@@ -195,24 +194,18 @@ def _postgres_engine(location: Location) -> sa.Engine:
 
     Raises:
         ConfigError: The URL cannot be read.
-        MissingExtraError: The driver cannot be loaded.
     """
     url = _url(location)
     limits = {name: one for name, one in _NETWORK_LIMITS.items() if name not in url.query}
-    try:
-        engine = sa.create_engine(
-            url,
-            # The driver begins no transactions itself, because ours begin with their limits.
-            connect_args=limits | {"autocommit": True},
-            json_serializer=dumps,
-            json_deserializer=loads,
-            hide_parameters=True,
-            pool_pre_ping=True,
-        )
-    except ImportError as error:
-        raise MissingExtraError(
-            f"the psycopg driver cannot be loaded ({error}): pip install 'kp-langchain[postgres]'"
-        ) from error
+    engine = sa.create_engine(
+        url,
+        # The driver begins no transactions itself, because ours begin with their limits.
+        connect_args=limits | {"autocommit": True},
+        json_serializer=dumps,
+        json_deserializer=loads,
+        hide_parameters=True,
+        pool_pre_ping=True,
+    )
     begin = "BEGIN"
     if "options" not in url.query and "PGOPTIONS" not in os.environ:
         # LOCAL, because a pooler may hand the session to another client after the transaction; and

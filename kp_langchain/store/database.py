@@ -1,7 +1,6 @@
 """`Database`: one SQLite file or PostgreSQL database, opened on first use.
 
-The parts of a store share it. What they ask of it is in the query modules, which
-`kp_langchain.store.sql` loads.
+The parts of a store share it; `StorePart` is what they have in common.
 """
 
 from __future__ import annotations
@@ -11,16 +10,20 @@ import time
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import sqlalchemy as sa
 
 from kp_langchain._forksafe import ForkSafeLock, leave_in_child
-from kp_langchain.store import sql
-
-if TYPE_CHECKING:
-    import sqlalchemy as sa
-
-    from kp_langchain.store.connections import WatchedFile
-    from kp_langchain.store.location import Location
+from kp_langchain.store import run_queries
+from kp_langchain.store.connections import (
+    WatchedFile,
+    as_store_errors,
+    compact,
+    new_engine,
+    write_transaction,
+)
+from kp_langchain.store.location import Location
 
 log = logging.getLogger("kp_langchain")
 
@@ -62,18 +65,17 @@ class Database:
 
         Raises:
             ConfigError: The URL cannot be read.
-            MissingExtraError: The PostgreSQL driver cannot be loaded.
             StoreError: The database cannot be opened.
         """
-        with sql.connections.as_store_errors(self.location, "open"), self._lock:
+        with as_store_errors(self.location, "open"), self._lock:
             if self._engine is not None and self._file is not None and self._file.is_lost():
                 self._warn_of_loss()
                 self._file.remove_log_and_index()
                 self._release()
             if self._engine is None:
                 path = self.location.path
-                file = self._file = None if path is None else sql.connections.WatchedFile(path)
-                self._engine = sql.connections.new_engine(self.location)
+                file = self._file = None if path is None else WatchedFile(path)
+                self._engine = new_engine(self.location)
                 self._dispose = weakref.finalize(self, self._engine.dispose)
                 if file is not None:
                     file.note_log_and_index()
@@ -90,7 +92,6 @@ class Database:
 
         Raises:
             ConfigError: The URL cannot be read.
-            MissingExtraError: The PostgreSQL driver cannot be loaded.
             StoreError: The database cannot be opened or read.
         """
         with self._using("read") as engine, engine.connect() as connection:
@@ -104,18 +105,17 @@ class Database:
 
         Raises:
             ConfigError: The URL cannot be read.
-            MissingExtraError: The PostgreSQL driver cannot be loaded.
             StoreError: The database cannot be opened or written.
         """
         with (
             self._using("write") as engine,
-            sql.connections.write_transaction(engine) as connection,
+            write_transaction(engine) as connection,
         ):
             yield connection
             now = time.monotonic()
             if now >= self._expired_dropped_at + _DROP_EXPIRED_EVERY_S:
                 self._expired_dropped_at = now
-                sql.run_queries.drop_expired_bodies(connection)
+                run_queries.drop_expired_bodies(connection)
 
     def compact(self) -> bool:
         """Give back the room of deleted rows; SQLite writes the file anew, PostgreSQL vacuums.
@@ -128,11 +128,7 @@ class Database:
             StoreError: The database cannot be opened, has no room for it, or others kept writing.
         """
         with self._using("compact") as engine:
-            return sql.connections.compact(engine)
-
-    def load_drivers(self) -> None:
-        """Import what the first use needs, which takes 0.2 s once a process; open nothing."""
-        sql.load(with_postgres=self.location.path is None)
+            return compact(engine)
 
     def leave_to_parent(self) -> None:
         """Start without connections in a forked child; those inherited belong to the parent."""
@@ -145,7 +141,7 @@ class Database:
     @contextmanager
     def _using(self, purpose: str) -> Iterator[sa.Engine]:
         engine = self.open()
-        with sql.connections.as_store_errors(self.location, purpose):
+        with as_store_errors(self.location, purpose):
             yield engine
 
     def _warn_of_loss(self) -> None:
@@ -165,3 +161,19 @@ class Database:
 # Engines of the parent process. SQLite forbids even closing a connection on the other side of a
 # fork, so they are kept here for good instead of being disposed of.
 _inherited_engines: list[sa.Engine] = []
+
+
+class StorePart:
+    """A part of a store. Got from `TraceStore`.
+
+    Every method raises `StoreError` when the database cannot be opened, read or written.
+
+    Args:
+        database: The database of the store.
+    """
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({str(self._database.location)!r})"

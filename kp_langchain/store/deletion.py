@@ -1,4 +1,4 @@
-"""Selects runs to delete, and deletes them from every table. Loads SQLAlchemy."""
+"""Selects runs to delete, and deletes them from every table."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import sqlalchemy as sa
 
 from kp_langchain.schema import TRACE_ID_PREFIX
 from kp_langchain.store import outbox_queries, run_queries
-from kp_langchain.store.location import Transactions
+from kp_langchain.store.database import Database
 from kp_langchain.store.rows import ambiguous_id, clean_name, unknown_run
 from kp_langchain.store.run_columns import Deletion, RunFilters
 from kp_langchain.store.run_queries import (
@@ -91,7 +91,7 @@ def plan_by_ids(connection: sa.Connection, ids: Iterable[str], location: str) ->
     return _deletion(connection, domains, list(unscored), list(paused))
 
 
-def carry_out(database: Transactions, deletion: Deletion) -> None:
+def carry_out(database: Database, deletion: Deletion) -> None:
     """Delete runs, some hundreds in each transaction.
 
     Raises:
@@ -123,7 +123,7 @@ def delete(connection: sa.Connection, trace_ids: Sequence[str]) -> None:
     count_up(connection, DELETIONS)  # so that other processes forget what was deleted
 
 
-def drop_expired_traces(database: Transactions) -> int:
+def drop_expired_traces(database: Database) -> int:
     """Delete the expired traces of runs that did not pass; return their number."""
     total, n_dropped = 0, -1
     while n_dropped:
@@ -133,7 +133,7 @@ def drop_expired_traces(database: Transactions) -> int:
     return total
 
 
-def drop_finished_contributions(database: Transactions) -> int:
+def drop_finished_contributions(database: Database) -> int:
     """Delete the contributions of deleted runs that no registry has; return their number."""
     with database.writing() as connection:
         return outbox_queries.remove_finished_of_deleted(connection)

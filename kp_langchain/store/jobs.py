@@ -25,14 +25,14 @@ from uuid import uuid4
 from kp_langchain._forksafe import fork_gate, leave_in_child
 from kp_langchain._logging import describe_error, warn_once
 from kp_langchain.errors import StoreError
-from kp_langchain.store import sql
+from kp_langchain.store import run_queries
 from kp_langchain.store.rows import trace_key
 
 if TYPE_CHECKING:
     import sqlalchemy as sa
 
     from kp_langchain.gate import ScoredTrace
-    from kp_langchain.store.location import Transactions
+    from kp_langchain.store.database import Database
 
 JUDGE = "judge"
 SCORE = "score {}"
@@ -126,7 +126,7 @@ class Lease:
             StoreError: It has expired, and another process has the job.
         """
         until = time.time() + self.lasts_s
-        if not sql.run_queries.extend_jobs(connection, self.kind, self.owner, until):
+        if not run_queries.extend_jobs(connection, self.kind, self.owner, until):
             raise StoreError(
                 f"the lease of the job {self.kind!r} expired, and another process has the job now"
             )
@@ -141,7 +141,7 @@ class Jobs:
         database: The database of the store.
     """
 
-    def __init__(self, database: Transactions) -> None:
+    def __init__(self, database: Database) -> None:
         self._database = database
         self._id = uuid4().hex
 
@@ -183,19 +183,19 @@ class Jobs:
         """Lease the jobs of processes that have ended; return their rows."""
         now = time.time()
         with self._database.writing() as connection:
-            return sql.run_queries.take_jobs(
+            return run_queries.take_jobs(
                 connection, kind, self.owner, now=now, until=now + LEASE_S, limit=_MOST_TAKEN
             )
 
     def count(self, kind: str, *, only_free: bool = False) -> int:
         """Return the number of jobs of a kind, or of those that no process has."""
         with self._database.reading() as connection:
-            return sql.run_queries.count_jobs(connection, kind, time.time() if only_free else None)
+            return run_queries.count_jobs(connection, kind, time.time() if only_free else None)
 
     def end(self, kind: str, keys: Collection[str]) -> None:
         """Delete jobs that are done, unless another process has them."""
         with self._database.writing() as connection:
-            sql.run_queries.end_jobs(connection, kind, keys, self.owner)
+            run_queries.end_jobs(connection, kind, keys, self.owner)
 
     def renew(self, kind: str, keys: Collection[str] | None = None) -> bool:
         """Have this process keep its jobs of a kind for another `LEASE_S`.
@@ -209,12 +209,12 @@ class Jobs:
         """
         until = time.time() + LEASE_S
         with self._database.writing() as connection:
-            return sql.run_queries.extend_jobs(connection, kind, self.owner, until, keys)
+            return run_queries.extend_jobs(connection, kind, self.owner, until, keys)
 
     def release(self, kind: str) -> None:
         """Let other processes have the jobs of a kind of this one, which is about to end."""
         with self._database.writing() as connection:
-            sql.run_queries.extend_jobs(connection, kind, self.owner, 0.0)
+            run_queries.extend_jobs(connection, kind, self.owner, 0.0)
 
     def lease_lasting(self, kind: str, lasts_s: float) -> Lease | None:
         """Return the lease of the only job of a kind, which is never done; None if it is taken.
@@ -227,8 +227,8 @@ class Jobs:
         lease = Lease(kind, f"{self.owner}-{uuid4().hex}", lasts_s)
         with self._database.writing() as connection:
             row = self.leased_row(kind, "") | {"lease_until": 0.0}
-            sql.run_queries.add_lasting_job(connection, row)
-            rows = sql.run_queries.take_jobs(
+            run_queries.add_lasting_job(connection, row)
+            rows = run_queries.take_jobs(
                 connection, kind, lease.owner, now=now, until=now + lasts_s, limit=1
             )
         return lease if rows else None
@@ -236,7 +236,7 @@ class Jobs:
     def give_back(self, lease: Lease) -> None:
         """Let others have the job of a lease."""
         with self._database.writing() as connection:
-            sql.run_queries.extend_jobs(connection, lease.kind, lease.owner, 0.0)
+            run_queries.extend_jobs(connection, lease.kind, lease.owner, 0.0)
 
 
 class JobLoop:

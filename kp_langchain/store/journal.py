@@ -15,7 +15,7 @@ from uuid import UUID
 from kp_langchain._logging import describe_error, warn_once
 from kp_langchain.gate.run import Run, ScoredTrace, may_contribute
 from kp_langchain.schema import ReasoningTrace
-from kp_langchain.store import sql
+from kp_langchain.store import deletion, outbox_queries, run_queries, side_tables, vector_queries
 from kp_langchain.store.jobs import JUDGE, Jobs
 from kp_langchain.store.rows import (
     body_of,
@@ -32,7 +32,7 @@ from kp_langchain.verdict import Verdict, counting
 if TYPE_CHECKING:
     import sqlalchemy as sa
 
-    from kp_langchain.store.location import Transactions
+    from kp_langchain.store.database import Database
 
 _MOST_PROCESSES = 5  # that leave a run
 
@@ -50,7 +50,7 @@ class Journal:
         jobs: The jobs of that store, as this process does them.
     """
 
-    def __init__(self, database: Transactions) -> None:
+    def __init__(self, database: Database) -> None:
         self._database = database
         self.jobs = Jobs(database)
 
@@ -62,8 +62,8 @@ class Journal:
         ]
         rows = _rows_of(runs)
         with self._database.writing() as connection:
-            sql.run_queries.record(connection, *rows, jobs)
-            sql.side_tables.write(connection, {trace_key(one.trace.id): one for one in runs})
+            run_queries.record(connection, *rows, jobs)
+            side_tables.write(connection, {trace_key(one.trace.id): one for one in runs})
 
     def write_judged(
         self, judged_runs: Sequence[ScoredTrace], tools: Collection[str] = ()
@@ -82,7 +82,7 @@ class Journal:
         """
         by_key = {trace_key(one.trace.id): one for one in judged_runs}
         with self._database.writing() as connection:
-            has_verdict_by_key = sql.run_queries.end_jobs(
+            has_verdict_by_key = run_queries.end_jobs(
                 connection, JUDGE, sorted(by_key), self.jobs.owner
             )
             runs = [by_key[key] for key in by_key if key in has_verdict_by_key]
@@ -90,7 +90,7 @@ class Journal:
                 return []
             self._write_judged(connection, runs, tools)
             with_verdict = [key for key, has_verdict in has_verdict_by_key.items() if has_verdict]
-            earlier_verdicts = sql.run_queries.verdicts_on(connection, with_verdict)
+            earlier_verdicts = run_queries.verdicts_on(connection, with_verdict)
             return [(one, _apply_earlier(connection, one, earlier_verdicts)) for one in runs]
 
     def add(self, scored: Sequence[ScoredTrace], tools: Collection[str] = ()) -> None:
@@ -106,21 +106,21 @@ class Journal:
             return
         rows = _rows_of(runs)
         with self._database.writing() as connection:
-            sql.run_queries.lock_kept(connection, {id_ for one in runs for id_ in one.replaces})
-            sql.run_queries.record(connection, *rows, replaces=True)
-            sql.run_queries.forget_jobs(connection, JUDGE, list(by_key))
-            sql.vector_queries.remove(connection, "run", list(by_key))
-            sql.side_tables.write(connection, {trace_key(one.trace.id): one for one in runs})
+            run_queries.lock_kept(connection, {id_ for one in runs for id_ in one.replaces})
+            run_queries.record(connection, *rows, replaces=True)
+            run_queries.forget_jobs(connection, JUDGE, list(by_key))
+            vector_queries.remove(connection, "run", list(by_key))
+            side_tables.write(connection, {trace_key(one.trace.id): one for one in runs})
             self._write_judged(connection, runs, tools)
 
     def _write_judged(
         self, connection: sa.Connection, runs: Sequence[ScoredTrace], tools: Collection[str]
     ) -> None:
-        sql.run_queries.write_judged(
+        run_queries.write_judged(
             connection, [_judged_row(one) for one in runs], [_breakdown_row(one) for one in runs]
         )
         _write_consequences(connection, runs)
-        sql.run_queries.replace_jobs(connection, self.jobs.score_rows(runs, tools))
+        run_queries.replace_jobs(connection, self.jobs.score_rows(runs, tools))
 
     def take_over(self) -> list[Run]:
         """Lease the runs of processes that ended before they judged them; at most 200.
@@ -138,11 +138,11 @@ class Journal:
             is_left_too_often = one["attempts"] + 1 >= _MOST_PROCESSES
             (given_up if is_left_too_often else evidence)[one["key"]] = one["body"]
         with self._database.writing() as connection:
-            shown_by_trace = sql.side_tables.shown_of(connection, list(evidence))
+            shown_by_trace = side_tables.shown_of(connection, list(evidence))
             runs, unreadable = [], []
-            for row in sql.run_queries.whole_rows(connection, list(evidence), "recorded"):
+            for row in run_queries.whole_rows(connection, list(evidence), "recorded"):
                 trace_id = row["trace_id"]
-                row["external_traces"] = sql.side_tables.external_of(connection, trace_id)
+                row["external_traces"] = side_tables.external_of(connection, trace_id)
                 row["shown"] = tuple(shown_by_trace.get(trace_id, ()))
                 run = _read_run(evidence.pop(trace_id), row)
                 if run is not None:
@@ -150,11 +150,11 @@ class Journal:
                 else:
                     unreadable.append(trace_id)
             if unreadable:
-                sql.deletion.delete(connection, unreadable)
+                deletion.delete(connection, unreadable)
             for trace_id, body in given_up.items():
-                sql.run_queries.set_expiry(connection, trace_id, expiry_after(_keep_days(body)))
+                run_queries.set_expiry(connection, trace_id, expiry_after(_keep_days(body)))
             # What is left of `evidence` is judged already.
-            sql.run_queries.forget_jobs(connection, JUDGE, [*evidence, *given_up])
+            run_queries.forget_jobs(connection, JUDGE, [*evidence, *given_up])
         if given_up:
             warn_once("given up", "a run stays unjudged: %d processes left it", _MOST_PROCESSES)
         return runs
@@ -166,7 +166,7 @@ class Journal:
             run_id: LangChain's id of the root run.
         """
         with self._database.reading() as connection:
-            return sql.run_queries.has_run(connection, str(run_id))
+            return run_queries.has_run(connection, str(run_id))
 
     def waiting(self) -> int:
         """Return the number of runs, of any process, that are not judged yet."""
@@ -216,15 +216,15 @@ def _breakdown_row(scored: ScoredTrace) -> dict[str, Any]:
 def _write_consequences(connection: sa.Connection, runs: Sequence[ScoredTrace]) -> None:
     """Write what follows from the decisions on runs that were just written."""
     by_key = {trace_key(one.trace.id): one for one in runs}
-    sql.vector_queries.write(
+    vector_queries.write(
         connection,
         [run_row(one) for one in by_key.values() if _has_body(one)],
     )
-    sql.vector_queries.write(
+    vector_queries.write(
         connection,
         [memory_row(one.entry) for one in runs if one.is_remembered and one.entry is not None],
     )
-    sql.run_queries.add_verdicts(
+    run_queries.add_verdicts(
         connection,
         [(key, one.verdict) for key, one in by_key.items() if one.verdict is not None],
     )
@@ -235,7 +235,7 @@ def _write_consequences(connection: sa.Connection, runs: Sequence[ScoredTrace]) 
         if one.registry is not None and one.keep_body and one.trace.steps and may_contribute(one)
     ]
     if contributions:
-        sql.outbox_queries.enter(connection, contributions)
+        outbox_queries.enter(connection, contributions)
     for key, one in by_key.items():
         replace_kept(connection, one.replaces, key, is_stated=one.is_stated)
 
@@ -254,7 +254,7 @@ def _apply_earlier(
     verdict = counting(earlier_verdicts.get(key, ()))
     if verdict is None or (run.verdict is not None and verdict.weight < run.verdict.weight):
         return None
-    (row,) = sql.run_queries.whole_rows(connection, [key])
+    (row,) = run_queries.whole_rows(connection, [key])
     return rejudge_stored(connection, row, verdict, run.registry)
 
 

@@ -1,27 +1,16 @@
-"""`Location`: the SQLite file or PostgreSQL URL of a database, parsed from the user's text.
-
-`StorePart` is what the parts of a store have in common: the database that lies there.
-"""
+"""`Location`: the SQLite file or PostgreSQL URL of a database, parsed from the user's text."""
 
 from __future__ import annotations
 
-import importlib.util
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
 
 from kp_langchain.config import Settings, data_dir, mask_password
 from kp_langchain.errors import ConfigError, MissingExtraError
 
-if TYPE_CHECKING:
-    import sqlalchemy as sa
-
 _FILE_NAME = "traces.db"
 _EXAMPLES = "give a file's path, sqlite:///path, or postgresql://user:password@host/database"
-
-
-# ------------------------------------------------------------------ where it is
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +41,7 @@ def locate(url: object) -> Location:
 
     Raises:
         ConfigError: `url` is neither a path nor a URL of a supported kind.
-        MissingExtraError: `url` names a PostgreSQL database and the driver is not installed.
+        MissingExtraError: `url` names a PostgreSQL database, and its driver cannot be loaded.
     """
     if url is None:
         url = Settings.current().database_url or data_dir() / _FILE_NAME
@@ -66,10 +55,13 @@ def locate(url: object) -> Location:
         return _file(_path_of(url, rest) if separator else url)
     if kind not in ("postgresql", "postgres"):
         raise ConfigError(f"databases of kind {scheme[:40]!r} are not supported; {_EXAMPLES}")
-    if importlib.util.find_spec("psycopg") is None:
+    try:
+        import_module("psycopg")  # now, so that no finished run waits for it
+    except ImportError as error:
         raise MissingExtraError(
-            "PostgreSQL needs the psycopg driver: pip install 'kp-langchain[postgres]'"
-        )
+            f"PostgreSQL needs the psycopg driver, which cannot be loaded ({error}): "
+            "pip install 'kp-langchain[postgres]'"
+        ) from error
     return Location(url=f"postgresql://{rest}")
 
 
@@ -87,36 +79,3 @@ def _file(path: str | Path) -> Location:
     if str(path) == ":memory:":
         raise ConfigError("a store needs a file; to keep nothing, give the handler store=None")
     return Location(path=Path(path).expanduser().absolute())
-
-
-# ------------------------------------------------------------------ what lies there
-
-
-class Transactions(Protocol):
-    """What opens transactions on a store: a `Database`."""
-
-    @property
-    def location(self) -> Location:
-        """Where the database is."""
-
-    def reading(self) -> AbstractContextManager[sa.Connection]:
-        """Return a connection to read with."""
-
-    def writing(self) -> AbstractContextManager[sa.Connection]:
-        """Return a connection in a write transaction."""
-
-
-class StorePart:
-    """A part of a store. Got from `TraceStore`.
-
-    Every method raises `StoreError` when the database cannot be opened, read or written.
-
-    Args:
-        database: The database of the store.
-    """
-
-    def __init__(self, database: Transactions) -> None:
-        self._database = database
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({str(self._database.location)!r})"

@@ -14,8 +14,6 @@ What changes the state of a contribution, and where that is written:
   If the run still passes, it is `pending` with its new text (`renew`).
 - A person, in `cli/`: `outbox retry` makes a `dead` one `pending`, `withdraw` makes any
   one `withdrawn` for good, `outbox drop` removes one.
-
-Loads SQLAlchemy.
 """
 
 from __future__ import annotations
@@ -30,8 +28,8 @@ import sqlalchemy as sa
 
 from kp_langchain.errors import StoreError
 from kp_langchain.store import outbox_queries
+from kp_langchain.store.database import StorePart
 from kp_langchain.store.jobs import SEND, Jobs, Lease
-from kp_langchain.store.location import StorePart
 from kp_langchain.store.registry_units import (
     CONTRIBUTION_STATES,
     Contribution,

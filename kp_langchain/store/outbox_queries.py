@@ -1,7 +1,7 @@
 """What verdicts, deletions and the sender change in the tables `outbox` and `registries`.
 
 Whatever changes a contribution, `change` locks it first: a verdict and an answer of the registry
-may meet. Loads SQLAlchemy.
+may meet.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""`PulledUnits`: what was read from registries, and which of it may be shown to runs.
-
-Loads SQLAlchemy.
-"""
+"""`PulledUnits`: what was read from registries, and which of it may be shown to runs."""
 
 from __future__ import annotations
 
@@ -14,7 +11,7 @@ import sqlalchemy as sa
 
 from kp_langchain.errors import ConfigError, StoreError
 from kp_langchain.schema import TRACE_ID_PREFIX
-from kp_langchain.store.location import StorePart
+from kp_langchain.store.database import StorePart
 from kp_langchain.store.registry_units import UNIT_STATES, ExaminedUnit, Fate, PulledUnit, UnitState
 from kp_langchain.store.rows import (
     MATCHES_SHOWN,

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from kp_langchain.store import sql
-from kp_langchain.store.location import StorePart
+from kp_langchain.store import pulled_queries, vector_queries
+from kp_langchain.store.database import StorePart
 from kp_langchain.store.vectors import Follower, content_of, embedder_columns, vector_of
 
 if TYPE_CHECKING:
@@ -97,9 +97,9 @@ class RecallTasks(StorePart):
             trace_ids: Ids of traces.
         """
         with self._database.reading() as connection:
-            run_bodies = sql.vector_queries.bodies_to_show(connection, trace_ids)
+            run_bodies = vector_queries.bodies_to_show(connection, trace_ids)
             others = [trace_id for trace_id in trace_ids if trace_id not in run_bodies]
-            unit_bodies = sql.pulled_queries.bodies_of(connection, others) if others else {}
+            unit_bodies = pulled_queries.bodies_of(connection, others) if others else {}
         return run_bodies | unit_bodies
 
     def eligibility(self, trace_ids: Collection[str]) -> dict[str, Eligibility]:
@@ -110,7 +110,7 @@ class RecallTasks(StorePart):
                 is left out.
         """
         with self._database.reading() as connection:
-            return sql.vector_queries.eligibility(connection, trace_ids)
+            return vector_queries.eligibility(connection, trace_ids)
 
     def planted(self, trace_ids: Collection[str]) -> dict[str, str]:
         """Return by id what looks like planted instructions, of those of the traces with any.
@@ -121,7 +121,7 @@ class RecallTasks(StorePart):
             trace_ids: Ids of traces.
         """
         with self._database.reading() as connection:
-            return sql.vector_queries.planted_kinds(connection, trace_ids)
+            return vector_queries.planted_kinds(connection, trace_ids)
 
     def write(
         self, vectors: Mapping[str, TaskVector], embedder: EmbedderIdentity, scan_version: int
@@ -148,7 +148,7 @@ class RecallTasks(StorePart):
             for trace_id, task in vectors.items()
         ]
         with self._database.writing() as connection:
-            sql.vector_queries.write_tasks(connection, rows)
+            vector_queries.write_tasks(connection, rows)
 
 
 def _read_tasks(
@@ -158,11 +158,15 @@ def _read_tasks(
     connection: sa.Connection,
     since: int | None,
 ) -> Iterator[list[StoredTask]]:
-    queries, space = sql.vector_queries, _space_of(embedder)
+    space = _space_of(embedder)
     if since is None:  # units first: a run that was stored since counts, and not a unit
-        units = queries.admitted_tasks(connection, domain, space, scan_version, limit=MOST_TASKS)
+        units = vector_queries.admitted_tasks(
+            connection, domain, space, scan_version, limit=MOST_TASKS
+        )
         yield list(map(_stored_task, units))
-    runs = queries.tasks(connection, domain, space, scan_version, since=since, limit=MOST_TASKS)
+    runs = vector_queries.tasks(
+        connection, domain, space, scan_version, since=since, limit=MOST_TASKS
+    )
     yield list(map(_stored_task, runs))
 
 
@@ -183,4 +187,4 @@ def _stored_task(row: sa.Row[Any]) -> StoredTask:
 
 
 def _space_of(embedder: EmbedderIdentity) -> Space:
-    return sql.vector_queries.Space("task", "", **embedder_columns(embedder))
+    return vector_queries.Space("task", "", **embedder_columns(embedder))

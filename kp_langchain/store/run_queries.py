@@ -1,7 +1,4 @@
-"""Queries on runs, by their ids or by `RunFilters`: rows, traces, verdicts, lists, counts and jobs.
-
-Loads SQLAlchemy.
-"""
+"""Queries on runs, by their ids or by `RunFilters`: rows, traces, verdicts, lists, counts, jobs."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The small tables beside `runs`, and the parts of a store that read and write them.
 
 They say which traces runs were shown, where other tracers recorded them, and what paused runs
-recorded. Loads SQLAlchemy.
+recorded.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import sqlalchemy as sa
 
 from kp_langchain.gate.run import ExternalTrace, Run, ShownTrace
 from kp_langchain.run_keys import RunKeys
-from kp_langchain.store.location import StorePart
+from kp_langchain.store.database import StorePart
 from kp_langchain.store.rows import clean_name, json_text, trace_key
 from kp_langchain.store.run_columns import key_columns
 from kp_langchain.store.tables import (

@@ -1,4 +1,4 @@
-"""The tables of a store, and the statements that any of them needs. Loads SQLAlchemy.
+"""The tables of a store, and the statements that any of them needs.
 
 A run is one row of `runs`, from its first write on; what it says is in `bodies`, and how its score
 came about in `scores`. Everything still to be done about a run is a row of `jobs`.

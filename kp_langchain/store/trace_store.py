@@ -19,10 +19,13 @@ from kp_langchain.gate.check import WINDOW, JudgedRun
 from kp_langchain.scoring.breakdown import ScoreBreakdown
 from kp_langchain.scoring.novelty_memory import check_bounds
 from kp_langchain.scoring.repeats import DEFAULT_MAX_ELEMENTS
-from kp_langchain.store import sql
+from kp_langchain.store import deletion, run_queries
+from kp_langchain.store.confidence_models import ConfidenceModels
 from kp_langchain.store.database import Database
 from kp_langchain.store.journal import Journal
 from kp_langchain.store.location import Location, locate
+from kp_langchain.store.outbox import Outbox
+from kp_langchain.store.pulled_queries import PulledUnits
 from kp_langchain.store.recall_tasks import RecallTasks
 from kp_langchain.store.rows import ambiguous_id, check_page, trace_key
 from kp_langchain.store.run_columns import (
@@ -33,6 +36,7 @@ from kp_langchain.store.run_columns import (
     log_rescored,
     trace_of,
 )
+from kp_langchain.store.side_tables import ExternalTraces, PausedRuns, ShownTraces
 from kp_langchain.store.vectors import StoredMemory
 from kp_langchain.store.verdicts import (
     judge_stored,
@@ -47,11 +51,7 @@ if TYPE_CHECKING:
     from kp_langchain.gate import ScoredTrace
     from kp_langchain.policy import Gate
     from kp_langchain.schema import ReasoningTrace
-    from kp_langchain.store.confidence_models import ConfidenceModels
-    from kp_langchain.store.outbox import Outbox
-    from kp_langchain.store.pulled_queries import PulledUnits
     from kp_langchain.store.run_columns import RunFilters, Sort
-    from kp_langchain.store.side_tables import ExternalTraces, PausedRuns, ShownTraces
 
 
 _SUMMARIES_AT_ONCE = 10_000
@@ -99,10 +99,6 @@ class TraceStore:
 
     # ------------------------------------------------------------------ parts
 
-    def load_drivers(self) -> None:
-        """Import what the first use needs, which takes 0.2 s once a process; open nothing."""
-        self._database.load_drivers()
-
     @property
     def journal(self) -> Journal:
         """The writes of finished runs, and the runs that wait for being judged."""
@@ -111,19 +107,17 @@ class TraceStore:
     @property
     def outbox(self) -> Outbox:
         """The contributions of this store."""
-        from kp_langchain.store.outbox import Outbox  # loads SQLAlchemy
-
         return Outbox(self._database)
 
     @property
     def paused(self) -> PausedRuns:
         """The runs of this store that wait for a human."""
-        return sql.side_tables.PausedRuns(self._database)
+        return PausedRuns(self._database)
 
     @property
     def external_traces(self) -> ExternalTraces:
         """Where other tracers recorded the runs of this store."""
-        return sql.side_tables.ExternalTraces(self._database)
+        return ExternalTraces(self._database)
 
     @property
     def recall_tasks(self) -> RecallTasks:
@@ -133,17 +127,17 @@ class TraceStore:
     @property
     def shown(self) -> ShownTraces:
         """Which kept traces the runs of this store were shown as examples."""
-        return sql.side_tables.ShownTraces(self._database)
+        return ShownTraces(self._database)
 
     @property
     def pulled(self) -> PulledUnits:
         """The units of registries in this store, and which of them runs may be shown."""
-        return sql.pulled_queries.PulledUnits(self._database)
+        return PulledUnits(self._database)
 
     @property
     def models(self) -> ConfidenceModels:
         """The confidence models of this store."""
-        return sql.confidence_models.ConfidenceModels(self._database)
+        return ConfidenceModels(self._database)
 
     @property
     def remembered(self) -> StoredMemory:
@@ -233,7 +227,7 @@ class TraceStore:
             UnknownRunError: It fits more than one run; the message lists them.
         """
         with self._database.reading() as connection:
-            matches = sql.run_queries.find(connection, str(id))
+            matches = run_queries.find(connection, str(id))
             if len(matches) > 1:
                 raise ambiguous_id(str(id), matches)
             return self._stored_run(matches[0]) if matches else None
@@ -325,7 +319,7 @@ class TraceStore:
             trace_ids: The ids as `StoredRun` has them. A run without a verdict is left out.
         """
         with self._database.reading() as connection:
-            return sql.run_queries.verdicts_on(connection, trace_ids)
+            return run_queries.verdicts_on(connection, trace_ids)
 
     def body_texts(self, trace_ids: Collection[str]) -> dict[str, str]:
         """Return the traces of several runs by trace id, as the text of their JSON.
@@ -334,7 +328,7 @@ class TraceStore:
             trace_ids: The ids as `StoredRun` has them. A run whose trace is not kept is left out.
         """
         with self._database.reading() as connection:
-            return sql.run_queries.body_texts(connection, trace_ids)
+            return run_queries.body_texts(connection, trace_ids)
 
     def runs(
         self,
@@ -359,9 +353,9 @@ class TraceStore:
             ConfigError: `limit` or `offset` is negative.
         """
         check_page(limit, offset)
-        conditions = sql.run_queries.conditions_of(filters)
+        conditions = run_queries.conditions_of(filters)
         with self._database.reading() as connection:
-            rows = sql.run_queries.select_runs(
+            rows = run_queries.select_runs(
                 connection,
                 conditions,
                 sort=sort,
@@ -377,9 +371,9 @@ class TraceStore:
         Args:
             filters: As `RunFilters` explains them.
         """
-        conditions = sql.run_queries.conditions_of(filters)
+        conditions = run_queries.conditions_of(filters)
         with self._database.reading() as connection:
-            return sql.run_queries.count(connection, conditions)
+            return run_queries.count(connection, conditions)
 
     def summaries(self, **filters: Unpack[RunFilters]) -> Iterator[RunSummary]:
         """Yield the figures of runs, for counting over many; the oldest first.
@@ -389,13 +383,13 @@ class TraceStore:
         Args:
             filters: As `RunFilters` explains them.
         """
-        conditions = sql.run_queries.conditions_of(filters)
+        conditions = run_queries.conditions_of(filters)
         with self._database.reading() as connection:
-            labels = sql.run_queries.labels(connection)
+            labels = run_queries.labels(connection)
         after: tuple[datetime, str] | None = None
         while True:
             with self._database.reading() as connection:
-                page = sql.run_queries.summaries(
+                page = run_queries.summaries(
                     connection, conditions, labels, after=after, limit=_SUMMARIES_AT_ONCE
                 )
             if not page:
@@ -421,7 +415,7 @@ class TraceStore:
             oldest run first.
         """
         with self._database.reading() as connection:
-            return sql.run_queries.recent_values(
+            return run_queries.recent_values(
                 connection, domain, gate=gate, since=since, limit=WINDOW
             )
 
@@ -459,8 +453,8 @@ class TraceStore:
         **filters: Unpack[RunFilters],
     ) -> Iterator[tuple[ReasoningTrace, str | None]]:
         """Yield what `traces` does, each with the namespace of its run as the store has it."""
-        conditions = sql.run_queries.conditions_of(filters)
-        select = sql.run_queries.select_bodies(conditions, with_expiring=with_expiring)
+        conditions = run_queries.conditions_of(filters)
+        select = run_queries.select_bodies(conditions, with_expiring=with_expiring)
         for row in self._paged(select, newest_first=newest_first, page_size=20):
             yield trace_of(row["trace"], row["trace_id"]), row["namespace"]
 
@@ -478,7 +472,7 @@ class TraceStore:
         """
         if keep < 0:
             raise ConfigError(f"keep={keep} must not be negative")
-        has_conditions = keep or sql.run_queries.selecting(filters)
+        has_conditions = keep or run_queries.selecting(filters)
         if bool(ids) == bool(has_conditions):
             raise ConfigError(
                 "a deletion needs either ids or conditions; "
@@ -486,12 +480,12 @@ class TraceStore:
             )
         with self._database.reading() as connection:
             if ids:
-                return sql.deletion.plan_by_ids(connection, map(str, ids), self.location)
-            return sql.deletion.plan(connection, filters, keep=keep)
+                return deletion.plan_by_ids(connection, map(str, ids), self.location)
+            return deletion.plan(connection, filters, keep=keep)
 
     def carry_out(self, plan: Deletion) -> None:
         """Delete the runs that `plan_deletion` returned; see `delete`."""
-        sql.deletion.carry_out(self._database, plan)
+        deletion.carry_out(self._database, plan)
 
     def delete(self, *ids: str, **filters: Unpack[RunFilters]) -> Deletion:
         """Delete runs for good: traces, scores, verdicts, tags, and what novelty remembers of them.
@@ -532,9 +526,9 @@ class TraceStore:
         size = max_remembered or DEFAULT_MAX_ELEMENTS
         memory = StoredMemory(self._database, size, ttl_ms)
         return Pruning(
-            sql.deletion.drop_expired_traces(self._database),
+            deletion.drop_expired_traces(self._database),
             self.paused.drop_expired(),
-            sql.deletion.drop_finished_contributions(self._database),
+            deletion.drop_finished_contributions(self._database),
             memory.prune_all(),
         )
 
@@ -544,7 +538,7 @@ class TraceStore:
 
     def _read_trace(self, trace_id: str) -> ReasoningTrace | None:
         with self._database.reading() as connection:
-            rows = sql.run_queries.whole_rows(connection, [trace_id])
+            rows = run_queries.whole_rows(connection, [trace_id])
         body = rows[0]["trace"] if rows else None
         return None if body is None else trace_of(body, trace_id)
 
@@ -555,7 +549,7 @@ class TraceStore:
         after: tuple[datetime, str] | None = None
         while True:
             with self._database.reading() as connection:
-                page = sql.run_queries.page_of(
+                page = run_queries.page_of(
                     connection, select, after=after, newest_first=newest_first, limit=page_size
                 )
             if not page:

@@ -1,4 +1,4 @@
-"""Queries on the table `vectors`, and on what was changed in a store. Loads SQLAlchemy."""
+"""Queries on the table `vectors`, and on what was changed in a store."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ from kp_langchain.gate.judge import OFF, KeptTrace, drop_repeats
 from kp_langchain.gate.run import may_leave
 from kp_langchain.scoring.novelty_memory import InProcessMemory, Match, MemoryEntry, Window
 from kp_langchain.scoring.repeats import DEFAULT_MAX_ELEMENTS, embedded_text, fingerprint
-from kp_langchain.store import sql
+from kp_langchain.store import outbox_queries, run_queries, vector_queries
 from kp_langchain.store.rows import expiry_after, short_key, trace_key
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from kp_langchain.gate import ScoredTrace
-    from kp_langchain.store.location import Transactions
+    from kp_langchain.store.database import Database
     from kp_langchain.store.vector_queries import FollowerMark
 
 MOST_COMPARED = 1000
@@ -73,7 +73,7 @@ class Follower(Generic[Row]):
 
     def __init__(
         self,
-        database: Transactions,
+        database: Database,
         read: Callable[[sa.Connection, int | None], Iterable[Sequence[Row]]],
         *,
         with_pulled: bool = False,
@@ -94,7 +94,7 @@ class Follower(Generic[Row]):
             StoreError: The database cannot be opened or read. The next call reads the same again.
         """
         with self._database.reading() as connection:
-            mark, before = sql.vector_queries.mark(connection), self._mark
+            mark, before = vector_queries.mark(connection), self._mark
             if mark == before and not self._reads_all:
                 return
             is_anew = before is not None and (
@@ -157,7 +157,7 @@ def memory_row(entry: MemoryEntry) -> dict[str, Any]:
 # ------------------------------------------------------------------ kept runs
 
 
-def follow_kept(database: Transactions, domain: str) -> Follower[sa.Row[Any]]:
+def follow_kept(database: Database, domain: str) -> Follower[sa.Row[Any]]:
     """Return a follower of the kept runs of a domain; of what changed, some may not be kept.
 
     Args:
@@ -166,7 +166,7 @@ def follow_kept(database: Transactions, domain: str) -> Follower[sa.Row[Any]]:
     """
 
     def read(connection: sa.Connection, since: int | None) -> list[Sequence[sa.Row[Any]]]:
-        return [sql.vector_queries.kept_rows(connection, domain, since, MOST_COMPARED)]
+        return [vector_queries.kept_rows(connection, domain, since, MOST_COMPARED)]
 
     return Follower(database, read)
 
@@ -196,7 +196,7 @@ def run_row(run: ScoredTrace, candidate: KeptTrace | None = None) -> dict[str, A
     return {
         "kind": "run",
         "trace_id": trace_key(entry.trace_id),
-        "scope": sql.vector_queries.scope_of(run.trace.metadata.task_domain),
+        "scope": vector_queries.scope_of(run.trace.metadata.task_domain),
         "fingerprint": entry.fingerprint,
         "vector": content_of(entry.vector),
         "confidence": candidate.confidence,
@@ -213,7 +213,7 @@ def candidate_of(connection: sa.Connection, trace_id: str, run: ScoredTrace) -> 
         trace_id: Its id in the table `runs`.
         run: The run, with its body and the verdict.
     """
-    row = sql.vector_queries.of_run(connection, trace_id)
+    row = vector_queries.of_run(connection, trace_id)
     stored_trace = None if row is None else kept_trace(row)
     if stored_trace is None or stored_trace.entry.fingerprint is None:  # added by hand
         text_hash = fingerprint(embedded_text(run.trace))
@@ -235,7 +235,7 @@ def drop_stored_repeats(
     if run.decision != "kept" or run.twin_similarity >= OFF:
         return run
     domain = run.trace.metadata.task_domain
-    rows = sql.vector_queries.kept_rows(connection, domain, None, MOST_COMPARED)
+    rows = vector_queries.kept_rows(connection, domain, None, MOST_COMPARED)
     window = Window[KeptTrace](MOST_COMPARED)
     window.put((trace.entry, trace) for trace in map(kept_trace, rows))
     return drop_repeats(run, candidate, window)
@@ -253,9 +253,9 @@ def replace_kept(
         by: Id of the other trace.
         is_stated: Whether a verdict states the success of the other one.
     """
-    rows = sql.run_queries.lock_kept(connection, trace_ids)
+    rows = run_queries.lock_kept(connection, trace_ids)
     # Also of one that stays: who took it for replaced is to read that it is not.
-    sql.vector_queries.note_change(connection, [row["trace_id"] for row in rows])
+    vector_queries.note_change(connection, [row["trace_id"] for row in rows])
     for row in rows:
         trace_id, keep_days = row["trace_id"], row["keep_days"]
         if row["is_stated"] and not is_stated:
@@ -267,10 +267,10 @@ def replace_kept(
         }
         if keep_days == 0:
             changes |= {"has_body": False, "body_expires_at": None}
-            sql.run_queries.delete_bodies(connection, [trace_id])
-            sql.vector_queries.forget(connection, [trace_id])
-        sql.run_queries.update(connection, trace_id, changes)
-        sql.outbox_queries.ask_withdrawal(connection, trace_id, datetime.now(UTC))
+            run_queries.delete_bodies(connection, [trace_id])
+            vector_queries.forget(connection, [trace_id])
+        run_queries.update(connection, trace_id, changes)
+        outbox_queries.ask_withdrawal(connection, trace_id, datetime.now(UTC))
 
 
 # ------------------------------------------------------------------ novelty
@@ -298,7 +298,7 @@ class StoredMemory:
 
     def __init__(
         self,
-        database: Transactions,
+        database: Database,
         max_elements: int = DEFAULT_MAX_ELEMENTS,
         ttl_ms: float | None = None,
         *,
@@ -356,7 +356,7 @@ class StoredMemory:
             StoreError: The database cannot be read.
         """
         with self._database.reading() as connection:
-            return sql.vector_queries.count_remembered(connection)
+            return vector_queries.count_remembered(connection)
 
     def prune_all(self) -> int:
         """Delete what is too old or beyond `max_elements` of an embedder; return how many rows.
@@ -387,9 +387,9 @@ class StoredMemory:
     def _read(
         self, connection: sa.Connection, since: int | None
     ) -> Iterable[Sequence[sa.Row[Any]]]:
-        return sql.vector_queries.memory_rows(
+        return vector_queries.memory_rows(
             connection,
-            sql.vector_queries.Space("memory", "", **embedder_columns(self._identity)),
+            vector_queries.Space("memory", "", **embedder_columns(self._identity)),
             since=since,
             newest=self._max_elements,
             oldest=self._oldest(),
@@ -419,7 +419,7 @@ class StoredMemory:
         try:
             with self._database.writing() as connection:
                 if self._writes:
-                    sql.vector_queries.write(connection, [memory_row(entry)])
+                    vector_queries.write(connection, [memory_row(entry)])
                 if is_full:
                     self._prune(connection)
                     self._until_pruning = max(1, self._max_elements // _SLACK)
@@ -428,7 +428,7 @@ class StoredMemory:
 
     def _prune(self, connection: sa.Connection) -> int:
         keep, until = self._max_elements, self._oldest()
-        return sql.vector_queries.prune(connection, keep=keep, until=until)
+        return vector_queries.prune(connection, keep=keep, until=until)
 
     def _oldest(self) -> datetime | None:
         """Return the time at which a trace would be just too old now; None if it never is."""

@@ -18,7 +18,7 @@ from kp_langchain.gate import Rescored, ScoredTrace, rejudge
 from kp_langchain.gate.run import may_leave
 from kp_langchain.schema import Metadata, Outcome, ReasoningTrace, Task
 from kp_langchain.scoring.breakdown import ScoreBreakdown
-from kp_langchain.store import sql
+from kp_langchain.store import outbox_queries, run_queries, side_tables, vector_queries
 from kp_langchain.store.rows import (
     ambiguous_id,
     contribution_of,
@@ -40,8 +40,8 @@ if TYPE_CHECKING:
     import sqlalchemy as sa
 
     from kp_langchain.gate.run import ExternalTrace
+    from kp_langchain.store.database import Database
     from kp_langchain.store.jobs import Jobs
-    from kp_langchain.store.location import Transactions
 
 
 # What a row and `ScoredTrace` call by one name.
@@ -52,7 +52,7 @@ _SAME_IN_BOTH = (
 
 
 def judge_stored(
-    database: Transactions,
+    database: Database,
     id_: str,
     verdict: Verdict,
     *,
@@ -82,20 +82,20 @@ def judge_stored(
         StoreError: The database cannot be read or written.
     """
     with database.writing() as connection:
-        names = sql.run_queries.find_names(connection, id_)
+        names = run_queries.find_names(connection, id_)
         if not names:
             raise unknown_run(id_, str(database.location))
         if len({row["run_id"] for row in names}) > 1:
             raise ambiguous_id(id_, names)
         # Of two repeats that are confirmed at the same time, the later one sees the earlier one.
-        sql.run_queries.lock_names(connection, {row["domain"] for row in names})
+        run_queries.lock_names(connection, {row["domain"] for row in names})
         # Without those that were deleted since.
-        trace_ids = sql.run_queries.lock(connection, [row["trace_id"] for row in names])
+        trace_ids = run_queries.lock(connection, [row["trace_id"] for row in names])
         if not trace_ids:
             raise unknown_run(id_, str(database.location))
-        rows = sql.run_queries.whole_rows(connection, trace_ids)
-        earlier_verdicts = sql.run_queries.verdicts_on(connection, trace_ids)
-        sql.run_queries.add_verdicts(connection, [(trace_id, verdict) for trace_id in trace_ids])
+        rows = run_queries.whole_rows(connection, trace_ids)
+        earlier_verdicts = run_queries.verdicts_on(connection, trace_ids)
+        run_queries.add_verdicts(connection, [(trace_id, verdict) for trace_id in trace_ids])
         runs = [
             rejudge_stored(
                 connection,
@@ -107,7 +107,7 @@ def judge_stored(
             for row in rows
         ]
         changed_runs = [run for run in runs if Rescored.of(run).changed]
-        sql.run_queries.replace_jobs(
+        run_queries.replace_jobs(
             connection, jobs.score_rows(changed_runs, tools, sends_scores=sends_scores)
         )
     return runs
@@ -136,19 +136,19 @@ def rejudge_stored(
     Raises:
         StoreError: The run cannot be read back.
     """
-    run = load_run(row, sql.side_tables.external_of(connection, row["trace_id"]))
+    run = load_run(row, side_tables.external_of(connection, row["trace_id"]))
     if before is not None and verdict.weight < before.weight:
         return run
     run = _decide(connection, row, rejudge(run, verdict))
     trace_id = row["trace_id"]
-    sql.run_queries.update(connection, trace_id, _changes(row, run))
-    sql.run_queries.write_breakdown(
+    run_queries.update(connection, trace_id, _changes(row, run))
+    run_queries.write_breakdown(
         connection,
         trace_id,
         {"breakdown": json_text(run.breakdown.to_dict()), "features": _features(run)},
     )
     if not run.keep_body:
-        sql.run_queries.delete_bodies(connection, [trace_id])
+        run_queries.delete_bodies(connection, [trace_id])
     if run.decision != row["decision"] or run.keep_body:
         _update_outbox(connection, row, run, registry)
     return run
@@ -161,10 +161,10 @@ def _decide(connection: sa.Connection, row: dict[str, Any], run: ScoredTrace) ->
     """
     trace_id = row["trace_id"]
     if not run.keep_body:
-        sql.vector_queries.forget(connection, [trace_id])
+        vector_queries.forget(connection, [trace_id])
         return run
     candidate = candidate_of(connection, trace_id, run)
-    sql.vector_queries.write(connection, [run_row(run, candidate)])
+    vector_queries.write(connection, [run_row(run, candidate)])
     if row["decision"] == "kept":  # what is kept stays kept, whatever it repeats
         return run
     run = drop_stored_repeats(connection, run, candidate)
@@ -172,7 +172,7 @@ def _decide(connection: sa.Connection, row: dict[str, Any], run: ScoredTrace) ->
     return run
 
 
-def stored_as_scored(database: Transactions, trace_id: str) -> ScoredTrace | None:
+def stored_as_scored(database: Database, trace_id: str) -> ScoredTrace | None:
     """Return a run, with where other tracers recorded it; None if there is no such run.
 
     Raises:
@@ -180,8 +180,8 @@ def stored_as_scored(database: Transactions, trace_id: str) -> ScoredTrace | Non
     """
     with database.reading() as connection:
         key = trace_key(trace_id)
-        rows = sql.run_queries.whole_rows(connection, [key])
-        external = sql.side_tables.external_of(connection, key)
+        rows = run_queries.whole_rows(connection, [key])
+        external = side_tables.external_of(connection, key)
         return load_run(rows[0], external) if rows else None
 
 
@@ -251,17 +251,17 @@ def _update_outbox(
     """Update the outbox to the new decision."""
     trace_id = row["trace_id"]
     if run.decision != "kept":
-        sql.outbox_queries.ask_withdrawal(connection, trace_id, datetime.now(UTC))
+        outbox_queries.ask_withdrawal(connection, trace_id, datetime.now(UTC))
     elif may_leave(row["visibility"], row["privacy_level"]):
         body = json_text(run.trace.model_dump(warnings=False))
         if row["decision"] != "kept":
-            sql.outbox_queries.take_back_withdrawal(connection, trace_id, body)
+            outbox_queries.take_back_withdrawal(connection, trace_id, body)
             if registry is not None:
                 contribution = contribution_of(trace_id, body, registry, datetime.now(UTC))
-                sql.outbox_queries.enter(connection, [contribution])
+                outbox_queries.enter(connection, [contribution])
         elif run.previous is not None and run.trace != run.previous.trace:
             # The registry's copy is outdated although the run still passes: replace it.
-            sql.outbox_queries.renew(connection, trace_id, body)
+            outbox_queries.renew(connection, trace_id, body)
 
 
 # ------------------------------------------------------------------ notes

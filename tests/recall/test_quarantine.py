@@ -21,7 +21,7 @@ from kp_langchain.recall.quarantine import (
     pull,
 )
 from kp_langchain.recall.ranking import DEFAULT_FLOOR
-from kp_langchain.store import sql
+from kp_langchain.store import vector_queries
 from tests.commands import write_user_config
 from tests.loopback_registry import LoopbackRegistry
 from tests.recall.words import Words, keep
@@ -59,8 +59,8 @@ def with_content(number: int, content: str, **changes: Any) -> dict[str, Any]:
 
 def recalled(store: TraceStore) -> list[str]:
     with store.database.reading() as connection:
-        space = sql.vector_queries.Space("task", "")
-        units = sql.vector_queries.admitted_tasks(connection, "finance", space, 1, limit=1000)
+        space = vector_queries.Space("task", "")
+        units = vector_queries.admitted_tasks(connection, "finance", space, 1, limit=1000)
         return [one.trace_id for one in units]
 
 
@@ -479,10 +479,10 @@ def test_what_new_rules_find_is_quarantined_again(
     pull_all(store, server)
     store.pulled.admit(unit(1)["id"], by="ada")
     with store.database.reading() as connection:
-        before = sql.vector_queries.mark(connection).pulled
+        before = vector_queries.mark(connection).pulled
     assert pull_all(store, server).fates == {"unchanged": 2}
     with store.database.reading() as connection:
-        assert sql.vector_queries.mark(connection).pulled == before
+        assert vector_queries.mark(connection).pulled == before
     use(rules)
     again = pull_all(store, server, admit_clean=True)
     assert again.fates == {"changed": 1, "unchanged": 1}

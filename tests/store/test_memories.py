@@ -29,8 +29,7 @@ from kp_langchain.gate import ShownTrace
 from kp_langchain.gate.run import Run
 from kp_langchain.schema import Metadata, Outcome, ReasoningTrace, Task, TraceStep
 from kp_langchain.scoring import MemoryEntry, NoveltyMemory
-from kp_langchain.store import connections as sqlite
-from kp_langchain.store import sql, vector_queries, vectors
+from kp_langchain.store import connections, vector_queries, vectors
 from kp_langchain.store.recall_tasks import TaskVector
 from kp_langchain.store.registry_units import ExaminedUnit
 from kp_langchain.store.side_tables import OutcomeCount
@@ -282,7 +281,7 @@ def test_while_the_store_is_away_novelty_is_measured_in_this_process(tmp_path, c
     assert scorer.score(trace_of("x")).novelty.value == 0  # what could not be written is known here
     assert len(remembered(away)) == 1
     with closing(sqlite3.connect(away.location)) as other:
-        monkeypatch.setattr(sqlite, "_BUSY_TIMEOUT_S", 0.01)
+        monkeypatch.setattr(connections, "_BUSY_TIMEOUT_S", 0.01)
         other.execute("BEGIN IMMEDIATE")
         scorer = scorer_on(away)
         assert scorer.evaluate(trace_of("y")).novelty.value == 0  # it can be read
@@ -619,8 +618,8 @@ class Reader:
         self.pages: list[Page[Any]] = []
 
         def read(connection: sa.Connection, since: int | None) -> Iterator[Sequence[Any]]:
-            memory = sql.vector_queries.Space("memory", scope)
-            return sql.vector_queries.memory_rows(
+            memory = vector_queries.Space("memory", scope)
+            return vector_queries.memory_rows(
                 connection, memory, since=since, newest=100, oldest=None
             )
 
@@ -641,7 +640,7 @@ def insert(connection: sa.Connection, scope: str, trace_id: str) -> None:
         "kind": "memory", "scope": scope, "trace_id": trace_id, "model": "", "revision": "",
         "baseline": 0.0, "fingerprint": trace_id.encode(), "at": datetime.now(UTC),
     }  # fmt: skip
-    sql.vector_queries.write(connection, [row])
+    vector_queries.write(connection, [row])
 
 
 def test_no_order_of_concurrent_commits_hides_a_row(new_postgres_url):
@@ -658,7 +657,7 @@ def test_no_order_of_concurrent_commits_hides_a_row(new_postgres_url):
                     if name not in under_way:
                         transaction = open_ones.enter_context(ExitStack())
                         connection = transaction.enter_context(
-                            sql.connections.write_transaction(engine)
+                            connections.write_transaction(engine)
                         )
                         insert(connection, scope, f"first of {name}")
                         under_way[name] = transaction, connection

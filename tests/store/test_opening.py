@@ -25,24 +25,6 @@ from tests.store.conftest import LONG_S, Conversation, _scored, execute, fork, s
 VERSION = "UPDATE kp_schema SET version = :version"
 
 
-@pytest.mark.parametrize("url", ["sqlite"], indirect=True)
-def test_a_store_loads_its_drivers_when_it_is_used_and_a_handler_before_its_first_run(
-    url, tmp_path, run_python
-):
-    # A run that finishes while they are loaded is lost if the process is killed.
-    code = f"""
-import sys
-from kp_langchain import KPCallbackHandler, TraceStore
-loaded = lambda: [name in sys.modules for name in ("sqlalchemy", "sqlite3")]
-store = TraceStore({url!r})
-print(loaded()[:2])
-KPCallbackHandler(store={url!r})
-print(loaded()[:2])
-"""
-    assert run_python(code, is_cold=True).stdout.splitlines() == ["[False, False]", "[True, True]"]
-    assert not (tmp_path / "store").exists()
-
-
 def test_nothing_is_made_before_the_first_use_which_says_nothing_in_the_log_of_the_host(
     url, tmp_path
 ):
@@ -141,7 +123,6 @@ import sys
 from kp_langchain import TraceStore
 from tests.store.conftest import _scored
 store = TraceStore(sys.argv[1])
-store.load_drivers()
 print("ready", flush=True)
 sys.stdin.readline()
 for _ in range(10):
