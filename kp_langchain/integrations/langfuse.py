@@ -9,7 +9,6 @@ from uuid import UUID
 from kp_langchain.errors import KPError
 from kp_langchain.gate.run import ExternalTrace
 from kp_langchain.integrations.tools import RunScore, ToolFeedback, TracingTool
-from kp_langchain.recording.langchain_context import current_handlers
 
 if TYPE_CHECKING:
     from langfuse import Langfuse
@@ -27,10 +26,9 @@ class LangfuseScores(TracingTool):
     """Sends the score of each run to the trace that `langfuse.langchain.CallbackHandler` made.
 
     Args:
-        client: Langfuse's client; by default that of the callback handler which made the trace.
-            For a run of an earlier process it is the one that `langfuse.get_client` returns, which
-            the environment configures (`LANGFUSE_PUBLIC_KEY`, `LANGFUSE_SECRET_KEY`,
-            `LANGFUSE_BASE_URL`).
+        client: Langfuse's client; by default the one that this process has for the project of the
+            trace, or that the environment configures (`LANGFUSE_PUBLIC_KEY`,
+            `LANGFUSE_SECRET_KEY`, `LANGFUSE_BASE_URL`).
 
     Raises:
         MissingExtraError: The package langfuse is not installed.
@@ -41,29 +39,26 @@ class LangfuseScores(TracingTool):
     package: ClassVar[str] = "langfuse"
     address: ClassVar[str] = "LANGFUSE_BASE_URL"
     credentials: ClassVar[str] = "LANGFUSE_PUBLIC_KEY and LANGFUSE_SECRET_KEY"
+    tracer: ClassVar[tuple[str, str]] = ("langfuse.langchain", "CallbackHandler")
 
     def __init__(self, client: Langfuse | None = None) -> None:
         super().__init__(client)
-        self._tracer_clients: dict[str | None, Any] = {}  # by project
 
-    def find_trace(self, root_id: UUID, parent_id: UUID) -> ExternalTrace | None:
+    def _trace_of(self, tracer: Any, root_id: UUID, parent_id: UUID) -> ExternalTrace | None:
         """Return the trace of a run; its id is private to the handler, and random."""
         del parent_id
-        for handler in current_handlers("langfuse.langchain", "CallbackHandler"):
-            observation = handler._runs.get(root_id)  # noqa: SLF001 - there is no public way
-            if observation is None:
-                continue
-            otel_span = observation._otel_span  # noqa: SLF001 - there is no public way
-            span = otel_span.get_span_context()
-            # Otherwise nothing is exported: tracing is off, or the trace is not in the sample.
-            if span.is_valid and span.trace_flags.sampled:
-                # In a process with several clients, `get_client` returns one of no project.
-                client = handler._langfuse_client  # noqa: SLF001 - there is no public way
-                project = _project_of(client)
-                self._tracer_clients[project] = client
-                is_part = _is_inside_a_span(otel_span)
-                return ExternalTrace(observation.trace_id, observation.id, project, is_part)
-        return None
+        observation = tracer._runs.get(root_id)  # noqa: SLF001 - there is no public way
+        if observation is None:
+            return None
+        otel_span = observation._otel_span  # noqa: SLF001 - there is no public way
+        span = otel_span.get_span_context()
+        # Otherwise nothing is exported: tracing is off, or the trace is not in the sample.
+        if not (span.is_valid and span.trace_flags.sampled):
+            return None
+        project = _project_of(tracer._langfuse_client)  # noqa: SLF001 - there is no public way
+        # A trace context makes up a parent.
+        is_part = otel_span.parent is not None and _MADE_UP_PARENT not in otel_span.attributes
+        return ExternalTrace(observation.trace_id, observation.id, project, is_part)
 
     def write_scores(self, scores: Sequence[RunScore], external: ExternalTrace) -> None:
         """Write scores, or replace those of the same ids.
@@ -133,16 +128,15 @@ class LangfuseScores(TracingTool):
                     break
 
     def _connect(self, project: str | None = None) -> Any:
-        """Return a client, that of a project if it is given.
+        """Return the client of a project, or of any if none is given.
 
         Raises:
             KPError: There are no keys, or those of another project.
         """
-        client: Any = self._client or self._tracer_clients.get(project)
-        if client is not None:
-            return client
+        if self._client is not None:
+            return self._client
         client = self._package.get_client()  # where there are several, it is one of no project
-        if project is not None and _project_of(client) not in (None, project):
+        if project not in (None, _project_of(client)):
             client = self._package.get_client(public_key=project)
         if not hasattr(client, "api") or project not in (None, _project_of(client)):
             of_project = "" if project is None else f" of the project with the public key {project}"
@@ -154,8 +148,3 @@ def _project_of(client: Any) -> str | None:
     """Return the public key of a client, which stands for its project."""
     key: str | None = getattr(getattr(client, "_resources", None), "public_key", None)
     return key
-
-
-def _is_inside_a_span(span: Any) -> bool:
-    """Return whether a span has a parent of the program; a trace context makes up a parent."""
-    return span.parent is not None and _MADE_UP_PARENT not in (span.attributes or ())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from datetime import UTC
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -9,12 +10,7 @@ from uuid import UUID
 
 from kp_langchain._logging import quiet_loggers
 from kp_langchain.gate.run import ExternalTrace
-from kp_langchain.integrations.tools import (
-    RunScore,
-    ToolFeedback,
-    TracingTool,
-)
-from kp_langchain.recording.langchain_context import current_handlers
+from kp_langchain.integrations.tools import RunScore, ToolFeedback, TracingTool
 
 if TYPE_CHECKING:
     from langsmith import Client
@@ -42,24 +38,27 @@ class LangSmithScores(TracingTool):
     package: ClassVar[str] = "langsmith"
     address: ClassVar[str] = "LANGSMITH_ENDPOINT"
     credentials: ClassVar[str] = "LANGSMITH_API_KEY"
+    tracer: ClassVar[tuple[str, str]] = ("langchain_core.tracers.langchain", "LangChainTracer")
 
     def __init__(self, client: Client | None = None, *, extend_retention: bool = True) -> None:
         super().__init__(client)
         self._extend_retention = extend_retention
         self._tracer_clients: dict[str | None, Client] = {}  # by project
+        self._own_clients: dict[tuple[object, ...], Client] = {}  # by process, address and key
         self._project_ids: dict[tuple[str, str], UUID] = {}
 
-    def find_trace(self, root_id: UUID, parent_id: UUID) -> ExternalTrace | None:
-        """Return the trace of a run, if LangSmith's tracer records it."""
+    def _trace_of(self, tracer: Any, root_id: UUID, parent_id: UUID) -> ExternalTrace | None:
         del parent_id
-        for tracer in current_handlers("langchain_core.tracers.langchain", "LangChainTracer"):
-            run = tracer.run_map.get(str(root_id))
-            # Otherwise nothing is sent: the trace is not in the sample.
-            if run is not None and _is_sampled(tracer.client, run.trace_id):
-                self._tracer_clients[run.session_name] = tracer.client
-                is_part = run.trace_id != root_id
-                return ExternalTrace(str(run.trace_id), str(root_id), run.session_name, is_part)
-        return None
+        run = tracer.run_map.get(str(root_id))
+        if run is None:
+            return None
+        is_sampled = getattr(tracer.client, "_should_sample", None)  # there is no public way
+        # Otherwise nothing is sent: the trace is not in the sample.
+        if is_sampled is not None and not is_sampled(run.trace_id):
+            return None
+        self._tracer_clients[run.session_name] = tracer.client
+        is_part = run.trace_id != root_id
+        return ExternalTrace(str(run.trace_id), str(root_id), run.session_name, is_part)
 
     def write_scores(self, scores: Sequence[RunScore], external: ExternalTrace) -> None:
         """Write scores as feedback, or replace those of the same ids.
@@ -118,16 +117,16 @@ class LangSmithScores(TracingTool):
             self._project_ids[key] = client.read_project(project_name=project).id
         return self._project_ids[key]
 
-    def _connect(self, project: str | None = None) -> Any:
-        """Return a client that sends at once, and so tells of failures, to where a project is."""
+    def _connect(self, project: str | None = None) -> Client:
+        """Return a client that sends at once, and so tells of failures, to where a project is.
+
+        A forked child must not use its parent's connections.
+        """
         source = self._client or self._tracer_clients.get(project)
-        place = ("", None) if source is None else (source.api_url, source.api_key)
-        return self._own_client(lambda: _client(source), *place)
-
-
-def _is_sampled(client: Any, trace_id: UUID) -> bool:
-    is_sampled = getattr(client, "_should_sample", None)  # there is no public way
-    return is_sampled is None or bool(is_sampled(trace_id))
+        key = (os.getpid(), getattr(source, "api_url", None), getattr(source, "api_key", None))
+        if key not in self._own_clients:
+            self._own_clients[key] = _client(source)
+        return self._own_clients[key]
 
 
 def _client(source: Client | None) -> Client:
@@ -136,8 +135,8 @@ def _client(source: Client | None) -> Client:
     from urllib3.util import Retry
 
     return Client(
-        api_url=None if source is None else source.api_url,
-        api_key=None if source is None else source.api_key,
+        api_url=getattr(source, "api_url", None),
+        api_key=getattr(source, "api_key", None),
         workspace_id=getattr(source, "_workspace_id", None),
         tracing_sampling_rate=1.0,
         auto_batch_tracing=False,

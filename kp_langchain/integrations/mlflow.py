@@ -8,13 +8,7 @@ from typing import Any, ClassVar
 from uuid import UUID
 
 from kp_langchain.gate.run import ExternalTrace
-from kp_langchain.integrations.tools import (
-    RunScore,
-    ToolFeedback,
-    TracingTool,
-    several_at_once,
-)
-from kp_langchain.recording.langchain_context import current_handlers
+from kp_langchain.integrations.tools import RunScore, ToolFeedback, TracingTool, read_each
 
 __all__ = ["MLflowScores"]
 
@@ -37,20 +31,22 @@ class MLflowScores(TracingTool):
     address: ClassVar[str] = "MLFLOW_TRACKING_URI"
     credentials: ClassVar[str] = "MLFLOW_TRACKING_TOKEN, or MLFLOW_TRACKING_USERNAME and _PASSWORD"
 
+    tracer: ClassVar[tuple[str, str]] = (
+        "mlflow.langchain.langchain_tracer",
+        "MlflowLangchainTracer",
+    )
+
     def __init__(self) -> None:
         super().__init__()
 
-    def find_trace(self, root_id: UUID, parent_id: UUID) -> ExternalTrace | None:
+    def _trace_of(self, tracer: Any, root_id: UUID, parent_id: UUID) -> ExternalTrace | None:
         """Return the trace of a run; its id is private to the tracer."""
         del parent_id
-        for tracer in current_handlers(
-            "mlflow.langchain.langchain_tracer", "MlflowLangchainTracer"
-        ):
-            entry = tracer._run_span_mapping.get(str(root_id))  # noqa: SLF001 - no public way
-            if entry is not None and entry.span.trace_id.startswith("tr-"):
-                is_part = entry.span.parent_id is not None
-                return ExternalTrace(entry.span.trace_id, entry.span.span_id, is_part=is_part)
-        return None
+        entry = tracer._run_span_mapping.get(str(root_id))  # noqa: SLF001 - no public way
+        if entry is None or not entry.span.trace_id.startswith("tr-"):
+            return None
+        is_part = entry.span.parent_id is not None
+        return ExternalTrace(entry.span.trace_id, entry.span.span_id, is_part=is_part)
 
     def write_scores(self, scores: Sequence[RunScore], external: ExternalTrace) -> None:
         """Write each score as a feedback, or update the feedback that was written before.
@@ -91,19 +87,9 @@ class MLflowScores(TracingTool):
     ) -> Iterator[ToolFeedback]:
         """Yield the valid feedback on traces."""
         del key  # a trace comes with all of it
-        from mlflow.exceptions import MlflowException
-
-        def read(trace_id: str) -> Any:
-            try:
-                return _assessments(trace_id)
-            except MlflowException as error:
-                if error.error_code == "RESOURCE_DOES_NOT_EXIST":  # deleted there
-                    return ()
-                raise
-
-        trace_ids = list({one.trace_id for one in traces})
-        for trace_id, feedback in zip(trace_ids, several_at_once(read, trace_ids), strict=True):
-            for one in feedback:
+        trace_ids = dict.fromkeys(one.trace_id for one in traces)
+        for trace_id, assessments in read_each(_assessments, trace_ids):
+            for one in assessments:
                 value = getattr(getattr(one, "feedback", None), "value", None)
                 if value is None or one.valid is False:  # an expectation has no feedback
                     continue

@@ -6,16 +6,14 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 from uuid import UUID
 
-from kp_langchain.errors import NOT_FOUND, status_of
 from kp_langchain.gate.run import ExternalTrace
 from kp_langchain.integrations.tools import (
     RunScore,
     ToolFeedback,
     TracingTool,
+    read_each,
     score_or_label,
-    several_at_once,
 )
-from kp_langchain.recording.langchain_context import current_handlers
 
 if TYPE_CHECKING:
     from opik import Opik
@@ -38,20 +36,20 @@ class OpikScores(TracingTool):
     package: ClassVar[str] = "opik"
     address: ClassVar[str] = "OPIK_URL_OVERRIDE"
     credentials: ClassVar[str] = "OPIK_API_KEY"
+    tracer: ClassVar[tuple[str, str]] = ("opik.integrations.langchain", "OpikTracer")
 
     def __init__(self, client: Opik | None = None) -> None:
         super().__init__(client)
 
-    def find_trace(self, root_id: UUID, parent_id: UUID) -> ExternalTrace | None:
+    def _trace_of(self, tracer: Any, root_id: UUID, parent_id: UUID) -> ExternalTrace | None:
         """Return the trace of a run, as the tracer knows it of the run's root or of one inside.
 
         The tracer makes a trace and no span of a root run, unless it is inside a span already.
         """
-        for handler in current_handlers("opik.integrations.langchain", "OpikTracer"):
-            if (root := handler.get_current_span_data_for_run(root_id)) is not None:
-                return ExternalTrace(root.trace_id, root.id, root.project_name, is_part=True)
-            if (inner := handler.get_current_span_data_for_run(parent_id)) is not None:
-                return ExternalTrace(inner.trace_id, project=inner.project_name)
+        if (root := tracer.get_current_span_data_for_run(root_id)) is not None:
+            return ExternalTrace(root.trace_id, root.id, root.project_name, is_part=True)
+        if (inner := tracer.get_current_span_data_for_run(parent_id)) is not None:
+            return ExternalTrace(inner.trace_id, project=inner.project_name)
         return None
 
     def write_scores(self, scores: Sequence[RunScore], external: ExternalTrace) -> None:
@@ -92,19 +90,14 @@ class OpikScores(TracingTool):
 
         def read(place: tuple[str, str | None]) -> Any:
             trace_id, span_id = place
-            try:
-                if span_id is not None:
-                    return api.spans.get_span_by_id(span_id, strip_attachments=True)
-                return api.traces.get_trace_by_id(trace_id, strip_attachments=True)
-            except Exception as error:
-                if status_of(error) == NOT_FOUND:  # it was deleted there, or never arrived
-                    return None
-                raise
+            if span_id is not None:
+                return api.spans.get_span_by_id(span_id, strip_attachments=True)
+            return api.traces.get_trace_by_id(trace_id, strip_attachments=True)
 
-        spans = [(one.trace_id, one.span_id) for one in traces if one.is_part]
-        places = list(dict.fromkeys([*((one.trace_id, None) for one in traces), *spans]))
-        for (trace_id, span_id), subject in zip(places, several_at_once(read, places), strict=True):
-            for score in () if subject is None else subject.feedback_scores or ():
+        places = [(one.trace_id, None) for one in traces]
+        places += [(one.trace_id, one.span_id) for one in traces if one.is_part]
+        for (trace_id, span_id), subject in read_each(read, dict.fromkeys(places)):
+            for score in subject.feedback_scores or ():
                 for one in (score.value_by_author or {"": score}).values():
                     yield ToolFeedback(
                         trace_id=trace_id,

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, ClassVar
 from uuid import UUID
 
-from kp_langchain.errors import NOT_FOUND, status_of
 from kp_langchain.gate.run import ExternalTrace
 from kp_langchain.integrations.tools import (
     RunScore,
     ToolFeedback,
     TracingTool,
+    read_each,
     score_or_label,
 )
 
@@ -62,20 +62,22 @@ class PhoenixScores(TracingTool):
 
     def __init__(self, client: Client | None = None) -> None:
         super().__init__(client)
+        self._own_clients: dict[int, Client] = {}  # by process
 
-    def find_trace(self, root_id: UUID, parent_id: UUID) -> ExternalTrace | None:
-        """Return the root span of a run."""
-        del parent_id
+    def _tracers(self, root_id: UUID) -> Iterable[Span]:
+        """Return the root span of a run; no callback handler on the run has it."""
         span = openinference_span(root_id)
-        if span is None:
-            return None
-        context = span.get_span_context()
+        return () if span is None else (span,)
+
+    def _trace_of(self, tracer: Any, root_id: UUID, parent_id: UUID) -> ExternalTrace | None:
+        del root_id, parent_id
+        context = tracer.get_span_context()
         # Otherwise nothing is exported: the trace is not in the sample.
         if not (context.is_valid and context.trace_flags.sampled):
             return None
-        resource = getattr(span, "resource", None)
+        resource = getattr(tracer, "resource", None)
         project = None if resource is None else resource.attributes.get(_PROJECT_ATTRIBUTE)
-        is_part = getattr(span, "parent", None) is not None
+        is_part = getattr(tracer, "parent", None) is not None
         trace_id, span_id = f"{context.trace_id:032x}", f"{context.span_id:016x}"
         return ExternalTrace(trace_id, span_id, project, is_part)
 
@@ -108,25 +110,23 @@ class PhoenixScores(TracingTool):
         for one in traces:
             project = one.project or os.environ.get("PHOENIX_PROJECT_NAME", "default")
             by_project.setdefault(project, {})[one.span_id or ""] = one
-        for project, by_span in by_project.items():
-            try:
-                annotations = self._connect().spans.get_span_annotations(
-                    span_ids=list(by_span),
-                    project_identifier=project,
-                    include_annotation_names=None if key is None else [key],
-                    timeout=_READ_S,
-                )
-            except Exception as error:
-                if status_of(error) == NOT_FOUND:  # the project was deleted there
-                    continue
-                raise
-            for one in annotations:
+
+        def read(project: str) -> Any:
+            return self._connect().spans.get_span_annotations(
+                span_ids=list(by_project[project]),
+                project_identifier=project,
+                include_annotation_names=None if key is None else [key],
+                timeout=_READ_S,
+            )
+
+        for project, of_project in read_each(read, by_project):
+            for one in of_project:
                 result = one.get("result") or {}
                 value = score_or_label(result.get("score"), result.get("label"))
                 if value is None:
                     continue
                 yield ToolFeedback(
-                    trace_id=by_span[one["span_id"]].trace_id,
+                    trace_id=by_project[project][one["span_id"]].trace_id,
                     span_id=one["span_id"],
                     key=one["name"],
                     value=value,
@@ -136,4 +136,10 @@ class PhoenixScores(TracingTool):
                 )
 
     def _connect(self) -> Any:
-        return self._client or self._own_client(self._package.Client)
+        """Return a client; a forked child must not use its parent's connections."""
+        if self._client is not None:
+            return self._client
+        process_id = os.getpid()
+        if process_id not in self._own_clients:
+            self._own_clients[process_id] = self._package.Client()
+        return self._own_clients[process_id]

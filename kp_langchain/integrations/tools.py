@@ -7,9 +7,8 @@ feedback on it.
 from __future__ import annotations
 
 import math
-import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,8 +17,16 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 from uuid import UUID, uuid5
 
-from kp_langchain.errors import ConfigError, KPError, MissingExtraError, VerdictError, status_of
+from kp_langchain.errors import (
+    NOT_FOUND,
+    ConfigError,
+    KPError,
+    MissingExtraError,
+    VerdictError,
+    status_of,
+)
 from kp_langchain.gate.run import ExternalTrace
+from kp_langchain.recording.langchain_context import current_handlers
 from kp_langchain.recording.outcome import read_success
 from kp_langchain.recording.score_receivers import new_receiver
 from kp_langchain.redaction import redact
@@ -36,7 +43,6 @@ _NAMESPACE = UUID("3f2c1c7e-0d0b-5d3a-9a52-6b1f8f0f5a0e")
 _REQUESTS_AT_ONCE = 8
 
 _Item = TypeVar("_Item")
-_Answer = TypeVar("_Answer")
 
 
 # ------------------------------------------------------------------ scores
@@ -133,6 +139,7 @@ class TracingTool(ABC):
         package: The module that is imported when a receiver is made.
         address: The environment variable that says where the tool is.
         credentials: The environment variables that hold the key.
+        tracer: Module and class of the callback handler by which it records runs.
 
     Raises:
         MissingExtraError: The tool's package is not installed.
@@ -143,6 +150,7 @@ class TracingTool(ABC):
     package: ClassVar[str]
     address: ClassVar[str]
     credentials: ClassVar[str]
+    tracer: ClassVar[tuple[str, str]]
 
     def __init__(self, client: Any = None) -> None:
         try:
@@ -153,11 +161,21 @@ class TracingTool(ABC):
                 f"pip install 'kp-langchain[{self.name}]'"
             ) from error
         self._client = client
-        self._clients: dict[tuple[object, ...], Any] = {}
 
-    @abstractmethod
     def find_trace(self, root_id: UUID, parent_id: UUID) -> ExternalTrace | None:
         """Return the trace that the tool's tracer has of a run; see `ScoreReceiver`."""
+        for tracer in self._tracers(root_id):
+            if (external := self._trace_of(tracer, root_id, parent_id)) is not None:
+                return external
+        return None
+
+    def _tracers(self, root_id: UUID) -> Iterable[Any]:  # noqa: ARG002
+        """Return what may have recorded a run: the tool's callback handlers on it."""
+        return current_handlers(*self.tracer)
+
+    @abstractmethod
+    def _trace_of(self, tracer: Any, root_id: UUID, parent_id: UUID) -> ExternalTrace | None:
+        """Return the trace that one of `_tracers` has of the run; None if it exports none."""
 
     @abstractmethod
     def write_scores(self, scores: Sequence[RunScore], external: ExternalTrace) -> None:
@@ -172,7 +190,12 @@ class TracingTool(ABC):
     def _feedback_on(
         self, traces: Sequence[ExternalTrace], key: str | None
     ) -> Iterator[ToolFeedback]:
-        """Yield the feedback on traces; raise what the client raises."""
+        """Yield the feedback on traces; raise what the client raises.
+
+        Args:
+            traces: The traces.
+            key: Only feedback of this name, as far as the tool can choose; None for all.
+        """
 
     def send(self, scored: ScoredTrace, external: ExternalTrace) -> None:
         """Send the scores of a run, or replace those that were sent before.
@@ -207,16 +230,6 @@ class TracingTool(ABC):
         with self._clear_errors():
             yield from self._feedback_on(traces, key)
 
-    def _own_client(self, make: Callable[..., Any], *place: object) -> Any:
-        """Return a client that is made once, for a place in this process.
-
-        A forked child must not use its parent's connections.
-        """
-        key = (os.getpid(), *place)
-        if key not in self._clients:
-            self._clients[key] = make()
-        return self._clients[key]
-
     @contextmanager
     def _clear_errors(self) -> Iterator[None]:
         """Raise what the tool's client raises as one `KPError` without key or payload."""
@@ -238,14 +251,30 @@ class TracingTool(ABC):
             raise KPError(f"{self.title} {message}") from error
 
 
-def several_at_once(call: Callable[[_Item], _Answer], items: Sequence[_Item]) -> Iterator[_Answer]:
-    """Yield what a call returns for each item, in order; some calls are made at a time.
+def read_each(read: Callable[[_Item], Any], items: Iterable[_Item]) -> Iterator[tuple[_Item, Any]]:
+    """Yield each item with what a client returns for it, without those that the tool has not.
+
+    Args:
+        read: Returns what the client has of an item; several calls are made at a time.
+        items: Ids of what is read, in order.
 
     Raises:
-        Exception: What the first call that fails raises.
+        Exception: What the first call that fails otherwise raises.
     """
+
+    def read_if_there(item: _Item) -> Any:
+        try:
+            return read(item)
+        except Exception as error:
+            if status_of(error) == NOT_FOUND:  # it was deleted there, or never arrived
+                return None
+            raise
+
+    items = list(items)
     with ThreadPoolExecutor(_REQUESTS_AT_ONCE, "kp_langchain tools") as pool:
-        yield from pool.map(call, items)
+        for item, answer in zip(items, pool.map(read_if_there, items), strict=True):
+            if answer is not None:
+                yield item, answer
 
 
 def score_or_label(score: object, label: object) -> object:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import re
 import threading
 import tomllib
-import tracemalloc
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -81,7 +79,7 @@ class Rig:
     def fates(self) -> dict[str, int]:
         """The counts of spans that are not 0."""
         counts = self.keep.counts()
-        del counts["held_bytes"], counts["open_traces"]
+        del counts["open_traces"]
         return {fate: spans for fate, spans in counts.items() if spans}
 
 
@@ -237,10 +235,11 @@ def test_the_oldest_trace_is_exported_when_there_are_too_many_spans(
     assert rig.exported == ["a", "b", "root"]
     rig.trace("e", "f")
     assert rig.exported == ["a", "b", "root", "c", "d", "root"]
-    assert rig.fates() == {"undecided_limit": 6, "held": 3}
+    assert rig.fates() == {"undecided": 6, "held": 3}
     rig.keep.decide(first, keep=False)  # comes too late
     assert [one.getMessage() for one in caplog.records if one.name == "kp_langchain"] == [
-        "spans of undecided traces are exported, because max_spans or max_bytes was reached"
+        "KeepWorthy exports traces that are not decided: max_spans or max_wait_s was reached, or "
+        "the tracer provider is shut down before KPCallbackHandler.send"
     ]
 
 
@@ -253,32 +252,6 @@ def test_traces_with_open_spans_alone_are_bounded_in_number_and_exported_whole()
     for span in spans:
         span.end()
     assert sorted(rig.exported, key=int) == [f"{number}" for number in range(29)]
-
-
-def test_the_size_of_a_span_is_of_the_order_of_what_it_takes() -> None:
-    rig = Rig(max_bytes=10**9)
-    root = rig.start("root")
-    rig.keep.expect(trace_of(root))
-    gc.collect()
-    tracemalloc.start()
-    try:
-        before, _ = tracemalloc.get_traced_memory()
-        for number in range(200):
-            span = rig.start("model", root)
-            for field in range(20):
-                span.set_attribute(f"llm.messages.{field}", f"{number} {field} " * 30)
-            span.add_event("event", {"text": f"{number}" * 50})
-            span.end()
-        after, _ = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
-    assert 0.6 < rig.keep.counts()["held_bytes"] / (after - before) < 1.7
-    for value in ("x" * 10_000, ["x" * 5000, "y" * 5000], {"a": [{"b": "x" * 10_000}]}):
-        held = rig.keep.counts()["held_bytes"]
-        span = rig.start("tool", root)
-        span.set_attribute("value", value)
-        span.end()
-        assert 13_000 < rig.keep.counts()["held_bytes"] - held < 15_000
 
 
 # ------------------------------------------------------------------ nothing lost, nothing twice
@@ -294,7 +267,7 @@ def test_shutdown_exports_what_is_held_and_then_shuts_the_processor_down() -> No
     rig.start("child", root).end()
     rig.provider.shutdown()
     assert exporter.names == {"model": 100, "root": 100, "child": 1}
-    assert rig.fates() == {"undecided_shutdown": 201}
+    assert rig.fates() == {"undecided": 201}
     root.end()
     rig.keep.expect(1)
     rig.keep.decide(1, keep=True)
@@ -403,7 +376,7 @@ def test_a_processor_that_raises_reaches_neither_the_agent_nor_the_log_with_its_
 def test_a_failure_of_its_own_reaches_no_agent(
     rig: Rig, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(keep_worthy, "_bytes_of", lambda _: 1 / 0)
+    monkeypatch.setattr(rig.keep._traces, "_touch", lambda _: 1 / 0)
     rig.trace("model")
     assert "KeepWorthy failed: ZeroDivisionError" in caplog.text
 
@@ -424,14 +397,14 @@ def test_spans_that_the_garbage_collector_ends_meanwhile_are_held_and_exported_l
     root = rig.start("root")
     rig.keep.expect(trace_of(root))
     collected = [rig.start("while held", root)]
-    measure = keep_worthy._bytes_of
+    touch = rig.keep._traces._touch
 
-    def collect(span: ReadableSpan) -> int:
+    def collect(trace_id: int) -> Any:
         if collected:
             collected.pop().end()
-        return measure(span)
+        return touch(trace_id)
 
-    monkeypatch.setattr(keep_worthy, "_bytes_of", collect)
+    monkeypatch.setattr(rig.keep._traces, "_touch", collect)
     rig.start("model", root).end()
     assert rig.keep.counts()["held"] == 2
     root.end()
@@ -477,7 +450,7 @@ def test_eight_threads_lose_nothing_and_export_nothing_twice() -> None:
     assert wanted <= exported.keys()
     assert len(exported) + counts["dropped"] == len(ended) == 2880
     assert max(most_held) <= 300
-    assert counts["held"] == counts["held_bytes"] == 0
+    assert counts["held"] == 0
 
 
 PROCESS = """
@@ -556,18 +529,14 @@ def interleaved_traces(draw: st.DrawFn) -> list[tuple[int, str]]:
     return story
 
 
-LOOSE = {"max_spans": 1000, "max_bytes": 10**9, "max_wait_s": 1000}
+LOOSE = {"max_spans": 1000, "max_wait_s": 1000}
 
 
 @given(
     interleaved_traces(),
     st.just(LOOSE)
     | st.fixed_dictionaries(
-        {
-            "max_spans": st.integers(1, 12),
-            "max_bytes": st.integers(3000, 60_000),
-            "max_wait_s": st.sampled_from([1, 10]),
-        }
+        {"max_spans": st.integers(1, 12), "max_wait_s": st.sampled_from([1, 10])}
     ),
     st.sampled_from([0, 0.5]),
 )
@@ -599,12 +568,11 @@ def test_in_any_order_each_span_is_exported_or_dropped_once_and_what_is_worth_it
         rig.wait(3)
         counts = rig.keep.counts()
         assert counts["held"] <= limits["max_spans"]
-        assert counts["held_bytes"] <= limits["max_bytes"]
         assert counts["open_traces"] <= limits["max_spans"]
         assert len(rig.exported) + counts["dropped"] + counts["held"] == sum(ended.values())
     rig.provider.shutdown()
     counts, exported = rig.keep.counts(), Counter(rig.exported)
-    assert counts["held"] == counts["held_bytes"] == counts["open_traces"] == 0
+    assert counts["held"] == counts["open_traces"] == 0
     assert exported.total() + counts["dropped"] == ended.total()
     ids = {span.context.span_id for span in rig.exporter.get_finished_spans()}
     assert len(ids) == exported.total()
@@ -694,7 +662,7 @@ class TestRuns:
     ("name", "value"),
     [
         ("share_of_rest", 1.1), ("share_of_rest", float("nan")), ("max_spans", 0),
-        ("max_bytes", -1), ("max_wait_s", 0),
+        ("max_wait_s", 0),
     ],
 )  # fmt: skip
 def test_an_unusable_argument_is_named(name: str, value: Any) -> None:
@@ -737,32 +705,20 @@ def metrics(reader: InMemoryMetricReader) -> dict[tuple[str, str], Any]:
     return found
 
 
-def test_a_reader_collects_runs_queue_and_drops_of_all_handlers_of_a_domain_once() -> None:
+def test_a_reader_collects_the_runs_of_all_handlers_of_a_domain() -> None:
     reader = InMemoryMetricReader()
     provider = MeterProvider([reader])
-    handlers = [handler("finance", send_scores_to=["opik"]) for _ in "ab"]
-    for one in [*handlers, handlers[0]]:
-        observe(one, provider)
-    searching().invoke(ASK, {"callbacks": [handlers[0]]})
-    scored = handlers[0].last()
-    assert scored is not None
-    assert handlers[0].send(60)
-    score, tenths = scored.breakdown.total, tuple(number / 10 for number in range(1, 10))
-    assert metrics(reader) == {
-        ("kp.runs", scored.decision): 1,
-        ("kp.score", scored.decision): (1, round(score, 6), tenths),
-        ("kp.runs.queued", ""): 0,
-        ("kp.runs.dropped", "dropped"): 0,
-        ("kp.runs.dropped", "not_stored"): 0,
-        ("kp.runs.dropped", "scores_dropped"): 0,
-        ("kp.runs.dropped", "scores_failed"): 0,
-        ("kp.runs.dropped", "scores_without_trace"): 1,
-    }
+    handlers = [handler("finance") for _ in "ab"]
+    scores = []
     for one in handlers:
+        observe(one, provider)
         searching().invoke(ASK, {"callbacks": [one]})
-    assert all(one.send(60) for one in handlers)
-    found = metrics(reader)
-    assert sum(number for (name, _), number in found.items() if name == "kp.runs") == 3
-    assert sum(each[0] for (name, _), each in found.items() if name == "kp.score") == 3
-    assert found["kp.runs.dropped", "scores_without_trace"] == 3
+        scored = one.last()
+        assert scored is not None
+        scores.append(scored.breakdown.total)
+    tenths = tuple(number / 10 for number in range(1, 10))
+    assert metrics(reader) == {
+        ("kp.runs", scored.decision): 2,
+        ("kp.score", scored.decision): (2, round(sum(scores), 6), tenths),
+    }
     provider.shutdown()

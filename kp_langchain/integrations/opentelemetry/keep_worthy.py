@@ -6,7 +6,6 @@ import time
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from sys import getsizeof
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 from uuid import UUID
 from zlib import crc32
@@ -26,18 +25,12 @@ if TYPE_CHECKING:
 
 __all__ = ["KeepWorthy"]
 
-_UNDECIDED: Final = {
-    "undecided_limit": "max_spans or max_bytes was reached",
-    "undecided_timeout": "no decision came within max_wait_s",
-    "undecided_shutdown": "the tracer provider was shut down before their decision came",
-}
-_EXPORTED: Final = ("kept", "failed", "sampled", "no_run", *_UNDECIDED)
+_FATES: Final = ("kept", "failed", "sampled", "no_run", "undecided", "dropped")
 _MOST_DECISIONS = 10_000  # of traces that are no longer held, for their late spans
 # As many spans as a BatchSpanProcessor exports at once. Its queue drops what comes faster than it
 # exports, and a released trace comes all at once.
 _BURST_SPANS = 512
 _FLUSH_MS = 30_000
-_SPAN_BYTES, _EVENT_BYTES, _VALUE_BYTES = 3200, 700, 100  # of a span without texts
 
 
 class KeepWorthy(SpanProcessor):
@@ -60,39 +53,33 @@ class KeepWorthy(SpanProcessor):
       `share_of_rest` of such traces is exported all the same.
     - A run is undecided: its spans wait.
 
-    A trace is exported as soon as one of its runs is to be kept or did not succeed. It is also
-    exported as soon as one of its spans has the status error. Later spans of a trace follow its
-    decision, as long as it is among the newest 10,000. A trace is kept as a whole: many runs under
-    one root span are kept together or not at all. If a span fails after its trace was dropped, that
-    span is exported and so are those after it.
+    A trace is exported as soon as one of its runs is to be kept or did not succeed, or one of its
+    spans has the status error. Later spans of a trace follow its decision, as long as it is among
+    the newest 10,000. A trace is kept as a whole: many runs under one root span are kept together
+    or not at all. A span that fails after its trace was dropped is exported, and so are those after
+    it.
 
     A trace that belongs to the share is exported as its spans end. Whether it does is a function of
     its id, so all processes agree. The function is not that of `TraceIdRatioBased`: after a sampler
     of that kind, all traces that are left would be in the share. Spans that a sampler left out are
     passed on unchanged.
 
-    Undecided spans are exported in `shutdown`, when a limit is reached, and after `max_wait_s`
-    without any span or decision. Limits and times are checked whenever a span ends or a trace
-    begins; the trace that was idle for longest goes first. `counts` counts them by reason, and each
-    reason is logged once. Call `KPCallbackHandler.send` before the tracer provider is shut down, so
-    that decisions come first. No decision comes for runs that are not scored, such as cancelled,
-    paused or empty ones.
+    Undecided spans are exported in `shutdown`, when there are more than `max_spans`, and after
+    `max_wait_s` without any span or decision; a warning says so once. Limits are checked whenever a
+    span ends or a trace begins; the trace that was idle for longest goes first. No decision comes
+    for runs that are not scored, such as cancelled, paused or empty ones. Call
+    `KPCallbackHandler.send` before the tracer provider is shut down, so that decisions come first.
 
     Released spans are passed to the wrapped processor by the thread that released them. The thread
     that decides, and `shutdown`, flush it after every 512 spans, because its queue would drop what
-    comes faster than it exports. An agent's thread never waits for an export of a processor that
-    has a thread of its own, such as `BatchSpanProcessor`. In a forked child nothing is held: the
-    parent exports what it holds.
+    comes faster than it exports. An agent's thread never waits for an export. In a forked
+    child nothing is held: the parent exports what it holds.
 
     Args:
         processor: The processor that exports. Every start of a span is passed on to it.
         share_of_rest: The share of traces exported whatever their runs' decision, 0 to 1.
         max_spans: How many spans are held at most, and of how many traces spans may be open.
-        max_bytes: How many bytes the held spans take at most. A span's size is an estimate, from
-            the number of its attributes and events and the sizes of their strings.
         max_wait_s: How long a trace is held without any span or decision, in seconds.
-        keep_failed: Whether a trace is exported if one of its spans has the status error, or one of
-            its runs did not succeed.
 
     Raises:
         ConfigError: An argument is invalid.
@@ -105,10 +92,8 @@ class KeepWorthy(SpanProcessor):
         processor: SpanProcessor,
         *,
         share_of_rest: float = 0.0,
-        max_spans: int = 50_000,
-        max_bytes: int = 128 * 1024 * 1024,
+        max_spans: int = 10_000,
         max_wait_s: float = 300.0,
-        keep_failed: bool = True,
     ) -> None:
         if not callable(getattr(processor, "on_end", None)):
             raise ConfigError(
@@ -116,25 +101,21 @@ class KeepWorthy(SpanProcessor):
             )
         if not 0 <= share_of_rest <= 1:
             raise ConfigError(f"share_of_rest is {share_of_rest!r}; give a number from 0 to 1")
-        for name, value in (
-            ("max_spans", max_spans),
-            ("max_bytes", max_bytes),
-            ("max_wait_s", max_wait_s),
-        ):
+        for name, value in (("max_spans", max_spans), ("max_wait_s", max_wait_s)):
             if not value > 0:
                 raise ConfigError(f"{name} is {value!r}; give a number above 0")
         self._processor = processor
-        self._limits = _Limits(share_of_rest, max_spans, max_bytes, max_wait_s, keep_failed)
-        self._lock, self._pacing_lock = ForkSafeLock(), ForkSafeLock()
+        self._new_traces = lambda: _Traces(share_of_rest, max_spans, max_wait_s)
+        self._lock = ForkSafeLock()
         self._is_shut_down = False
         self.leave_to_parent()
         leave_in_child(self)
 
     def leave_to_parent(self) -> None:
         """Forget everything, in a forked child."""
-        self._traces = _Traces(self._limits)
+        self._traces = self._new_traces()
         self._changes: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
-        self._burst = 0  # released spans passed on since the wrapped processor was flushed
+        self._burst = 0  # spans of threads that may wait, since the wrapped processor was flushed
 
     def on_start(self, span: Span, parent_context: Context | None = None) -> None:
         """Pass the start of a span on, and note that it is open."""
@@ -160,11 +141,11 @@ class KeepWorthy(SpanProcessor):
 
     def send(self, scored: ScoredTrace, external: ExternalTrace) -> None:
         """Decide a run; called by the handler, again after each verdict."""
-        has_failed = self._limits.keep_failed and scored.trace.metadata.success is False
-        fate = "kept" if scored.decision == "kept" else "failed" if has_failed else None
+        has_failed = scored.trace.metadata.success is False
+        fate = "kept" if scored.decision == "kept" else "failed" if has_failed else "dropped"
         # Not the run's id, under which several handlers may each record and decide it.
         run_id = scored.stored_id or scored.trace.id
-        self._change(self._traces.decide, int(external.trace_id, 16), fate, run_id, is_paced=True)
+        self._change(self._traces.decide, int(external.trace_id, 16), fate, run_id, may_wait=True)
 
     def expect(self, trace_id: int) -> None:
         """Announce a run, once, so that its trace waits for its decision.
@@ -188,25 +169,22 @@ class KeepWorthy(SpanProcessor):
             keep: Whether the trace is exported.
             run_id: Any id of the run. With it, deciding the same run again decides no other one.
         """
-        fate = "kept" if keep else None
-        self._change(self._traces.decide, trace_id, fate, run_id, is_paced=True)
+        fate = "kept" if keep else "dropped"
+        self._change(self._traces.decide, trace_id, fate, run_id, may_wait=True)
 
     def counts(self) -> dict[str, int]:
         """Return how many spans had which fate, in this process.
 
         Returns:
             Of exported spans: `kept`, `failed`, `sampled` (in the share), `no_run` (of traces
-            without a run), `undecided_limit`, `undecided_timeout` and `undecided_shutdown`. Then
-            `dropped`; `held` and `held_bytes` now; and `open_traces`, of which a span is open or
-            held.
+            without a run) and `undecided`. Then `dropped`; `held` now; and `open_traces`, of which
+            a span is open or held.
         """
         with self._lock:
-            traces = self._traces
             return {
-                **{fate: traces.counts[fate] for fate in (*_EXPORTED, "dropped")},
-                "held": traces.held_spans,
-                "held_bytes": traces.held_bytes,
-                "open_traces": len(traces.by_id),
+                **{fate: self._traces.counts[fate] for fate in _FATES},
+                "held": self._traces.held_spans,
+                "open_traces": len(self._traces.by_id),
             }
 
     def force_flush(self, timeout_millis: int = _FLUSH_MS) -> bool:
@@ -225,11 +203,10 @@ class KeepWorthy(SpanProcessor):
         if self._is_shut_down:
             return
         self._is_shut_down = True
-        self._change(self._traces.close, is_paced=True)
-        with self._pacing_lock:  # until another thread has passed on what it released
-            self._call(self._processor.shutdown)
+        self._change(self._traces.close, may_wait=True)
+        self._call(self._processor.shutdown)
 
-    def _change(self, change: Callable[..., None], *args: Any, is_paced: bool = False) -> None:
+    def _change(self, change: Callable[..., None], *args: Any, may_wait: bool = False) -> None:
         """Change the state of the traces, and pass on what that releases.
 
         The garbage collector may end a span in the middle of a change. That one is made behind it,
@@ -238,18 +215,19 @@ class KeepWorthy(SpanProcessor):
         Args:
             change: A method of the state.
             args: Its arguments.
-            is_paced: Whether this thread may wait for the wrapped processor's exports.
+            may_wait: Whether this thread may wait for the wrapped processor's exports.
         """
         self._changes.append((change, args))
         while self._changes and not self._lock.is_held_here:
             with self._lock:
                 self._make_changes()
                 spans, self._traces.released_spans = self._traces.released_spans, []
-            if is_paced:
-                self._pass_on_paced(spans)
-            else:
-                for span, fate in spans:
-                    self._pass_on(span, fate)
+            for span in spans:
+                self._call(self._processor.on_end, span)
+                self._burst += may_wait
+                if self._burst >= _BURST_SPANS:
+                    self._burst = 0
+                    self._call(self._processor.force_flush, _FLUSH_MS)
 
     def _make_changes(self) -> None:
         while self._changes:
@@ -258,24 +236,6 @@ class KeepWorthy(SpanProcessor):
                 change(*args)
             except Exception as error:  # noqa: BLE001 - nothing of it may reach the agent
                 warn_once("keep-worthy failed", "KeepWorthy failed: %s", describe_error(error))
-
-    def _pass_on_paced(self, spans: list[tuple[ReadableSpan, str]]) -> None:
-        with self._pacing_lock:
-            for span, fate in spans:
-                self._pass_on(span, fate)
-                self._burst += 1
-                if self._burst >= _BURST_SPANS:
-                    self._call(self._processor.force_flush, _FLUSH_MS)
-                    self._burst = 0
-
-    def _pass_on(self, span: ReadableSpan, fate: str) -> None:
-        self._call(self._processor.on_end, span)
-        if fate in _UNDECIDED:
-            warn_once(
-                f"keep-worthy {fate}",
-                "spans of undecided traces are exported, because %s",
-                _UNDECIDED[fate],
-            )
 
     def _call(self, method: Callable[..., Any], *args: Any) -> Any:
         try:
@@ -287,88 +247,82 @@ class KeepWorthy(SpanProcessor):
             return False
 
 
-@dataclass(frozen=True, slots=True)
-class _Limits:
-    """The arguments of `KeepWorthy`."""
-
-    share_of_rest: float
-    max_spans: int
-    max_bytes: int
-    max_wait_s: float
-    keep_failed: bool
-
-
 @dataclass(slots=True)
 class _Trace:
     """A trace of which a span is open or held.
 
     Attributes:
-        open: The ids of the open spans.
-        spans: Those that ended, with their bytes.
+        open_ids: The ids of the open spans.
+        spans: Those that ended.
         runs: The number of runs that were announced.
         rejected_ids: The ids of the runs that are not to be kept.
         active_s: When something last happened to it, by the monotonic clock.
     """
 
-    open: set[int] = field(default_factory=set)
-    spans: list[tuple[ReadableSpan, int]] = field(default_factory=list)
+    open_ids: set[int] = field(default_factory=set)
+    spans: list[ReadableSpan] = field(default_factory=list)
     runs: int = 0
     rejected_ids: set[object] = field(default_factory=set)
     active_s: float = 0.0
 
     @property
-    def is_undecided(self) -> bool:
-        return self.runs > len(self.rejected_ids)
+    def fate(self) -> str:
+        """Its fate, once no span of it is open."""
+        if self.runs > len(self.rejected_ids):
+            return "undecided"
+        return "dropped" if self.rejected_ids else "no_run"
 
 
 class _Traces:
     """The state of a `KeepWorthy`: the traces that wait, and the decisions on earlier ones.
 
     Args:
-        limits: What is held at most.
+        share: The share of traces that are exported whatever their decision, 0 to 1.
+        max_spans: How many spans, and how many traces, are held at most.
+        max_wait_s: How long an idle trace is held, in seconds.
 
     Attributes:
         by_id: The traces of which a span is open or held; that idle for longest first.
-        released_spans: The spans to be passed on, with their fates.
+        released_spans: The spans to be passed on.
         counts: How many spans had which fate.
         held_spans: How many spans are held.
-        held_bytes: Their bytes.
     """
 
-    def __init__(self, limits: _Limits) -> None:
+    def __init__(self, share: float, max_spans: int, max_wait_s: float) -> None:
         self.by_id: OrderedDict[int, _Trace] = OrderedDict()
-        self.released_spans: list[tuple[ReadableSpan, str]] = []
+        self.released_spans: list[ReadableSpan] = []
         self.counts: Counter[str] = Counter()
-        self.held_spans = self.held_bytes = 0
-        self._limits = limits
+        self.held_spans = 0
+        self._share, self._max_spans, self._max_wait_s = share, max_spans, max_wait_s
         self._decisions: OrderedDict[int, str] = OrderedDict()
         self._is_closed = False
-        self._now_s = 0.0  # when something last happened
 
     def start(self, span: Span) -> None:
         """Note that a span is open."""
-        context = span.get_span_context()
-        trace = context and self._trace(context.trace_id)
-        if context and trace:
-            trace.open.add(context.span_id)
+        context = span.context
+        trace = self._trace(context.trace_id)
+        if trace is not None:
+            trace.open_ids.add(context.span_id)
 
     def end(self, span: ReadableSpan) -> None:
         """Hold, release or drop a span that ended."""
         trace_id = span.context.trace_id
-        has_failed = self._limits.keep_failed and span.status.status_code is StatusCode.ERROR
+        has_failed = span.status.status_code is StatusCode.ERROR
         if trace_id not in self.by_id:
-            self._end_late(span, trace_id, has_failed)
+            fate = self._decision_on(trace_id) or "no_run"
+            if fate == "dropped" and has_failed:
+                fate = "failed"
+                self._remember(trace_id, fate)
+            self._let_go(span, fate)
             return
         trace = self._touch(trace_id)
-        span_bytes = _bytes_of(span)
-        trace.spans.append((span, span_bytes))
-        trace.open.discard(span.context.span_id)
+        trace.spans.append(span)
+        trace.open_ids.discard(span.context.span_id)
         self.held_spans += 1
-        self.held_bytes += span_bytes
         if has_failed:
             self._close(trace_id, "failed")
         else:
-            self._conclude(trace_id, trace)
+            self._conclude(trace_id)
         self._keep_within_limits()
 
     def expect(self, trace_id: int) -> None:
@@ -377,79 +331,69 @@ class _Traces:
         if trace is not None:
             trace.runs += 1
 
-    def decide(self, trace_id: int, fate: str | None, run_id: str | None) -> None:
-        """Decide a run; `fate` is None for one that is not to be kept."""
-        if self._is_in_share(trace_id):
+    def decide(self, trace_id: int, fate: str, run_id: str | None) -> None:
+        """Decide a run: `kept`, `failed` or `dropped`."""
+        earlier = self._decision_on(trace_id)
+        if earlier == "sampled":
             return
         if trace_id not in self.by_id:
-            self._remember(trace_id, fate or self._decisions.get(trace_id, "dropped"))
-            return
-        trace = self._touch(trace_id)
-        if fate is not None:
+            self._remember(trace_id, fate if fate != "dropped" else earlier or fate)
+        elif fate != "dropped":
             self._close(trace_id, fate)
         else:
-            trace.rejected_ids.add(run_id or object())
-            self._conclude(trace_id, trace)
+            self._touch(trace_id).rejected_ids.add(run_id or object())
+            self._conclude(trace_id)
 
     def close(self) -> None:
         """Release everything; what ends from here on is not held."""
         self._is_closed = True
         for trace_id in list(self.by_id):
-            self._give_up(trace_id, "undecided_shutdown")
+            self._close(trace_id, self.by_id[trace_id].fate)
 
     def _trace(self, trace_id: int) -> _Trace | None:
         """Return the trace, a new one if it is not held; None if its spans are not to be held."""
-        if trace_id in self.by_id:
-            return self._touch(trace_id)
-        fate = self._decisions.get(trace_id, "dropped")
-        if self._is_closed or fate != "dropped" or self._is_in_share(trace_id):
-            return None
-        self.by_id[trace_id] = _Trace()
-        trace = self._touch(trace_id)
-        if trace_id in self._decisions:
-            trace.runs, trace.rejected_ids = 1, {"an earlier run"}
-        self._keep_within_limits()
-        return trace
+        if trace_id not in self.by_id:
+            decision = self._decision_on(trace_id)
+            if self._is_closed or decision not in (None, "dropped"):
+                return None
+            # An earlier run of the trace may have been rejected.
+            rejected_ids: set[object] = set() if decision is None else {decision}
+            self.by_id[trace_id] = _Trace(runs=len(rejected_ids), rejected_ids=rejected_ids)
+            self._touch(trace_id)
+            self._keep_within_limits()
+        return self._touch(trace_id)
 
     def _touch(self, trace_id: int) -> _Trace:
         self.by_id.move_to_end(trace_id)
         trace = self.by_id[trace_id]
-        trace.active_s = self._now_s = time.monotonic()
+        trace.active_s = time.monotonic()
         return trace
 
-    def _end_late(self, span: ReadableSpan, trace_id: int, has_failed: bool) -> None:
-        """Release or drop a span whose trace is not held."""
-        is_sampled = self._is_in_share(trace_id)
-        fate = "sampled" if is_sampled else self._decisions.get(trace_id, "no_run")
-        if fate == "dropped" and has_failed:
-            fate = "failed"
-            self._remember(trace_id, fate)
-        self._let_go(span, fate)
-
-    def _conclude(self, trace_id: int, trace: _Trace) -> None:
+    def _conclude(self, trace_id: int) -> None:
         """Release or drop a trace if it is decided and no span of it is open."""
-        if not (trace.open or trace.is_undecided):
-            self._give_up(trace_id, "")
-
-    def _give_up(self, trace_id: int, undecided_fate: str) -> None:
-        """Hold a trace no longer; `undecided_fate` is its fate if it is undecided."""
         trace = self.by_id[trace_id]
-        fate = "dropped" if trace.rejected_ids else "no_run"
-        self._close(trace_id, undecided_fate if trace.is_undecided else fate)
+        if not trace.open_ids and trace.fate != "undecided":
+            self._close(trace_id, trace.fate)
 
     def _close(self, trace_id: int, fate: str) -> None:
+        """Hold a trace no longer."""
         trace = self.by_id.pop(trace_id)
+        self.held_spans -= len(trace.spans)
         if fate != "no_run":  # a run that begins later decides what comes with it
             self._remember(trace_id, fate)
-        for span, span_bytes in trace.spans:
-            self.held_spans -= 1
-            self.held_bytes -= span_bytes
+        if fate == "undecided":
+            warn_once(
+                "keep-worthy undecided",
+                "KeepWorthy exports traces that are not decided: max_spans or max_wait_s was "
+                "reached, or the tracer provider is shut down before KPCallbackHandler.send",
+            )
+        for span in trace.spans:
             self._let_go(span, fate)
 
     def _let_go(self, span: ReadableSpan, fate: str) -> None:
         self.counts[fate] += 1
         if fate != "dropped":
-            self.released_spans.append((span, fate))
+            self.released_spans.append(span)
 
     def _remember(self, trace_id: int, fate: str) -> None:
         self._decisions[trace_id] = fate
@@ -458,38 +402,21 @@ class _Traces:
             self._decisions.popitem(last=False)
 
     def _keep_within_limits(self) -> None:
-        """Give up the traces that were idle for longest, if too much is held or for too long."""
-        limits = self._limits
-        latest_s = self._now_s - limits.max_wait_s
+        """Close the traces that were idle for longest, if too much is held or for too long."""
+        latest_s = time.monotonic() - self._max_wait_s
         while self.by_id:
-            trace_id = next(iter(self.by_id))
-            if self.by_id[trace_id].active_s <= latest_s:
-                self._give_up(trace_id, "undecided_timeout")
-            elif (
-                self.held_spans > limits.max_spans
-                or self.held_bytes > limits.max_bytes
-                or len(self.by_id) > limits.max_spans
-            ):
-                self._give_up(trace_id, "undecided_limit")
-            else:
+            trace_id, trace = next(iter(self.by_id.items()))
+            is_too_much = max(self.held_spans, len(self.by_id)) > self._max_spans
+            if not is_too_much and trace.active_s > latest_s:
                 break
+            self._close(trace_id, trace.fate)
 
-    def _is_in_share(self, trace_id: int) -> bool:
-        """Return whether a trace is in the share of the rest: a function of its id alone."""
-        return crc32(trace_id.to_bytes(16)) < self._limits.share_of_rest * 2**32
-
-
-def _bytes_of(span: ReadableSpan) -> int:
-    """Estimate the memory that a span takes; cheap rather than exact."""
-    size = _SPAN_BYTES + _EVENT_BYTES * len(span.events)
-    holders: list[Any] = [span.attributes, *(event.attributes for event in span.events)]
-    for attributes in filter(None, holders):
-        # The SDK's mapping takes a lock for each value that is read, and none for a copy.
-        values = attributes.copy().values()
-        size += _VALUE_BYTES * len(values)
-        for value in values:
-            size += getsizeof(value if type(value) is str else str(value))
-    return size
+    def _decision_on(self, trace_id: int) -> str | None:
+        """Return the decision on a trace, which is `sampled` for the share of the rest."""
+        # A function of the id alone.
+        if crc32(trace_id.to_bytes(16)) < self._share * 2**32:
+            return "sampled"
+        return self._decisions.get(trace_id)
 
 
 def _is_sampled(span: ReadableSpan) -> bool:

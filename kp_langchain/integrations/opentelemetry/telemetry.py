@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, ClassVar
 from uuid import UUID
-from weakref import WeakKeyDictionary
 
 from opentelemetry import _logs, metrics, trace
 
 from kp_langchain import __version__
-from kp_langchain._forksafe import ForkSafeLock
 from kp_langchain.gate.run import ExternalTrace
 from kp_langchain.integrations.phoenix import openinference_span
 from kp_langchain.integrations.tools import run_scores
@@ -20,7 +17,7 @@ from kp_langchain.recording.langchain_context import current_handlers
 
 if TYPE_CHECKING:
     from opentelemetry._logs import LoggerProvider
-    from opentelemetry.metrics import CallbackOptions, MeterProvider, Observation
+    from opentelemetry.metrics import MeterProvider
 
     from kp_langchain.gate import ScoredTrace
     from kp_langchain.recording.handler import KPCallbackHandler
@@ -44,7 +41,6 @@ _VALUE = "gen_ai.evaluation.score.value"
 _LABEL = "gen_ai.evaluation.score.label"
 _EXPLANATION = "gen_ai.evaluation.explanation"
 _SCORE_BOUNDARIES = [tenths / 10 for tenths in range(1, 10)]
-_DROPS = ("dropped", "not_stored", "scores_dropped", "scores_failed", "scores_without_trace")
 
 
 def root_span(root_id: UUID) -> trace.SpanContext | None:
@@ -131,84 +127,32 @@ class OpenTelemetryScores:
 def observe(handler: KPCallbackHandler, meter_provider: MeterProvider | None = None) -> None:
     """Report a handler's runs as metrics, together with those of other handlers.
 
-    `kp.runs` counts scored runs, with the attribute `kp.decision`: `kept`, `below_threshold` or
-    `twin`. `kp.score` is the histogram of their scores. `kp.runs.queued` is how many wait to be
-    scored; `kp.runs.dropped` counts runs and scores that were lost, with the attribute `kp.reason`,
-    which is a counter of `KPCallbackHandler.stats`. Each has the attribute `kp.domain`.
+    `kp.runs` counts scored runs, `kp.score` is the histogram of their scores. Both have the
+    attributes `kp.domain` and `kp.decision`: `kept`, `below_threshold` or `twin`.
 
     Args:
-        handler: The handler. It is observed once, and kept as long as the provider.
+        handler: The handler; call this once for each.
         meter_provider: Makes the meter; by default OpenTelemetry's global one.
     """
-    provider = meter_provider or metrics.get_meter_provider()
-    with _lock:
-        instruments = _instruments.get(provider)
-        if instruments is None:
-            instruments = _instruments[provider] = _Instruments(provider)
-        instruments.add(handler)
+    # Instruments of one name and kind are one instrument to a provider.
+    meter = (meter_provider or metrics.get_meter_provider()).get_meter("kp_langchain", __version__)
+    runs = meter.create_counter(
+        "kp.runs",
+        unit="{run}",
+        description="Runs that were scored, by decision as it was when the run ended.",
+    )
+    scores = meter.create_histogram(
+        "kp.score",
+        unit="1",
+        description="Scores of runs, 0 to 1, as they were when the run ended.",
+        explicit_bucket_boundaries_advisory=_SCORE_BOUNDARIES,
+    )
+    domain = handler.domain
 
+    def record(scored: ScoredTrace) -> None:
+        if scored.previous is None:
+            attributes = {"kp.domain": domain, "kp.decision": scored.decision}
+            runs.add(1, attributes)
+            scores.record(scored.breakdown.total, attributes)
 
-class _Instruments:
-    """The instruments of one meter provider; two of one name would conflict."""
-
-    def __init__(self, provider: MeterProvider) -> None:
-        self._handlers: list[KPCallbackHandler] = []
-        meter = provider.get_meter("kp_langchain", __version__)
-        self._runs = meter.create_counter(
-            "kp.runs",
-            unit="{run}",
-            description="Runs that were scored, by decision as it was when the run ended.",
-        )
-        self._scores = meter.create_histogram(
-            "kp.score",
-            unit="1",
-            description="Scores of runs, 0 to 1, as they were when the run ended.",
-            explicit_bucket_boundaries_advisory=_SCORE_BOUNDARIES,
-        )
-        meter.create_observable_up_down_counter(
-            "kp.runs.queued",
-            [self._queue_sizes],
-            unit="{run}",
-            description="Runs that wait to be scored.",
-        )
-        meter.create_observable_counter(
-            "kp.runs.dropped",
-            [self._drops],
-            unit="{run}",
-            description="Runs and scores that were dropped.",
-        )
-
-    def add(self, handler: KPCallbackHandler) -> None:
-        if any(handler is one for one in self._handlers):
-            return
-        self._handlers.append(handler)
-        domain = handler.domain
-
-        def record(scored: ScoredTrace) -> None:
-            if scored.previous is None:
-                attributes = {"kp.domain": domain, "kp.decision": scored.decision}
-                self._runs.add(1, attributes)
-                self._scores.record(scored.breakdown.total, attributes)
-
-        handler.add_observer(record)
-
-    def _queue_sizes(self, _: CallbackOptions) -> Iterable[Observation]:
-        for (domain, _name), number in self._sums(("queued",)).items():
-            yield metrics.Observation(number, {"kp.domain": domain})
-
-    def _drops(self, _: CallbackOptions) -> Iterable[Observation]:
-        for (domain, name), number in self._sums(_DROPS).items():
-            yield metrics.Observation(number, {"kp.domain": domain, "kp.reason": name})
-
-    def _sums(self, names: Iterable[str]) -> Counter[tuple[str, str]]:
-        """Return the counts of all handlers, by domain and name."""
-        sums: Counter[tuple[str, str]] = Counter()
-        for handler in list(self._handlers):
-            stats = handler.stats()
-            for name in names:
-                sums[handler.domain, name] += stats[name]
-        return sums
-
-
-_instruments: WeakKeyDictionary[MeterProvider, _Instruments] = WeakKeyDictionary()
-_lock = ForkSafeLock()
+    handler.add_observer(record)
