@@ -43,7 +43,7 @@ def main() -> None:
     provider = WorthyProvider()
     client = Langfuse(tracer_provider=provider)
     policy, receivers = DomainPolicy(threshold=0.5), [provider.keep_worthy, "langfuse"]
-    handler = KPCallbackHandler("finance", policy=policy, store=None, send_scores_to=receivers)
+    handler = KPCallbackHandler("finance", policy=policy, send_scores_to=receivers)
     callbacks = [CallbackHandler(), handler]
 
     works = [say("I look.", call("balance", account="A-7")), say("1,200 EUR.")]

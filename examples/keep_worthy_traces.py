@@ -33,7 +33,7 @@ def main() -> None:
     provider.add_span_processor(keep_worthy)
     LangChainInstrumentor().instrument(tracer_provider=provider)
     policy = DomainPolicy(threshold=0.5)
-    handler = KPCallbackHandler("finance", policy=policy, store=None, send_scores_to=[keep_worthy])
+    handler = KPCallbackHandler("finance", policy=policy, send_scores_to=[keep_worthy])
 
     works = [say("I look.", call("balance", account="A-7")), say("1,200 EUR.")]
     for answers in (works, [say("I do not know.")]):

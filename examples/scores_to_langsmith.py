@@ -27,7 +27,7 @@ def main() -> None:
     """Run the agent once, and print what became of its score."""
     model = ScriptedChatModel([say("I look.", call("balance", account="A-7")), say("1,200 EUR.")])
     agent = create_agent(model, [balance])
-    handler = KPCallbackHandler(domain="finance", store=None, send_scores_to=["langsmith"])
+    handler = KPCallbackHandler(domain="finance", send_scores_to=["langsmith"])
     callbacks = [LangChainTracer(project_name="agents"), handler]
 
     agent.invoke({"messages": [("user", "What is in A-7?")]}, {"callbacks": callbacks})

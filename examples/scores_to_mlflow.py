@@ -31,7 +31,7 @@ def main() -> None:
     mlflow.langchain.autolog()
     model = ScriptedChatModel([say("I look.", call("balance", account="A-7")), say("1,200 EUR.")])
     agent = create_agent(model, [balance])
-    handler = KPCallbackHandler(domain="finance", store=None, send_scores_to=["mlflow"])
+    handler = KPCallbackHandler(domain="finance", send_scores_to=["mlflow"])
     callbacks = [handler]
 
     agent.invoke({"messages": [("user", "What is in A-7?")]}, {"callbacks": callbacks})

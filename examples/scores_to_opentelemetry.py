@@ -34,7 +34,7 @@ def main() -> None:
 
     model = ScriptedChatModel([say("I look.", call("balance", account="A-7")), say("1,200 EUR.")])
     agent = create_agent(model, [balance])
-    handler = KPCallbackHandler(domain="finance", store=None, send_scores_to=["opentelemetry"])
+    handler = KPCallbackHandler(domain="finance", send_scores_to=["opentelemetry"])
     callbacks = [handler]
 
     agent.invoke({"messages": [("user", "What is in A-7?")]}, {"callbacks": callbacks})

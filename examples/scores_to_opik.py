@@ -28,7 +28,7 @@ def main() -> None:
     model = ScriptedChatModel([say("I look.", call("balance", account="A-7")), say("1,200 EUR.")])
     agent = create_agent(model, [balance])
     tracer = OpikTracer(project_name="agents")
-    handler = KPCallbackHandler(domain="finance", store=None, send_scores_to=["opik"])
+    handler = KPCallbackHandler(domain="finance", send_scores_to=["opik"])
     callbacks = [tracer, handler]
 
     agent.invoke({"messages": [("user", "What is in A-7?")]}, {"callbacks": callbacks})

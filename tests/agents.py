@@ -66,7 +66,7 @@ def searching() -> Any:
 
 def handler(domain: str = "default", **options: Any) -> KPCallbackHandler:
     options.setdefault("scorer", Scorer(embedder=None))
-    options.setdefault("store", None)
+    options.setdefault("store", "runs.db" if options.get("send_scores_to") else None)
     return KPCallbackHandler(domain, **options)
 
 

@@ -111,6 +111,7 @@ print(set(codes), len(codes))
 
 def test_a_fork_does_not_wait_for_a_tool_that_takes_its_time_with_a_score(run_python):
     script = """
+import tempfile
 from langchain_core.language_models import FakeListChatModel
 from langchain_core.prompts import ChatPromptTemplate
 from kp_langchain import KPCallbackHandler, Scorer
@@ -119,7 +120,8 @@ class Slow:
     name = "slow"
     def find_trace(self, root_id, parent_id): return ExternalTrace(str(root_id))
     def send(self, scored, external): inside.set(); go.wait()
-handler = KPCallbackHandler(store=None, scorer=Scorer(embedder=None), send_scores_to=[Slow()])
+store = tempfile.mkdtemp() + "/runs.db"
+handler = KPCallbackHandler(store=store, scorer=Scorer(embedder=None), send_scores_to=[Slow()])
 chain = ChatPromptTemplate.from_template("{it}") | FakeListChatModel(responses=["An answer."])
 chain.invoke({"it": "a question"}, {"callbacks": [handler]})
 handler.flush(); inside.wait()

@@ -163,17 +163,16 @@ def send_scores(store: TraceStore, timeout_s: float, report: Callable[[str], obj
     if not names:
         return
     from kp_langchain.recording.bounds import Counters
-    from kp_langchain.recording.score_receivers import ScoreQueue, receivers_of
+    from kp_langchain.recording.score_receivers import ScoreSender, receivers_of
     from kp_langchain.store.jobs import drain
 
     retry_less()
-    queues = [ScoreQueue(one, store, Counters(), 0) for one in receivers_of(names)]
-    drain([queue.loop for queue in queues], timeout_s)
-    for queue in queues:
-        counts = queue.counters.counts()
-        sent, left = counts.get("scores_sent", 0), counts.get("scores_queued", 0)
-        left += store.journal.jobs.count(queue.kind, only_free=True)
+    senders = [ScoreSender(one, store, Counters()) for one in receivers_of(names)]
+    drain([sender.loop for sender in senders], timeout_s)
+    for sender in senders:
+        counts = sender.counters.counts()
+        sent, left = counts.get("scores_sent", 0), store.journal.jobs.count(sender.kind)
         due = sent + counts.get("scores_failed", 0) + left
-        why = f" ({queue.failure})" if queue.failure else "; no time was left" if left else ""
+        why = f" ({sender.failure})" if sender.failure else "; the others wait" if left else ""
         if due:
-            report(f"Scores sent to {queue.tool}: {sent} of {due}{why}.")
+            report(f"Scores sent to {sender.tool}: {sent} of {due}{why}.")

@@ -25,7 +25,7 @@ from kp_langchain.recording.pauses import HandlerPauses
 from kp_langchain.recording.recorder import Recorder
 from kp_langchain.recording.run_builder import RunBuilder
 from kp_langchain.recording.run_record import RunRecord
-from kp_langchain.recording.score_receivers import TraceFinder, receivers_of, score_queue
+from kp_langchain.recording.score_receivers import TraceFinder, receivers_of, score_sender
 from kp_langchain.recording.store_writer import Pause, VerdictWrite, Work
 from kp_langchain.recording.user_calls import JUDGING, UserFunctions, lane_for
 from kp_langchain.run_keys import check_agent_id
@@ -331,8 +331,7 @@ def assemble(
     agent_id = _agent_id_of(options.agent_id, settings, registry)
     redactor = options.redactor or settings.redaction.load_redactor()
     sender = _sender(store, registry)
-    tools = options.send_scores_to
-    receivers = receivers_of(settings.send_scores_to if tools is None else tools)
+    receivers = _receivers(options, settings, store)
     engine = engine_of(store, settings.max_queue)
     windows = engine.windows_of_handler()
     functions = _user_functions(options, settings, redactor, store)
@@ -360,8 +359,8 @@ def assemble(
         verifiers=verifiers if options.verifiers else None,
         functions=functions,
         sender=sender,
-        score_queues=tuple(
-            score_queue(one, store, counters, settings.max_queue) for one in receivers
+        score_senders=tuple(
+            score_sender(one, store, counters) for one in receivers if store is not None
         ),
         on_scored=options.on_scored,
     )
@@ -378,6 +377,24 @@ def _store(options: HandlerOptions, settings: Settings) -> TraceStore | None:
     elif option is not None:
         store = default_store(settings.database_url if isinstance(option, Default) else option)
     return store
+
+
+def _receivers(
+    options: HandlerOptions, settings: Settings, store: TraceStore | None
+) -> tuple[ScoreReceiver, ...]:
+    """Return the tools of the argument, or those of the settings; none without a store.
+
+    Raises:
+        ConfigError: The argument cannot be used, or there is no store.
+    """
+    if options.send_scores_to and store is None:
+        raise ConfigError(
+            "send_scores_to needs a store, because a score waits there until it is sent; leave out "
+            "store=None"
+        )
+    tools = options.send_scores_to
+    receivers = receivers_of(settings.send_scores_to if tools is None else tools)
+    return () if store is None else receivers
 
 
 def _user_functions(

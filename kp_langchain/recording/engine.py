@@ -438,7 +438,7 @@ class Engine:
         else:
             return
         for item, changed in written.items:
-            item.context.wake_sender()
+            item.context.wake_senders()
             self._end(item, is_stored=True)
             for scored in changed:
                 self._announce_rescored(item, scored)
@@ -455,8 +455,6 @@ class Engine:
             self._finish(item)
             return
         if item.is_announced:
-            if is_stored:
-                item.context.send_score(replace(item.scored, stored=True))
             self._finish(item)
             return
         item.is_announced = True
@@ -541,14 +539,6 @@ def _finish_all(timeout_s: float) -> None:
 def _send_all(timeout_s: float) -> None:
     """Send what is to be sent to registries and other tools before the process ends."""
     drain_all(timeout_s)
-    if unsent := total("scores_queued"):
-        log.warning(
-            "%d scores were not sent to other tools within %.0f s of exit; those of runs in a "
-            "store are sent by the next process that sends scores there. Call handler.send() "
-            "before the program ends, or raise exit_timeout_s",
-            unsent,
-            exit_hooks.exit_timeout_s,
-        )
 
 
 _engines: weakref.WeakSet[Engine] = weakref.WeakSet()

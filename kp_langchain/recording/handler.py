@@ -89,8 +89,8 @@ class KPCallbackHandler(LangChainCallbacks):
         send_scores_to: Tools that are sent the score of each run, beside the trace that their own
             tracer has of it: `langsmith`, `langfuse`, `phoenix`, `opik`, `mlflow`,
             `opentelemetry`, or objects with `name`, `find_trace` and `send`. They are sent numbers
-            and names of rules, no text of the run. By default those of the settings
-            (`KP_SEND_SCORES_TO`), which name none.
+            and names of rules, no text of the run. They need a store. By default those of the
+            settings (`KP_SEND_SCORES_TO`), which name none.
 
     Raises:
         ConfigError: An argument or setting cannot be used; the message says which and why.
@@ -247,7 +247,7 @@ class KPCallbackHandler(LangChainCallbacks):
             return max(0.0, until - time.monotonic())
 
         is_stored, context = self.flush(timeout), self._intake.context
-        loops = [queue.loop for queue in context.score_queues]
+        loops = [sender.loop for sender in context.score_senders]
         if context.sender is not None:
             loops.append(context.sender.loop)
         is_done = drain(loops, left_s()) and is_stored
@@ -309,10 +309,10 @@ class KPCallbackHandler(LangChainCallbacks):
         - `verifiers_skipped`: verifiers not asked, because too many abandoned calls still run.
         - `callback_errors`, `scorer_errors`, `outcome_errors`, `redaction_errors`,
           `on_scored_errors`: failures, by what failed; the last also when a run cannot be logged.
-        - `scores_sent`, `scores_failed`, `scores_dropped`, `scores_without_trace`, `scores_queued`:
-          scores for the tools of `send_scores_to`, one count for each run and tool; `scores_sent`
-          and `scores_failed` also for runs of a process that has ended. `scores_without_trace`:
-          the tool's trace of the run is not known. `scores_queued`: now.
+        - `scores_sent`, `scores_failed`, `scores_without_trace`: scores for the tools of
+          `send_scores_to`, one count for each run and tool. The first two are counted by that
+          handler of the store which wrote a run last. The third: the tool's trace of the run is not
+          known.
 
         Returns:
             The counters, by name.

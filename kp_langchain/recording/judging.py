@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from kp_langchain.recording.bounds import Counters
     from kp_langchain.recording.outcome import Verifiers
     from kp_langchain.recording.run_builder import AskOutcome, RunBuilder
-    from kp_langchain.recording.score_receivers import ScoreQueue
+    from kp_langchain.recording.score_receivers import ScoreSender
     from kp_langchain.recording.user_calls import UserFunctions
     from kp_langchain.recording.windows import Windows
     from kp_langchain.registry.sender import Sender
@@ -55,7 +55,7 @@ class HandlerContext:
         verifiers: Judge runs that nobody else called a success or a failure, if any.
         functions: Calls the user's functions; has the counters of run outcomes.
         sender: Sends to the registry; None without one.
-        score_queues: Send the scores of runs to other tools.
+        score_senders: Send the scores of runs to other tools.
         on_scored: The user's function that is called with each judged run, if any.
         observers: Functions that are called with each judged run and must not wait.
         last: The newest judged run.
@@ -69,7 +69,7 @@ class HandlerContext:
     verifiers: Verifiers | None
     functions: UserFunctions
     sender: Sender | None
-    score_queues: tuple[ScoreQueue, ...]
+    score_senders: tuple[ScoreSender, ...]
     on_scored: Callable[[ScoredTrace], object] | None
     observers: list[Callable[[ScoredTrace], object]] = field(default_factory=list)
     last: ScoredTrace | None = None
@@ -103,7 +103,7 @@ class HandlerContext:
     @property
     def tools(self) -> tuple[str, ...]:
         """The names of the tools that are sent the scores of runs."""
-        return tuple(queue.tool for queue in self.score_queues)
+        return tuple(sender.tool for sender in self.score_senders)
 
     def wait_for_scorer(self, timeout_s: float) -> bool:
         """Wait for a model that is loading: the run is on disk, and the agent does not wait.
@@ -137,9 +137,19 @@ class HandlerContext:
             self.counters.add("over_budget")
 
     def announce(self, scored: ScoredTrace) -> None:
-        """Log a judged run, and give it to observers and other tools, each of which may fail."""
+        """Log a judged run, and give it to observers, each of which may fail."""
         self._try("the log", partial(log_scored, scored))
         self._announce_to_observers(scored)
+        for tool in self.tools:
+            if tool not in scored.external_traces:
+                self.counters.add("scores_without_trace")
+                warn_once(
+                    f"no trace:{tool}",
+                    "%s has no trace of a run, or its id of the run cannot be known, so the score "
+                    "is not sent there; counted under 'scores_without_trace'. Its tracer must be "
+                    "attached to the run's root",
+                    tool,
+                )
 
     def announce_rescored(self, scored: ScoredTrace) -> bool:
         """Announce a run that was judged again; return whether the verdict changed it."""
@@ -153,21 +163,12 @@ class HandlerContext:
     def _announce_to_observers(self, scored: ScoredTrace) -> None:
         for observer in self.observers:
             self._try("an observer of scored runs", partial(observer, scored))
-        self.send_score(scored)
 
-    def send_score(self, scored: ScoredTrace) -> None:
-        """Have the score of a run sent to other tools."""
-        for queue in self.score_queues:
-            receive = partial(queue.receive, scored, self.counters)
-            self._try(f"sending scores to {queue.tool}", receive, counter="scores_failed")
-
-    def _try(
-        self, name: str, receive: Callable[[], object], counter: str = "on_scored_errors"
-    ) -> None:
+    def _try(self, name: str, receive: Callable[[], object]) -> None:
         try:
             receive()
         except BaseException as error:  # noqa: BLE001 - the next one must get it all the same
-            self.functions.report_failure(counter, f"{name} failed", error)
+            self.functions.report_failure("on_scored_errors", f"{name} failed", error)
 
     def call_on_scored(self, scored: ScoredTrace) -> None:
         """Call the user's function with a judged run; from a job of the lane."""
@@ -176,10 +177,12 @@ class HandlerContext:
             call = partial(self.functions.call, partial(on_scored, scored))
             self._try(f"on_scored ({name_of(on_scored)})", call)
 
-    def wake_sender(self) -> None:
-        """Have what was written sent to the registry, if there is one."""
+    def wake_senders(self) -> None:
+        """Have what was written sent to the registry and to other tools."""
         if self.sender is not None:
             self.sender.loop.wake()
+        for sender in self.score_senders:
+            sender.wake(self.counters)
 
 
 OUTCOME_FUNCTION = "outcome function"

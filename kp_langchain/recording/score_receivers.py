@@ -4,30 +4,26 @@ The tool's id of a run is looked up while the run is under way, because that is 
 knows it. It is never guessed: a run without one is counted, and its score is not sent.
 
 A score that is to be sent is a job of the kind `score NAME`, written in the transaction that
-writes the judged run or its verdict. The process that wrote it has its lease and the run in memory,
-and sends it. When that process ends first, the lease expires, and the next process that sends
-scores to the tool reads the run from the store. Without a store, there is no such row.
+writes the judged run or its verdict. The process that wrote it has its lease, and sends it. When
+that process ends first, the lease expires, and the next process that sends scores to the tool does.
 """
 
 from __future__ import annotations
 
-import logging
-import threading
 import time
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache
 from pkgutil import resolve_name
-from typing import TYPE_CHECKING, ClassVar, Final, Protocol, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol, cast
 from uuid import UUID
 
-from kp_langchain._forksafe import ForkSafeLock, fork_gate, leave_in_child
+from kp_langchain._forksafe import ForkSafeLock, fork_gate
 from kp_langchain._logging import describe_error, warn_once
 from kp_langchain.errors import ConfigError, KPError
 from kp_langchain.gate.run import ExternalTrace
-from kp_langchain.store.jobs import LEASE_S, SCORE, JobLoop, pause_s
-from kp_langchain.store.rows import trace_key
+from kp_langchain.store.jobs import SCORE, JobLoop
 
 if TYPE_CHECKING:
     from kp_langchain.gate import ScoredTrace
@@ -35,13 +31,8 @@ if TYPE_CHECKING:
     from kp_langchain.recording.run_record import RunRecord
     from kp_langchain.store import TraceStore
 
-log = logging.getLogger("kp_langchain")
-
 _MOST_SEARCHES = 8
-# A tool often takes in the trace only after the run has ended.
-_ATTEMPTS = 4
-_FIRST_PAUSE_S = 0.5
-_LONGEST_PAUSE_S = 2.0
+_ATTEMPTS = 4  # a tool often takes in the trace only after the run has ended
 
 RECEIVERS: Final = {
     "langsmith": "kp_langchain.integrations.langsmith:LangSmithScores",
@@ -174,195 +165,98 @@ class TraceFinder:
 # ------------------------------------------------------------------ sending
 
 
-class ScoreQueue:
-    """The scores of the runs of one store, or of none, that are to be sent to one tool.
+class ScoreSender:
+    """Sends the scores of the runs of one store to one tool.
 
     Args:
         receiver: Sends them.
-        store: The store; None for handlers without one.
-        counters: Counts the scores that other processes left.
-        max_queue: Most scores that wait in memory.
+        store: The store.
+        counters: Counts what becomes of the scores.
 
     Attributes:
         tool: The name of the tool.
         kind: The kind of its jobs.
-        counters: As above.
+        counters: As above; from the first run on, those of the handler that wrote one last.
         loop: Its thread.
         failure: The last error; empty if there was none.
     """
 
-    def __init__(
-        self,
-        receiver: ScoreReceiver,
-        store: TraceStore | None,
-        counters: Counters,
-        max_queue: int,
-    ) -> None:
+    def __init__(self, receiver: ScoreReceiver, store: TraceStore, counters: Counters) -> None:
         self.tool = receiver.name
         self.kind = SCORE.format(self.tool)
         self.counters = counters
         self.failure = ""
         self._receiver = receiver
         self._store = store
-        self._max_queue = max_queue
         failure = f"scores cannot be sent to {self.tool} now"
         self.loop = JobLoop(f"kp_scores {self.tool}", self._send_due, failure)
-        self._lock = threading.Lock()
-        # By trace key, the earliest first; with what counts what becomes of each.
-        self._scores: dict[str, tuple[ScoredTrace, Counters]] = {}
-        self._look_at, self._took_some = 0.0, False
-        leave_in_child(self)
 
-    def leave_to_parent(self) -> None:
-        """Start anew in a forked child."""
-        for _, counters in self._scores.values():
-            counters.add("scores_queued", -1)
-        self._lock, self._scores = threading.Lock(), {}
-
-    def receive(self, scored: ScoredTrace, counters: Counters) -> None:
-        """Have the score of a run sent, if the tool has a trace of it; never waits.
+    def wake(self, counters: Counters) -> None:
+        """Have what was written sent; never waits.
 
         Args:
-            scored: The run.
             counters: Counts what becomes of it.
         """
-        if self._store is not None and not scored.stored:
-            return  # it has no job, and is received when it is written
-        if self.tool not in scored.external_traces:
-            counters.add("scores_without_trace")
-            warn_once(
-                f"no trace:{self.tool}",
-                "%s has no trace of a run, or its id of the run cannot be known, so the score is "
-                "not sent there; counted under 'scores_without_trace'. Its tracer must be attached "
-                "to the run's root",
-                self.tool,
-            )
-        elif len(self._scores) >= self._max_queue:
-            counters.add("scores_dropped")
-            warn_once(
-                f"scores dropped:{self.tool}",
-                "%d scores wait to be sent to %s, so new ones are dropped and counted under "
-                "'scores_dropped'",
-                self._max_queue,
-                self.tool,
-            )
-        else:
-            key = scored.stored_id or trace_key(scored.trace.id)
-            self._put(key, scored, counters)
-            self.loop.wake()
-
-    # ------------------------------------------------------------------ on the thread of the loop
+        self.counters = counters
+        self.loop.wake()
 
     def _send_due(self, until: float) -> float | None:
         while time.monotonic() < until:
-            self._keep_jobs()
-            if self._scores:
-                self._send_first(until)
-            elif not self._took_some:
+            job = self._store.journal.jobs.take_first(self.kind)
+            if job is None:
                 return None
+            self._send(job)
         return 0.0
 
-    def _keep_jobs(self) -> None:
-        """Renew the leases of what waits, and take over what other processes did not send."""
-        store, now = self._store, time.monotonic()
-        is_more = self._took_some and not self._scores  # of many, some are taken at once
-        if store is None or (now < self._look_at and not is_more):
-            return
-        jobs = store.journal.jobs
-        if self._scores:
-            jobs.renew(self.kind, list(self._scores))
-        rows = jobs.take(self.kind)
-        self._look_at = now + LEASE_S / 3
-        self._took_some = bool(rows)
-        for row in rows:
-            key = row["key"]
-            scored = None
-            try:
-                scored = store.scored(key)
-            except Exception:  # noqa: BLE001 - a damaged row, or a database that is away
-                if row["attempts"] < _ATTEMPTS:
-                    continue
-            if scored is None or self.tool not in scored.external_traces:
-                jobs.end(self.kind, [key])
-            elif key not in self._scores:
-                self._put(key, scored, self.counters)
+    def _send(self, job: dict[str, Any]) -> None:
+        """Send the score of one run.
 
-    def _put(self, key: str, scored: ScoredTrace, counters: Counters) -> None:
-        """Have a score sent, in place of an earlier one of its run."""
-        with self._lock:
-            earlier = self._scores.pop(key, None)
-            self._scores[key] = (scored, counters)
-        counters.add("scores_queued")
-        if earlier is not None:
-            earlier[1].add("scores_queued", -1)
-
-    def _send_first(self, until: float) -> None:
-        with self._lock:
-            key, item = next(iter(self._scores.items()))
-        scored, counters = item
-        if self._store is not None and not self._store.journal.jobs.renew(self.kind, [key]):
-            self._remove(key, item)  # another process took it over, or has sent a later one
-            return
-        send = partial(self._receiver.send, scored, scored.external_traces[self.tool])
-        with fork_gate.opened():  # here this thread only waits
-            error = _call_until_it_succeeds(send, until)
-        if error is None:
-            counters.add("scores_sent")
-        else:
-            counters.add("scores_failed")
-            self.failure = describe_error(error)
-            warn_once(
-                f"scores:{self.tool}:{type(error).__name__}",
-                "a score cannot be sent to %s (%s); counted under 'scores_failed'",
-                self.tool,
-                self.failure,
-            )
-        if self._remove(key, item) and self._store is not None:
-            self._store.journal.jobs.end(self.kind, [key])
-
-    def _remove(self, key: str, item: tuple[ScoredTrace, Counters]) -> bool:
-        """Forget a score; return False if a later one of the run waits."""
-        with self._lock:
-            if self._scores.get(key) is not item:
-                return False
-            del self._scores[key]
-        item[1].add("scores_queued", -1)
-        return True
-
-
-def _call_until_it_succeeds(send: Callable[[], object], until: float) -> BaseException | None:
-    """Call a function up to four times, with pauses; return the last error if all calls fail.
-
-    If there is no time for another call until `until`, it raises the error.
-    """
-    for failures in range(1, _ATTEMPTS + 1):
+        Raises:
+            Exception: What failed; it is tried again, after other scores.
+        """
+        is_last_attempt = job["attempts"] >= _ATTEMPTS
         try:
-            send()
-        except BaseException as error:
-            if failures == _ATTEMPTS or isinstance(error, KPError):  # a receiver's word is final
-                return error
-            rest_s = pause_s(failures, _FIRST_PAUSE_S, _LONGEST_PAUSE_S)
-            if time.monotonic() + rest_s >= until:
+            scored = self._store.scored(job["key"])
+        except Exception:
+            if not is_last_attempt:
                 raise
-            time.sleep(rest_s)
-        else:
-            break
-    return None
+            scored = None  # a damaged row
+        external = None if scored is None else scored.external_traces.get(self.tool)
+        if scored is not None and external is not None:
+            try:
+                with fork_gate.opened():  # here this thread only waits
+                    self._receiver.send(scored, external)
+            except BaseException as error:
+                is_final = isinstance(error, KPError) or not isinstance(error, Exception)
+                if not (is_last_attempt or is_final):
+                    raise
+                self._count_failure(error)
+            else:
+                self.counters.add("scores_sent")
+        self._store.journal.jobs.end(job)
+
+    def _count_failure(self, error: BaseException) -> None:
+        self.counters.add("scores_failed")
+        self.failure = describe_error(error)
+        warn_once(
+            f"scores:{self.tool}:{type(error).__name__}",
+            "a score cannot be sent to %s (%s); counted under 'scores_failed'",
+            self.tool,
+            self.failure,
+        )
 
 
-def score_queue(
-    receiver: ScoreReceiver, store: TraceStore | None, counters: Counters, max_queue: int
-) -> ScoreQueue:
-    """Return the queue of a receiver, which the handlers of a store share."""
-    with _queues_lock:
-        key = (id(receiver), id(store))  # both live as long as their queue
-        queue = _queues_by_target.get(key)
-        if queue is None:
-            queue = _queues_by_target[key] = ScoreQueue(receiver, store, counters, max_queue)
-    return queue
+def score_sender(receiver: ScoreReceiver, store: TraceStore, counters: Counters) -> ScoreSender:
+    """Return the sender of a receiver, which the handlers of a store share."""
+    with _senders_lock:
+        key = (id(receiver), id(store))  # both live as long as their sender
+        sender = _senders_by_target.get(key)
+        if sender is None:
+            sender = _senders_by_target[key] = ScoreSender(receiver, store, counters)
+    return sender
 
 
-_queues_by_target: weakref.WeakValueDictionary[tuple[int, int], ScoreQueue] = (
+_senders_by_target: weakref.WeakValueDictionary[tuple[int, int], ScoreSender] = (
     weakref.WeakValueDictionary()
 )
-_queues_lock = ForkSafeLock()
+_senders_lock = ForkSafeLock()

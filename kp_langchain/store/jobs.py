@@ -162,18 +162,16 @@ class Jobs:
         }
 
     def score_rows(
-        self, runs: Iterable[ScoredTrace], tools: Collection[str], *, sends_scores: bool = True
+        self, runs: Iterable[ScoredTrace], tools: Collection[str]
     ) -> list[dict[str, Any]]:
         """Return the rows of the jobs that send scores to the tools that have traces of the runs.
 
         Args:
             runs: The runs.
             tools: The names of the tools.
-            sends_scores: Whether this process sends them; else any may.
         """
-        free = {} if sends_scores else {"owner": "", "lease_until": 0.0}
         return [
-            self.leased_row(SCORE.format(tool), run.stored_id or trace_key(run.trace.id)) | free
+            self.leased_row(SCORE.format(tool), run.stored_id or trace_key(run.trace.id))
             for run in runs
             for tool in tools
             if tool in run.external_traces
@@ -187,29 +185,38 @@ class Jobs:
                 connection, kind, self.owner, now=now, until=now + LEASE_S, limit=_MOST_TAKEN
             )
 
-    def count(self, kind: str, *, only_free: bool = False) -> int:
-        """Return the number of jobs of a kind, or of those that no process has."""
-        with self._database.reading() as connection:
-            return run_queries.count_jobs(connection, kind, time.time() if only_free else None)
-
-    def end(self, kind: str, keys: Collection[str]) -> None:
-        """Delete jobs that are done, unless another process has them."""
-        with self._database.writing() as connection:
-            run_queries.end_jobs(connection, kind, keys, self.owner)
-
-    def renew(self, kind: str, keys: Collection[str] | None = None) -> bool:
-        """Have this process keep its jobs of a kind for another `LEASE_S`.
-
-        Args:
-            kind: The kind.
-            keys: Only those with these keys.
+    def take_first(self, kind: str) -> dict[str, Any] | None:
+        """Keep this process's jobs of a kind, and return one of them or of an ended process's.
 
         Returns:
-            Whether it has any; another process may have taken them.
+            The row of the job, this attempt counted; None if there is no job that is not another
+            process's. Those with fewer attempts come first.
         """
-        until = time.time() + LEASE_S
+        now = time.time()
         with self._database.writing() as connection:
-            return run_queries.extend_jobs(connection, kind, self.owner, until, keys)
+            run_queries.extend_jobs(connection, kind, self.owner, now + LEASE_S)
+            return run_queries.take_first_job(
+                connection, kind, self.owner, now=now, until=now + LEASE_S
+            )
+
+    def count(self, kind: str) -> int:
+        """Return the number of jobs of a kind."""
+        with self._database.reading() as connection:
+            return run_queries.count_jobs(connection, kind)
+
+    def end(self, job: dict[str, Any]) -> None:
+        """Delete a job that is done, unless it was written anew, or another process has it.
+
+        Args:
+            job: The row that `take_first` returned.
+        """
+        with self._database.writing() as connection:
+            run_queries.end_job(connection, job)
+
+    def renew(self, kind: str) -> None:
+        """Have this process keep its jobs of a kind for another `LEASE_S`."""
+        with self._database.writing() as connection:
+            run_queries.extend_jobs(connection, kind, self.owner, time.time() + LEASE_S)
 
     def release(self, kind: str) -> None:
         """Let other processes have the jobs of a kind of this one, which is about to end."""

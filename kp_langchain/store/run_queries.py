@@ -668,34 +668,57 @@ def add_lasting_job(connection: sa.Connection, row: dict[str, Any]) -> None:
     connection.execute(insert_or_ignore(jobs, connection.dialect.name), [row])
 
 
-def extend_jobs(
-    connection: sa.Connection,
-    kind: str,
-    owner: str,
-    until: float,
-    keys: Collection[str] | None = None,
-) -> bool:
-    """Have a process keep its jobs of a kind, all or those with keys, until a time.
+def take_first_job(
+    connection: sa.Connection, kind: str, owner: str, *, now: float, until: float
+) -> dict[str, Any] | None:
+    """Lease the job of a kind with the fewest attempts, of this process or of one that ended.
+
+    Args:
+        connection: A write transaction.
+        kind: The kind.
+        owner: Who takes it.
+        now: The present time, in seconds since 1970.
+        until: The end of the lease.
+
+    Returns:
+        Its row as it is now; None without one.
+    """
+    is_free = sa.or_(_j.lease_until < now, _j.owner == owner)
+    first = (
+        sa.select(_j.key)
+        .where(_j.kind == kind, is_free)
+        .order_by(_j.attempts, _j.lease_until, _j.key)
+        .limit(1)
+        .with_for_update(skip_locked=True)
+    )
+    update = sa.update(jobs).where(_j.kind == kind, _j.key == first.scalar_subquery())
+    update = update.values(owner=owner, lease_until=until, attempts=_j.attempts + 1)
+    row = connection.execute(update.returning(jobs)).mappings().first()
+    return None if row is None else dict(row)
+
+
+def end_job(connection: sa.Connection, job: Mapping[str, Any]) -> None:
+    """Delete a job, unless it changed since its row was read."""
+    same = (_j[name] == job[name] for name in ("kind", "key", "owner", "attempts"))
+    connection.execute(sa.delete(jobs).where(*same))
+
+
+def extend_jobs(connection: sa.Connection, kind: str, owner: str, until: float) -> bool:
+    """Have a process keep its jobs of a kind until a time.
 
     Args:
         connection: A write transaction.
         kind: The kind.
         owner: The process.
         until: The end of the lease, in seconds since 1970; 0 gives them back.
-        keys: The keys; None for all.
 
     Returns:
         Whether it has any.
     """
     update = sa.update(jobs).where(_j.kind == kind, _j.owner == owner)
-    if keys is not None:
-        update = update.where(_j.key.in_(keys))
     return connection.execute(update.values(lease_until=until)).rowcount > 0
 
 
-def count_jobs(connection: sa.Connection, kind: str, free_at: float | None = None) -> int:
-    """Return the number of jobs of a kind; with a time, of those that no process has then."""
-    select = sa.select(sa.func.count()).select_from(jobs).where(_j.kind == kind)
-    if free_at is not None:
-        select = select.where(_j.lease_until < free_at)
-    return connection.scalar(select) or 0
+def count_jobs(connection: sa.Connection, kind: str) -> int:
+    """Return the number of jobs of a kind."""
+    return connection.scalar(sa.select(sa.func.count()).where(_j.kind == kind)) or 0

@@ -284,7 +284,6 @@ class TraceStore:
             jobs=self.journal.jobs,
             registry=registry,
             tools=tools,
-            sends_scores=False,
         )
         changes = [Rescored.of(run) for run in runs]
         for change in changes:

@@ -59,7 +59,6 @@ def judge_stored(
     jobs: Jobs,
     registry: str | None = None,
     tools: Collection[str] = (),
-    sends_scores: bool = True,
 ) -> list[ScoredTrace]:
     """Write a verdict, and what the gate decides on its runs. Redact and log nothing.
 
@@ -70,7 +69,6 @@ def judge_stored(
         jobs: The jobs of the store.
         registry: URL of the registry to contribute to, if any.
         tools: The names of the tools that are sent scores.
-        sends_scores: Whether this process sends them; else any may.
 
     Returns:
         For each trace that the id means, the run as it is now; `previous` is the run as it was, or
@@ -107,9 +105,7 @@ def judge_stored(
             for row in rows
         ]
         changed_runs = [run for run in runs if Rescored.of(run).changed]
-        run_queries.replace_jobs(
-            connection, jobs.score_rows(changed_runs, tools, sends_scores=sends_scores)
-        )
+        run_queries.replace_jobs(connection, jobs.score_rows(changed_runs, tools))
     return runs
 
 

@@ -130,7 +130,9 @@ def test_a_tool_that_takes_no_scores_holds_up_no_exit() -> None:
         """,
         KP_EXIT_TIMEOUT_S="0.5",
     )
-    assert "3 scores were not sent to other tools within" in done.stderr
+    assert not done.stderr  # the next process sends them
+    with TraceStore("runs.db") as store:
+        assert store.journal.jobs.count("score deaf") == 3
 
 
 # Ends only when it is killed, once the run that it cannot score is on disk.
