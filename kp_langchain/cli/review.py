@@ -148,7 +148,7 @@ def stats(filters: dict[str, Any], database: Database = None, as_json: AsJsonLin
     from kp_langchain.review.stats import domain_stats
 
     with open_store(database) as store:
-        every = domain_stats(store.summaries(**filters))
+        every = domain_stats(store.figures(**filters))
         if as_json:
             for one in every:
                 say_json(one.to_dict())

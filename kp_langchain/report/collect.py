@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import compress
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from kp_langchain.errors import StoreError
@@ -190,12 +191,11 @@ def _credits(store: TraceStore) -> dict[tuple[str, str], str]:
 
 def _domains(store: TraceStore, filters: RunFilters, ids: set[str]) -> list[dict[str, Any]]:
     """Return what the page has of each domain of the runs with these trace ids."""
-    summaries = (
-        one._replace(domain=domain_name(one.domain))
-        for one in store.summaries(**filters)
-        if one.trace_id in ids
-    )
-    return [_domain(stats) for stats in domain_stats(summaries)]
+    figures = store.figures(**filters)
+    is_here = [trace_id in ids for trace_id in figures["trace_id"]]
+    figures = {name: list(compress(values, is_here)) for name, values in figures.items()}
+    figures["domain"] = [domain_name(name) for name in figures["domain"]]
+    return [_domain(stats) for stats in domain_stats(figures)]
 
 
 def _domain(stats: DomainStats) -> dict[str, Any]:

@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from itertools import chain
+from functools import lru_cache
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kp_langchain.novelty_sources import EMPTY_CACHE, reason
-from kp_langchain.scoring.dimensions import DIMENSIONS, novelty_factor
+from kp_langchain.novelty_sources import EMPTY_CACHE, NEAREST, REPEAT, reason
+from kp_langchain.scoring.dimensions import DIMENSION_NAMES, DIMENSIONS, novelty_factor
 from kp_langchain.text import one_line
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from kp_langchain.store.run_columns import RunSummary
+    _Columns = Mapping[str, NDArray[Any]]
 
 HISTOGRAM_BINS = 20
 _STEPS_OF_CURVE = 100
@@ -32,6 +33,13 @@ _DOMAIN_CHARS = 60
 CONFIDENCE = "confidence"
 """The part of a worth that is not novelty, among the parts of a domain gated by worth."""
 
+_TEXTS = ("domain", "decision", "gate", "novelty_source", "rules", "redactions", "dropped")
+_FLAGS = ("is_near_duplicate", "is_withheld")
+# Those that are not known are NaN.
+_NUMBERS = (
+    *("score", "worth", "threshold", "recovered_errors", "label"),
+    *(f"{name}{ending}" for name in DIMENSION_NAMES for ending in ("", "_weight")),
+)
 _LABELS = {one.name: one.label for one in DIMENSIONS} | {CONFIDENCE: "confidence of the model"}
 
 
@@ -191,130 +199,159 @@ class DomainStats:
         return asdict(self) | {"explanation": self.explanation()}
 
 
-def domain_stats(summaries: Iterable[RunSummary]) -> list[DomainStats]:
+def domain_stats(figures: Mapping[str, Sequence[Any]]) -> list[DomainStats]:
     """Return the statistics of each domain, that with the most runs first.
 
     Args:
-        summaries: The figures of the runs, as `TraceStore.summaries` yields them.
+        figures: The figures of the runs, as `TraceStore.figures` returns them.
     """
-    by_domain: dict[str, list[RunSummary]] = defaultdict(list)
-    for summary in summaries:
-        by_domain[summary.domain].append(summary)
-    in_order = sorted(by_domain.items(), key=lambda pair: (-len(pair[1]), pair[0]))
-    return [_stats_of(domain, runs) for domain, runs in in_order]
+    columns = {name: _text_array(figures[name]) for name in _TEXTS}
+    columns |= {name: np.array(figures[name], float) for name in _NUMBERS}
+    columns |= {name: np.array(figures[name], bool) for name in _FLAGS}
+    domains = columns["domain"]
+    every = [
+        _stats_of(domain, {name: array[domains == domain] for name, array in columns.items()})
+        for domain in dict.fromkeys(domains.tolist())
+    ]
+    return sorted(every, key=lambda one: (-one.runs, one.domain))
 
 
-def _stats_of(domain: str, runs: Sequence[RunSummary]) -> DomainStats:
-    newest = max(runs, key=lambda run: run.created_at)
-    judged = [run for run in runs if run.gate == newest.gate]
-    values = np.array([run.gated_value for run in judged])
-    kept = [run for run in runs if run.is_kept]
-    redactions: Counter[str] = Counter()
-    dropped: Counter[str] = Counter()
-    for run in runs:
-        if run.redactions:
-            redactions.update(run.redactions)
-        if run.dropped:
-            dropped.update(run.dropped)
-    parts = _factors(judged) if newest.gate == "worth" else _dimensions(judged)
+def _text_array(texts: Sequence[str | None]) -> NDArray[Any]:
+    """Return texts as an array in which equal texts are one object, which is faster to read."""
+    known: dict[str | None, str | None] = {}
+    return np.array([known.setdefault(text, text) for text in texts], object)
+
+
+def _stats_of(domain: str, runs: _Columns) -> DomainStats:
+    gate, threshold = str(runs["gate"][-1]), float(runs["threshold"][-1])
+    judged = {name: array[runs["gate"] == gate] for name, array in runs.items()}
+    values = judged["score"]
+    if gate == "worth":
+        values = np.where(np.isnan(judged["worth"]), values, judged["worth"])
+    values = np.nan_to_num(values.clip(0, 1))  # a row that was changed from outside has anything
     bins = np.minimum(HISTOGRAM_BINS - 1, (values * HISTOGRAM_BINS).astype(int))
+    kept = runs["decision"] == "kept"
+    is_labelled, is_success = ~np.isnan(runs["label"]), runs["label"] == 1
+    redactions, redacted_runs = _add_counts(runs["redactions"])
+    dropped, _ = _add_counts(runs["dropped"])
+    parts = _factors(judged, values) if gate == "worth" else _dimensions(judged)
     return DomainStats(
         domain=domain,
-        runs=len(runs),
-        kept=len(kept),
-        gate=newest.gate,
-        judged=len(judged),
+        runs=len(runs["domain"]),
+        kept=int(kept.sum()),
+        gate=gate,
+        judged=len(values),
         median=float(np.median(values)),
-        threshold=newest.threshold,
-        thresholds=tuple(Counter(run.threshold for run in judged).most_common()),
+        threshold=threshold,
+        thresholds=tuple(Counter(judged["threshold"].tolist()).most_common()),
         parts=tuple(sorted(parts, key=lambda part: -part.lost)),
-        rules=_rules(judged),
+        rules=_rules(judged) if gate == "score" else (),
         histogram=tuple(np.bincount(bins, minlength=HISTOGRAM_BINS).tolist()),
         curve=_curve(judged, values),
-        labelled=sum(run.label is not None for run in runs),
-        successes=sum(run.label is True for run in runs),
-        kept_labelled=sum(run.label is not None for run in kept),
-        kept_successes=sum(run.label is True for run in kept),
-        near_duplicates=sum(run.is_near_duplicate for run in runs),
-        recovered=sum(run.recovered_errors > 0 for run in runs),
-        withheld=sum(run.is_withheld for run in runs),
-        redactions=dict(redactions.most_common()),
-        redacted_runs=sum(bool(run.redactions) for run in runs),
-        dropped=dict(dropped.most_common()),
+        labelled=int(is_labelled.sum()),
+        successes=int(is_success.sum()),
+        kept_labelled=int((kept & is_labelled).sum()),
+        kept_successes=int((kept & is_success).sum()),
+        near_duplicates=int(runs["is_near_duplicate"].sum()),
+        recovered=int((runs["recovered_errors"] > 0).sum()),
+        withheld=int(runs["is_withheld"].sum()),
+        redactions=redactions,
+        redacted_runs=redacted_runs,
+        dropped=dropped,
     )
 
 
-def _dimensions(runs: Sequence[RunSummary]) -> list[PartStats]:
+def _add_counts(texts: NDArray[Any]) -> tuple[dict[str, int], int]:
+    """Return the sums of counts in JSON, the highest first, and how many of them have any."""
+    sums: Counter[str] = Counter()
+    with_any = 0
+    for text, runs in Counter(texts.tolist()).items():
+        counts = _parse(text)
+        with_any += runs if counts else 0
+        for name, count in counts.items():
+            sums[name] += count * runs
+    return dict(sums.most_common()), with_any
+
+
+@lru_cache(maxsize=1000)  # few of the texts differ
+def _parse(text: str | None) -> dict[str, Any]:
+    counts: dict[str, Any] | None = json.loads(text or "{}")
+    return counts or {}
+
+
+def _dimensions(runs: _Columns) -> list[PartStats]:
     parts = []
-    for name in dict.fromkeys(name for run in runs for name in run.dimensions):
-        runs_with = [run for run in runs if name in run.dimensions]
-        flat = chain.from_iterable(run.dimensions[name] for run in runs_with)
-        values, weights = np.fromiter(flat, float).reshape(-1, 2).T
-        parts.append(_part(name, runs_with, values, weights * (1 - values), weights.mean()))
+    for name in DIMENSION_NAMES:
+        values, weights = runs[name], runs[f"{name}_weight"]
+        known = ~np.isnan(values)
+        if known.any():
+            of_known = {"novelty_source": runs["novelty_source"][known]}
+            values, weights = values[known], weights[known]
+            parts.append(_part(name, of_known, values, weights * (1 - values), weights.mean()))
     return parts
+
+
+def _factors(runs: _Columns, worths: NDArray[np.float64]) -> list[PartStats]:
+    """Return the factors of worths, `confidence * (0.5 + novelty / 2)`; see `Worth`."""
+    novelty = np.nan_to_num(runs["novelty"])
+    factor = novelty_factor(novelty)
+    confidence = worths / factor
+    return [
+        _part(CONFIDENCE, runs, confidence, factor * (1 - confidence), 1.0),
+        _part("novelty", runs, novelty, confidence * (1 - factor), 1.0),
+    ]
 
 
 def _part(
     name: str,
-    runs: Sequence[RunSummary],
+    runs: _Columns,
     values: NDArray[np.float64],
     lost: NDArray[np.float64],
     weight: float,
 ) -> PartStats:
     """Return the statistics of a part, by its value in each run and what it lost there."""
-    is_novelty = name == "novelty"
-    reasons = [run.why_unmeasured for run in runs] if is_novelty else [None] * len(runs)
-    is_measured = np.array([why is None for why in reasons])
-    unmeasured = Counter(why for why in reasons if why is not None)
+    unmeasured: Counter[str] = Counter()
+    is_measured = np.full(len(values), True)
+    if name == "novelty":
+        sources = Counter(runs["novelty_source"].tolist())
+        for source in sources.keys() - {None, NEAREST, REPEAT}:
+            unmeasured[reason(source)] += sources[source]
+            is_measured &= runs["novelty_source"] != source
     return PartStats(
         name=name,
-        label=_LABELS.get(name, name),
+        label=_LABELS[name],
         median=float(np.median(values[is_measured])) if is_measured.any() else None,
         weight=float(weight),
-        lost=float(lost[is_measured].sum()) / len(runs),
+        lost=float(lost[is_measured].sum()) / len(values),
         unmeasured=dict(unmeasured.most_common()),
     )
 
 
-def _factors(runs: Sequence[RunSummary]) -> list[PartStats]:
-    """Return the factors of worths, `confidence * (0.5 + novelty / 2)`; see `Worth`."""
-    novelty = np.array([run.dimensions.get("novelty", (0.0, 0.0))[0] for run in runs])
-    factor = np.array([novelty_factor(value) for value in novelty.tolist()])
-    sure = np.array([run.gated_value for run in runs]) / factor
-    return [
-        _part(CONFIDENCE, runs, sure, factor * (1 - sure), 1.0),
-        _part("novelty", runs, novelty, sure * (1 - factor), 1.0),
-    ]
-
-
-def _rules(runs: Sequence[RunSummary]) -> tuple[RuleStats, ...]:
-    by_name: dict[str, list[RunSummary]] = defaultdict(list)
-    for run in runs:
-        for name in run.rules:
-            by_name[name].append(run)
+def _rules(runs: _Columns) -> tuple[RuleStats, ...]:
+    changes: dict[str, list[float]] = defaultdict(list)
+    passes_lost: Counter[str] = Counter()
+    columns = (runs["rules"], runs["score"], runs["threshold"], _may_pass(runs))
+    for text, score, threshold, may_pass in zip(*(one.tolist() for one in columns), strict=True):
+        for name, change in _parse(text).items():
+            changes[name].append(change)
+            passes_lost[name] += may_pass and score < threshold <= score - change
     rules = [
-        RuleStats(
-            name=name,
-            runs=len(changed),
-            change=fmean(run.rules[name] for run in changed),
-            passes_lost=sum(_passes_without(run, name) for run in changed),
-        )
-        for name, changed in by_name.items()
+        RuleStats(name=name, runs=len(of), change=fmean(of), passes_lost=passes_lost[name])
+        for name, of in changes.items()
     ]
     return tuple(
         sorted(rules, key=lambda rule: (-rule.passes_lost, rule.runs * rule.change, rule.name))
     )
 
 
-def _passes_without(run: RunSummary, rule: str) -> bool:
-    may_pass = run.gate == "score" and not run.is_withheld and not run.is_near_duplicate
-    return may_pass and run.score < run.threshold <= run.score - run.rules[rule]
+def _may_pass(runs: _Columns) -> NDArray[np.bool_]:
+    may_pass: NDArray[np.bool_] = ~(runs["is_near_duplicate"] | runs["is_withheld"])
+    return may_pass
 
 
-def _curve(runs: Sequence[RunSummary], values: NDArray[np.float64]) -> tuple[AtThreshold, ...]:
+def _curve(runs: _Columns, values: NDArray[np.float64]) -> tuple[AtThreshold, ...]:
     thresholds = np.arange(_STEPS_OF_CURVE + 1) / _STEPS_OF_CURVE
-    may_pass = np.array([not (run.is_near_duplicate or run.is_withheld) for run in runs])
-    labels = np.array([run.label for run in runs], dtype=object)
+    may_pass, labels = _may_pass(runs), runs["label"]
 
     def count_from(some: NDArray[np.bool_]) -> list[int]:
         """Return how many of some runs reach each of the thresholds."""
@@ -322,13 +359,11 @@ def _curve(runs: Sequence[RunSummary], values: NDArray[np.float64]) -> tuple[AtT
         counts: list[int] = (len(in_order) - np.searchsorted(in_order, thresholds)).tolist()
         return counts
 
-    is_success = labels == True  # noqa: E712 - of each element
-    is_labelled = is_success | (labels == False)  # noqa: E712
     counts = zip(
         thresholds.tolist(),
         count_from(may_pass),
-        count_from(may_pass & is_labelled),
-        count_from(may_pass & is_success),
+        count_from(may_pass & ~np.isnan(labels)),
+        count_from(may_pass & (labels == 1)),
         strict=True,
     )
     return tuple(

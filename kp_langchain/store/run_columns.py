@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass, field, fields
 from datetime import datetime
 from operator import attrgetter
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypedDict
+from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 from pydantic import ValidationError
 
@@ -24,7 +24,6 @@ from kp_langchain._logging import log_event
 from kp_langchain.config import Settings
 from kp_langchain.errors import StoreError
 from kp_langchain.gate.run import gated_value
-from kp_langchain.novelty_sources import is_measured, reason
 from kp_langchain.redaction import redact
 from kp_langchain.redaction.spans import PLACEHOLDER
 from kp_langchain.run_keys import RunKeys
@@ -543,68 +542,6 @@ class RunFilters(TypedDict, total=False):
     namespace: str | None
     tag: str | None
     name: str | None
-
-
-class RunSummary(NamedTuple):
-    """The figures of one run.
-
-    Attributes:
-        trace_id: The trace's id, as `StoredRun` has it.
-        created_at: When the run began, in UTC.
-        domain: The run's domain.
-        decision: `kept`, `below_threshold` or `twin`.
-        gate: Whether its score or its worth was held against the threshold.
-        score: The score, 0 to 1.
-        worth: How much it is worth keeping, 0 to 1; None where its domain had no model.
-        threshold: What its score or worth was held against, 0 to 1.
-        success: Whether it counts as a success.
-        recovered_errors: How many errors it recovered from.
-        is_near_duplicate: Whether it repeats a kept run, or such a run took its place.
-        is_withheld: Whether it must never be contributed.
-        dimensions: The value and the weight of each dimension (0 to 1), by its name.
-        rules: What each rule that applied added to the score, by its name.
-        tools: Names of the tools that it used.
-        redactions: How often each kind of sensitive text was replaced, by kind.
-        dropped: How many `steps` and `texts` of it the recorder had no room for.
-        novelty_source: Where its novelty came from, as `ScoreBreakdown` has it; None if not known.
-        label: Whether it succeeded by the newest verdict that states it; None without one.
-    """
-
-    trace_id: str
-    created_at: datetime
-    domain: str
-    decision: str
-    gate: str
-    score: float
-    worth: float | None
-    threshold: float
-    success: bool
-    recovered_errors: int
-    is_near_duplicate: bool
-    is_withheld: bool
-    dimensions: Mapping[str, Sequence[float]]
-    rules: Mapping[str, float]
-    tools: Sequence[str]
-    redactions: Mapping[str, int]
-    dropped: Mapping[str, int]
-    novelty_source: str | None = None
-    label: bool | None = None
-
-    @property
-    def gated_value(self) -> float:
-        """What was held against the threshold: its score or its worth, 0 to 1."""
-        return gated_value(self.gate, self.score, self.worth)
-
-    @property
-    def why_unmeasured(self) -> str | None:
-        """Why its novelty was not measured; None if it was, or if that is not known."""
-        source = self.novelty_source
-        return None if source is None or is_measured(source) else reason(source)
-
-    @property
-    def is_kept(self) -> bool:
-        """Whether it passed and was kept."""
-        return self.decision == "kept"
 
 
 # ------------------------------------------------------------------ deletions

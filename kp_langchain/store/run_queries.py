@@ -6,17 +6,17 @@ import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, fields
 from datetime import UTC, datetime
-from functools import cache, lru_cache, partial
+from functools import cache, partial
 from typing import Any
 from zlib import crc32
 
 import sqlalchemy as sa
-from pydantic_core import from_json
 
 from kp_langchain.config import Settings
 from kp_langchain.gate.check import JudgedRun
 from kp_langchain.run_keys import KINDS, Kind, forms_of
 from kp_langchain.schema import TRACE_ID_PREFIX
+from kp_langchain.scoring.dimensions import DIMENSION_NAMES
 from kp_langchain.store.rows import MATCHES_SHOWN, clean_name, folded, trace_key, with_outcome_of
 from kp_langchain.store.run_columns import (
     COLUMNS,
@@ -25,7 +25,6 @@ from kp_langchain.store.run_columns import (
     STORED_FIELDS,
     RunFilters,
     RunState,
-    RunSummary,
     Sort,
 )
 from kp_langchain.store.tables import (
@@ -353,15 +352,19 @@ _SORT_COLUMNS: dict[Sort, list[sa.Column[Any]]] = {
 _COLUMN_OF_KEY = {key: name for name, key in KEY_COLUMNS.items()}
 _LAST_MOMENT = datetime.max.replace(tzinfo=UTC)
 _is_near_duplicate = sa.or_(_c.twin_of.is_not(None), _c.replaced_by.is_not(None))
-# JSON is read as text: few of the texts differ, and each is parsed once.
-_summary_columns = [
-    *(_c[name] for name in RunSummary._fields[:10]),
+_FIGURES: list[Any] = [
+    *(_c[name] for name in ("trace_id", "domain", "decision", "gate", "score", "worth")),
+    *(_c[name] for name in ("threshold", "recovered_errors", "novelty_source")),
     _is_near_duplicate.label("is_near_duplicate"),
     _c.withheld.is_not(None).label("is_withheld"),
-    *(sa.cast(_c[name], sa.Text()) for name in RunSummary._fields[12:17]),
-    _c.novelty_source,
+    *(
+        _c.dimensions[name, at].as_float().label(name + ending)
+        for name in DIMENSION_NAMES
+        for at, ending in enumerate(("", "_weight"))
+    ),
+    *(sa.cast(_c[name], sa.Text()).label(name) for name in ("rules", "redactions", "dropped")),
 ]
-_parse_json = lru_cache(maxsize=1 << 14)(json.loads)
+_ROWS_AT_ONCE = 10_000
 
 
 def _contains(column: sa.Column[Any], part: str) -> sa.ColumnElement[bool]:
@@ -484,37 +487,20 @@ def count(connection: sa.Connection, conditions: Conditions) -> int:
     return connection.scalar(sa.select(sa.func.count()).where(*conditions)) or 0
 
 
-def summaries(
-    connection: sa.Connection,
-    conditions: Conditions,
-    labels: Mapping[str, bool],
-    *,
-    after: tuple[datetime, str] | None,
-    limit: int,
-) -> list[RunSummary]:
-    """Return the summaries of the next matching runs, the oldest first.
+def figures(connection: sa.Connection, conditions: Conditions) -> dict[str, list[Any]]:
+    """Return the figures of the matching runs as columns, the oldest run first.
 
     Args:
         connection: A connection to read with.
         conditions: Only matching runs.
-        labels: What verdicts say of success, by trace id.
-        after: `created_at` and `trace_id` of the last one before this page; None for the first.
-        limit: At most so many.
     """
-    select = sa.select(*_summary_columns).where(*conditions, *_beyond(after, newest_first=False))
-    rows = connection.execute(select.order_by(*order(newest_first=False)).limit(limit))
-    return [
-        RunSummary._make(
-            (
-                *row[:12],
-                from_json(row[12]),  # the dimensions, which differ in almost every run
-                *map(_parse_json, row[13:17]),
-                row[17],
-                labels.get(row[0]),
-            )
-        )
-        for row in rows
-    ]
+    select = sa.select(*_FIGURES).where(*conditions).order_by(*order(newest_first=False))
+    columns: dict[str, list[Any]] = {column.name: [] for column in _FIGURES}
+    for rows in connection.execute(select).partitions(_ROWS_AT_ONCE):
+        for column, values in zip(columns.values(), zip(*rows, strict=True), strict=True):
+            column.extend(values)
+    success_of = labels(connection)
+    return columns | {"label": [success_of.get(trace_id) for trace_id in columns["trace_id"]]}
 
 
 def select_bodies(conditions: Conditions, *, with_expiring: bool) -> sa.Select[Any]:

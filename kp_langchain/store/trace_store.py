@@ -31,7 +31,6 @@ from kp_langchain.store.rows import ambiguous_id, check_page, trace_key
 from kp_langchain.store.run_columns import (
     Deletion,
     Pruning,
-    RunSummary,
     StoredRun,
     log_rescored,
     trace_of,
@@ -52,9 +51,6 @@ if TYPE_CHECKING:
     from kp_langchain.policy import Gate
     from kp_langchain.schema import ReasoningTrace
     from kp_langchain.store.run_columns import RunFilters, Sort
-
-
-_SUMMARIES_AT_ONCE = 10_000
 
 
 class TraceStore:
@@ -374,27 +370,26 @@ class TraceStore:
         with self._database.reading() as connection:
             return run_queries.count(connection, conditions)
 
-    def summaries(self, **filters: Unpack[RunFilters]) -> Iterator[RunSummary]:
-        """Yield the figures of runs, for counting over many; the oldest first.
-
-        They are read a page at a time, and no transaction stays open between two of them.
+    def figures(self, **filters: Unpack[RunFilters]) -> dict[str, list[Any]]:
+        """Return the figures of runs as columns of equal length, for counting over many.
 
         Args:
             filters: As `RunFilters` explains them.
+
+        Returns:
+            The columns by name, such as a DataFrame takes them, the oldest run first: `trace_id`,
+            `domain`, `decision`, `gate`, `score`, `worth`, `threshold`, `recovered_errors` and
+            `novelty_source` as `StoredRun` has them; `is_near_duplicate` and `is_withheld`; each
+            dimension of the score and, with `_weight` appended, its weight (0 to 1, None if
+            unknown); `rules`, `redactions` and `dropped` as JSON text; and `label`, whether the run
+            succeeded by the newest verdict that states it, None without one.
+
+        Raises:
+            StoreError: The store cannot be read.
         """
         conditions = run_queries.conditions_of(filters)
         with self._database.reading() as connection:
-            labels = run_queries.labels(connection)
-        after: tuple[datetime, str] | None = None
-        while True:
-            with self._database.reading() as connection:
-                page = run_queries.summaries(
-                    connection, conditions, labels, after=after, limit=_SUMMARIES_AT_ONCE
-                )
-            if not page:
-                return
-            after = page[-1].created_at, page[-1].trace_id
-            yield from page
+            return run_queries.figures(connection, conditions)
 
     def recent_values(
         self, domain: str, gate: Gate = "score", *, since: datetime | None = None

@@ -134,7 +134,7 @@ def main(words: Sequence[str] | None = None) -> int:
                 rows.append([name, f"{store.count(**filters):,}", *cells])
             head = ["runs", "match", "first page by time", "by score", "count"]
             print(table("Milliseconds of what `review` asks", head, rows))
-            stats_s = seconds(lambda: domain_stats(store.summaries()))
+            stats_s = seconds(lambda: domain_stats(store.figures()))
             print(f"Statistics of all domains: {stats_s:.1f} s", flush=True)
             until = datetime.now(UTC) - timedelta(minutes=count - count // 10)
             delete_s = seconds(lambda: store.delete(until=until))

@@ -388,7 +388,7 @@ import json
 from kp_langchain import TraceStore
 from kp_langchain.review.stats import domain_stats
 with TraceStore({store!r}) as store:
-    (stats,) = domain_stats(store.summaries())
+    (stats,) = domain_stats(store.figures())
     sources = [run.breakdown.novelty_source for run in store.runs()]
 print(json.dumps([sources, stats.explanation()]))
 """

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -14,44 +13,49 @@ from kp_langchain import ReasoningTrace
 from kp_langchain.review.run_facts import Claims, TracedCall, align, calls_of, claims_of
 from kp_langchain.review.stats import DomainStats, domain_stats
 from kp_langchain.schema import Tool, TraceStep
-from kp_langchain.store.run_columns import RunSummary
+from kp_langchain.scoring.dimensions import DIMENSION_NAMES
 
-START = datetime(2026, 3, 1, tzinfo=UTC)
+Row = dict[str, Any]
 
 
-def summary(number: int = 0, *, score: float = 0.5, **more: Any) -> RunSummary:
-    values: dict[str, Any] = {
+def row(number: int = 0, *, score: float = 0.5, **more: Any) -> Row:
+    """The figures of one run; dimensions as pairs of value and weight."""
+    values: Row = {
         "trace_id": f"kp:trace:{number}",
-        "created_at": START + timedelta(minutes=number),
         "domain": "finance",
         "decision": "kept" if score >= 0.6 else "below_threshold",
         "gate": "score",
         "score": score,
         "worth": None,
         "threshold": 0.6,
-        "success": True,
         "label": None,
         "recovered_errors": 0,
+        "novelty_source": None,
         "is_near_duplicate": False,
         "is_withheld": False,
         "dimensions": {"complexity": [0.5, 0.4], "novelty": [0.25, 0.6]},
         "rules": {},
-        "tools": [],
         "redactions": {},
         "dropped": {},
-    }
-    return RunSummary(**values | more)
+    } | more
+    dimensions = values.pop("dimensions")
+    for name in DIMENSION_NAMES:
+        values[name], values[f"{name}_weight"] = dimensions.get(name, (None, None))
+    return values | {name: json.dumps(values[name]) for name in ("rules", "redactions", "dropped")}
 
 
-def only(*runs: RunSummary) -> DomainStats:
-    (stats,) = domain_stats(runs)
+def stats_of(*rows: Row) -> list[DomainStats]:
+    """The statistics of runs, the oldest first."""
+    return domain_stats({name: [one[name] for one in rows] for name in row()})
+
+
+def only(*rows: Row) -> DomainStats:
+    (stats,) = stats_of(*rows)
     return stats
 
 
 def test_the_part_that_loses_most_comes_first() -> None:
-    stats = only(
-        summary(0), summary(1, dimensions={"complexity": [1.0, 0.4], "novelty": [0.5, 0.6]})
-    )
+    stats = only(row(0), row(1, dimensions={"complexity": [1.0, 0.4], "novelty": [0.5, 0.6]}))
     assert [(part.name, part.median, part.weight) for part in stats.parts] == [
         ("novelty", 0.375, pytest.approx(0.6)),
         ("complexity", 0.75, pytest.approx(0.4)),
@@ -66,10 +70,10 @@ def test_novelty_is_not_blamed_where_it_was_not_measured() -> None:
     failed, loading = "embedder failed: ModelLoadError", "embedding model still loading"
     neutral = {"complexity": [0.5, 0.4], "novelty": [0.5, 0.6]}
     runs = [
-        summary(0, dimensions=neutral, novelty_source=loading),
-        summary(1, dimensions=neutral, novelty_source=failed),
-        summary(2, dimensions=neutral, novelty_source=failed),
-        summary(
+        row(0, dimensions=neutral, novelty_source=loading),
+        row(1, dimensions=neutral, novelty_source=failed),
+        row(2, dimensions=neutral, novelty_source=failed),
+        row(
             3,
             dimensions={"complexity": [0.5, 0.4], "novelty": [0.2, 0.6]},
             novelty_source="nearest remembered trace",
@@ -83,7 +87,7 @@ def test_novelty_is_not_blamed_where_it_was_not_measured() -> None:
         "finance keeps 0 % of 4 runs: complexity is 0.50 in the median and costs 0.20; "
         "novelty was not measured in 3 of 4 runs (model not loaded)."
     )
-    first = runs[0]._replace(novelty_source="empty cache")
+    first = runs[0] | {"novelty_source": "empty cache"}
     only_first = only(first, runs[3])
     (part,) = (part for part in only_first.parts if part.name == "novelty")
     assert part.unmeasured == {"nothing to compare with": 1}
@@ -93,17 +97,17 @@ def test_novelty_is_not_blamed_where_it_was_not_measured() -> None:
     novelty = next(part for part in none.parts if part.name == "novelty")
     assert (novelty.median, novelty.lost) == (None, 0)
     assert "novelty is" not in none.explanation()
-    worth = [run._replace(gate="worth", worth=0.375) for run in runs[:3]]
+    worth = [run | {"gate": "worth", "worth": 0.375} for run in runs[:3]]
     assert "not measured in 3 of 3 runs (model not loaded)" in only(*worth).explanation()
 
 
 def test_a_rule_counts_the_runs_that_would_have_passed_without_it() -> None:
     stats = only(
-        summary(0, score=0.55, rules={"single_tool": -0.1}),
-        summary(1, score=0.45, rules={"single_tool": -0.1}),
-        summary(2, score=0.55, rules={"single_tool": -0.1}, is_near_duplicate=True),
-        summary(3, score=0.55, rules={"single_tool": -0.1}, is_withheld=True),
-        summary(4, score=0.65, rules={"recovered_errors": 0.1}),
+        row(0, score=0.55, rules={"single_tool": -0.1}),
+        row(1, score=0.45, rules={"single_tool": -0.1}),
+        row(2, score=0.55, rules={"single_tool": -0.1}, is_near_duplicate=True),
+        row(3, score=0.55, rules={"single_tool": -0.1}, is_withheld=True),
+        row(4, score=0.65, rules={"recovered_errors": 0.1}),
     )
     first, second = stats.rules
     assert (first.name, first.runs, first.passes_lost) == ("single_tool", 4, 1)
@@ -112,18 +116,18 @@ def test_a_rule_counts_the_runs_that_would_have_passed_without_it() -> None:
 
 
 def test_one_sentence_says_what_costs_most() -> None:
-    runs = [summary(at, score=0.7 if at == 0 else 0.55) for at in range(10)]
-    runs[1] = runs[1]._replace(rules={"single_tool": -0.1})
-    runs[2] = runs[2]._replace(is_near_duplicate=True)
+    runs = [row(at, score=0.7 if at == 0 else 0.55) for at in range(10)]
+    runs[1] = row(1, score=0.55, rules={"single_tool": -0.1})
+    runs[2] = runs[2] | {"is_near_duplicate": True}
     assert only(*runs).explanation() == (
         "finance keeps 10 % of 10 runs: novelty is 0.25 in the median and costs 0.45; "
         "`single_tool` cost 1 run 0.1, 1 of them their pass; 1 run repeats a kept one."
     )
-    assert only(summary(dimensions={})).explanation() == "finance keeps 0 % of 1 run."
+    assert only(row(dimensions={})).explanation() == "finance keeps 0 % of 1 run."
 
 
 def test_of_a_worth_its_two_factors_are_told() -> None:
-    half = summary(gate="worth", worth=0.375, threshold=0.4, dimensions={"novelty": [0.5, 0.6]})
+    half = row(gate="worth", worth=0.375, threshold=0.4, dimensions={"novelty": [0.5, 0.6]})
     stats = only(half)
     assert (stats.gate, stats.median) == ("worth", 0.375)
     by_name = {part.name: part for part in stats.parts}
@@ -134,25 +138,25 @@ def test_of_a_worth_its_two_factors_are_told() -> None:
 
 def test_a_second_part_that_costs_nearly_as_much_is_named_too() -> None:
     near = {"complexity": [0.5, 0.4], "novelty": [0.6, 0.5], "tool_diversity": [0.7, 0.5]}
-    assert only(summary(dimensions=near)).explanation() == (
+    assert only(row(dimensions=near)).explanation() == (
         "finance keeps 0 % of 1 run: complexity is 0.50 in the median and costs 0.20; "
         "novelty is 0.60 in the median and costs 0.20."
     )
 
 
 def test_a_rule_that_costs_passes_comes_before_one_that_costs_points() -> None:
-    points = [summary(at, score=0.1, rules={"single_thought": -0.3}) for at in range(5)]
-    stats = only(*points, summary(9, score=0.55, rules={"single_tool": -0.1}))
+    points = [row(at, score=0.1, rules={"single_thought": -0.3}) for at in range(5)]
+    stats = only(*points, row(9, score=0.55, rules={"single_tool": -0.1}))
     assert [rule.name for rule in stats.rules] == ["single_tool", "single_thought"]
 
 
 def test_each_threshold_is_counted() -> None:
-    stats = only(summary(0), summary(1, threshold=0.7), summary(2))
+    stats = only(row(0), row(1, threshold=0.7), row(2))
     assert stats.thresholds == ((0.6, 2), (0.7, 1))
 
 
 def test_only_runs_of_the_present_gate_are_compared() -> None:
-    stats = only(summary(0, score=0.9), summary(1, gate="worth", worth=0.2, threshold=0.3))
+    stats = only(row(0, score=0.9), row(1, gate="worth", worth=0.2, threshold=0.3))
     assert (stats.runs, stats.kept, stats.judged) == (2, 1, 1)
     assert stats.explanation().startswith("finance keeps 50 % of 2 runs; 1 of them went by worth: ")
     assert (stats.gate, stats.median, stats.threshold) == ("worth", 0.2, 0.3)
@@ -160,11 +164,11 @@ def test_only_runs_of_the_present_gate_are_compared() -> None:
 
 def test_verdicts_say_how_many_of_those_that_pass_are_right() -> None:
     stats = only(
-        summary(0, score=0.9, label=True),
-        summary(1, score=0.7, label=False),
-        summary(2, score=0.5, label=True),
-        summary(3, score=0.9),
-        summary(4, score=0.9, label=True, is_near_duplicate=True, decision="twin"),
+        row(0, score=0.9, label=True),
+        row(1, score=0.7, label=False),
+        row(2, score=0.5, label=True),
+        row(3, score=0.9),
+        row(4, score=0.9, label=True, is_near_duplicate=True, decision="twin"),
     )
     assert (stats.labelled, stats.successes) == (4, 3)
     assert (stats.kept_labelled, stats.kept_successes) == (2, 1)
@@ -177,9 +181,9 @@ def test_verdicts_say_how_many_of_those_that_pass_are_right() -> None:
 
 def test_what_was_replaced_dropped_and_recovered_is_counted() -> None:
     stats = only(
-        summary(0, redactions={"email": 2, "card": 1}, recovered_errors=3, dropped={"steps": 4}),
-        summary(1, redactions={"email": 1}, dropped={"steps": 1, "texts": 2}),
-        summary(2, is_withheld=True),
+        row(0, redactions={"email": 2, "card": 1}, recovered_errors=3, dropped={"steps": 4}),
+        row(1, redactions={"email": 1}, dropped={"steps": 1, "texts": 2}),
+        row(2, is_withheld=True),
     )
     assert stats.redactions == {"email": 3, "card": 1}
     assert stats.dropped == {"steps": 5, "texts": 2}
@@ -187,22 +191,22 @@ def test_what_was_replaced_dropped_and_recovered_is_counted() -> None:
 
 
 def test_the_domain_with_most_runs_comes_first() -> None:
-    runs = [summary(at, domain=domain) for at, domain in enumerate("abbc")]
-    assert [stats.domain for stats in domain_stats(runs)] == ["b", "a", "c"]
-    assert domain_stats([]) == []
+    runs = [row(at, domain=domain) for at, domain in enumerate("abbc")]
+    assert [stats.domain for stats in stats_of(*runs)] == ["b", "a", "c"]
+    assert stats_of() == []
 
 
 UNIT = st.floats(0, 1)
 SUMMARIES = st.lists(
     st.builds(
-        summary,
+        row,
         st.integers(0, 1000),
         score=UNIT,
         label=st.sampled_from([None, True, False]),
         threshold=UNIT,
         is_near_duplicate=st.booleans(),
         is_withheld=st.booleans(),
-        dimensions=st.dictionaries(st.sampled_from("xyz"), st.tuples(UNIT, UNIT)),
+        dimensions=st.dictionaries(st.sampled_from(DIMENSION_NAMES), st.tuples(UNIT, UNIT)),
         rules=st.dictionaries(st.sampled_from("rs"), st.floats(-1, 1)),
     ),
     min_size=1,
@@ -211,7 +215,7 @@ SUMMARIES = st.lists(
 
 
 @given(SUMMARIES)
-def test_the_figures_add_up(runs: list[RunSummary]) -> None:
+def test_the_figures_add_up(runs: list[Row]) -> None:
     stats = only(*runs)
     assert sum(stats.histogram) == stats.judged == stats.runs == len(runs)
     passing = [point.runs for point in stats.curve]

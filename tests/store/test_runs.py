@@ -40,7 +40,7 @@ def listed(store, **filters):
     """The objectives of the runs that match, the oldest first; every way to list them agrees."""
     runs = store.runs(**filters, newest_first=False, limit=None)
     assert store.count(**filters) == len(runs)
-    assert {one.trace_id for one in store.summaries(**filters)} == {one.trace_id for one in runs}
+    assert set(store.figures(**filters)["trace_id"]) == {one.trace_id for one in runs}
     kept = [run.trace_id for run in runs if run.kept]
     assert [one.id for one in store.traces(**filters, newest_first=False)] == kept
     return [run.objective for run in runs]

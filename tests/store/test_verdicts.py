@@ -132,10 +132,10 @@ def test_a_run_that_no_longer_passes_is_withdrawn_before_it_left(store):
     assert list(store.traces()) == []
     for name in ("complexity", "novelty", "tool_diversity", "profile", "novelty_source", "nearest"):
         assert getattr(stored.breakdown, name) == getattr(before.breakdown, name)
-    (summary,) = store.summaries(decision="below_threshold")
-    assert (summary.score, summary.success, summary.label) == (change.score, False, False)
+    figures = store.figures(decision="below_threshold")
+    assert (figures["score"], figures["label"]) == ([change.score], [False])
     value = stored.breakdown.outcome_confidence.value
-    assert summary.dimensions["outcome_confidence"][0] == pytest.approx(value)
+    assert figures["outcome_confidence"] == [pytest.approx(value)]
     # Whoever changes their mind sends once.
     for success in (True, False, True):
         store.report_outcome(one.trace.id, success=success, registry=REGISTRY)
@@ -236,7 +236,7 @@ def test_the_newest_verdict_counts_and_a_model_s_only_where_there_is_no_other(st
         stored = store.get(one.trace.id)
         assert (stored.success, stored.confidence_source) == (False, "label")
         assert sum(each.by_model for each in store.verdicts(one.trace.id)) == 2
-    assert {each.label for each in store.summaries()} == {False}
+    assert set(store.figures()["label"]) == {False}
     assert {each.success for each in store.models.task_verdicts("finance")} == {False}
     alone = added(store)
     (change,) = store.report_outcome(alone.trace.id, success=False, by_model=True)
