@@ -294,7 +294,7 @@ def _dimensions(runs: _Columns) -> list[PartStats]:
 def _factors(runs: _Columns, worths: NDArray[np.float64]) -> list[PartStats]:
     """Return the factors of worths, `confidence * (0.5 + novelty / 2)`; see `Worth`."""
     novelty = np.nan_to_num(runs["novelty"])
-    factor = novelty_factor(novelty)
+    factor = np.array([novelty_factor(value) for value in novelty.tolist()])
     confidence = worths / factor
     return [
         _part(CONFIDENCE, runs, confidence, factor * (1 - confidence), 1.0),
