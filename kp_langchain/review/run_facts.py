@@ -1,13 +1,16 @@
-"""What a person is told of one run: its outcome in words, its tool calls, what its answer claims.
+"""What people read about one run: its outcome in words, its tool calls, what its answer claims.
 
 The calls of two runs are aligned, so that they can be read side by side.
 """
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from difflib import SequenceMatcher
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from kp_langchain.calibration.wording import (
@@ -25,9 +28,7 @@ if TYPE_CHECKING:
 
 # The sources of a run that no verdict was given on.
 _ASSUMED = (None, "default", "trace")
-_MOST_CALLS = 2000  # aligning so many takes two seconds
-# So that no number of equal inputs outweighs one more pair of the same tool.
-_SAME_TOOL, _SAME_INPUT = 10_000, 1
+_MOST_CALLS = 1000  # aligning more may take seconds
 _ANSWER_CHARS = 10_000
 _SOURCE_CHARS = 1_000_000
 _TONES = (("done", DONE), ("unable", UNABLE), ("unsure", UNSURE))
@@ -128,49 +129,37 @@ class AlignedCalls:
 
 
 def align(left: Sequence[TracedCall], right: Sequence[TracedCall]) -> list[AlignedCalls]:
-    """Align the tool calls of two traces by their longest common subsequence.
+    """Align the tool calls of two traces: equal calls first, and between these calls of one tool.
 
-    Calls of the same tool are counterparts. Of the alignments with most counterparts, one with most
-    equal inputs is returned. Only the first 2,000 calls of a trace are aligned.
+    Only the first 1,000 calls of a trace are aligned.
 
     Args:
         left: The calls of the first trace.
         right: The calls of the second trace.
     """
-    best = _best_values(left[:_MOST_CALLS], right[:_MOST_CALLS])
+
+    def whole(call: TracedCall) -> str:
+        return f"{call.tool} {json.dumps(call.input, sort_keys=True, default=repr)}"
+
     rows: list[AlignedCalls] = []
-    at, beside = 0, 0
-    while at < len(best) - 1 and beside < len(best[0]) - 1:
-        value = _pair_value(left[at], right[beside])
-        if value and best[at][beside] == best[at + 1][beside + 1] + value:
-            rows.append(AlignedCalls(left[at], right[beside]))
-            at, beside = at + 1, beside + 1
-        elif best[at][beside] == best[at + 1][beside]:
-            rows.append(AlignedCalls(left[at], None))
-            at += 1
-        else:
-            rows.append(AlignedCalls(None, right[beside]))
-            beside += 1
-    rows += [AlignedCalls(call, None) for call in left[at:]]
-    return rows + [AlignedCalls(None, call) for call in right[beside:]]
+    for left_part, right_part in _equal_parts(left[:_MOST_CALLS], right[:_MOST_CALLS], whole):
+        for one, other in _equal_parts(left_part, right_part, attrgetter("tool")):
+            if [call.tool for call in one] == [call.tool for call in other]:
+                rows += map(AlignedCalls, one, other)
+            else:
+                rows += [AlignedCalls(call, None) for call in one]
+                rows += [AlignedCalls(None, call) for call in other]
+    rows += [AlignedCalls(call, None) for call in left[_MOST_CALLS:]]
+    return rows + [AlignedCalls(None, call) for call in right[_MOST_CALLS:]]
 
 
-def _best_values(left: Sequence[TracedCall], right: Sequence[TracedCall]) -> list[list[int]]:
-    """Return the value of the best alignment of what follows each pair of positions."""
-    best = [[0] * (len(right) + 1) for _ in range(len(left) + 1)]
-    for at in range(len(left) - 1, -1, -1):
-        row, below = best[at], best[at + 1]
-        for beside in range(len(right) - 1, -1, -1):
-            value = _pair_value(left[at], right[beside])
-            paired = below[beside + 1] + value if value else 0
-            row[beside] = max(paired, below[beside], row[beside + 1])
-    return best
-
-
-def _pair_value(left: TracedCall, right: TracedCall) -> int:
-    if left.tool != right.tool:
-        return 0
-    return _SAME_TOOL + (_SAME_INPUT if left.input == right.input else 0)
+def _equal_parts(
+    left: Sequence[TracedCall], right: Sequence[TracedCall], key: Callable[[TracedCall], str]
+) -> Iterator[tuple[Sequence[TracedCall], Sequence[TracedCall]]]:
+    """Cut two sequences so that pairs of parts have equal keys, or no key in common places."""
+    matcher = SequenceMatcher(None, [*map(key, left)], [*map(key, right)], autojunk=False)
+    for _, start, end, other_start, other_end in matcher.get_opcodes():
+        yield left[start:end], right[other_start:other_end]
 
 
 # ------------------------------------------------------------------ claims of an answer
