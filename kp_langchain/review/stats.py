@@ -245,7 +245,7 @@ def _stats_of(domain: str, runs: _Columns) -> DomainStats:
         threshold=threshold,
         thresholds=tuple(Counter(judged["threshold"].tolist()).most_common()),
         parts=tuple(sorted(parts, key=lambda part: -part.lost)),
-        rules=_rules(judged) if gate == "score" else (),
+        rules=_rules(judged),
         histogram=tuple(np.bincount(bins, minlength=HISTOGRAM_BINS).tolist()),
         curve=_curve(judged, values),
         labelled=int(is_labelled.sum()),
@@ -330,7 +330,8 @@ def _part(
 def _rules(runs: _Columns) -> tuple[RuleStats, ...]:
     changes: dict[str, list[float]] = defaultdict(list)
     passes_lost: Counter[str] = Counter()
-    columns = (runs["rules"], runs["score"], runs["threshold"], _may_pass(runs))
+    by_score = runs["gate"] == "score"  # a worth is held against another threshold
+    columns = (runs["rules"], runs["score"], runs["threshold"], by_score & _may_pass(runs))
     for text, score, threshold, may_pass in zip(*(one.tolist() for one in columns), strict=True):
         for name, change in _parse(text).items():
             changes[name].append(change)
