@@ -83,7 +83,6 @@ class Settings(BaseModel):
             wait for a model that is loading, up to 30 s from the first run on; if that takes
             longer, novelty is 0.5.
         novelty_memory: How many traces the default scorer remembers to measure novelty.
-        novelty_ttl_s: Seconds after which it forgets a trace; None for when newer ones need room.
         step_cap: Complexity counts at most this many steps; None counts all.
         disabled: Record nothing at all.
         registry_url: Registry that receives contributions; None sends nothing anywhere.
@@ -124,7 +123,6 @@ class Settings(BaseModel):
     embedding_baseline: Number = Field(default=0.0, ge=0, lt=1)
     latency_budget_ms: Number = Field(default=100.0, gt=0, le=_DAY_MS)
     novelty_memory: Count = Field(default=1000, le=_MOST_REMEMBERED)
-    novelty_ttl_s: Seconds | None = None
     step_cap: Count | None = None
     disabled: bool = False
     registry_url: str | None = None

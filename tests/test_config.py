@@ -47,7 +47,7 @@ def refusal(**arguments: Any) -> str:
 def test_defaults() -> None:
     assert Settings().model_dump() == {
         "database_url": None, "embedding_model": None, "embedding_baseline": 0.0,
-        "latency_budget_ms": 100.0, "novelty_memory": 1000, "novelty_ttl_s": None,
+        "latency_budget_ms": 100.0, "novelty_memory": 1000,
         "step_cap": None, "send_scores_to": (), "disabled": False,
         "registry_url": None, "api_key": None, "agent_id": None,
         "redaction": {"patterns": {}, "names": [], "allow": [], "pseudonym_key": None,
@@ -117,7 +117,7 @@ def test_every_field_can_be_set_in_a_file_and_in_the_environment(
     values: dict[str, Any] = {
         "database_url": "postgresql://h/db", "embedding_model": "some/model",
         "embedding_baseline": 0.84, "latency_budget_ms": 50.5, "novelty_memory": 7,
-        "novelty_ttl_s": 3600.5, "step_cap": 20, "disabled": True,
+        "step_cap": 20, "disabled": True,
         "registry_url": "https://registry.example.org", "agent_id": "kp:agent:me",
         "max_text_chars": 1, "max_run_chars": 9, "max_steps": 2, "max_open_runs": 3,
         "max_paused_runs": 4, "paused_days": 0.5, "max_queue": 5, "run_timeout_s": 6.5,
@@ -323,7 +323,7 @@ FAULTS = {
     "max_steps = 0": "max_steps = 0: Input should be greater than 0",
     "max_steps = true": "max_steps = True: true and false are not numbers",
     "novelty_memory = 1000001": "novelty_memory = 1000001: Input should be less than",
-    "novelty_ttl_s = 'day'": "novelty_ttl_s = 'day': Input should be a valid number",
+    "run_timeout_s = 'day'": "run_timeout_s = 'day': Input should be a valid number",
     "run_timeout_s = inf": "run_timeout_s = inf: Input should be a finite number",
     "disabled = 'maybe'": "disabled = 'maybe': Input should be a valid boolean",
     "domains.x = 3": "domains.x = 3: Input should be a valid dictionary",

@@ -344,13 +344,11 @@ def _languages(model: LocalModel) -> Finding:
 
 
 def _scoring(settings: Settings) -> Finding:
-    until = "until newer ones take their place"
-    if settings.novelty_ttl_s is not None:
-        until = f"each for {settings.novelty_ttl_s:g} s"
     steps = "all steps" if settings.step_cap is None else f"at most {settings.step_cap:,} steps"
     return Finding(
         "scoring",
-        f"remembers the last {settings.novelty_memory:,} traces, {until}\n"
+        f"remembers the last {settings.novelty_memory:,} traces, until newer ones take their "
+        f"place\n"
         f"complexity counts {steps}; {settings.latency_budget_ms:g} ms for one run",
     )
 

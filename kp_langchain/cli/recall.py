@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from kp_langchain.recall.credit import Credit
     from kp_langchain.recall.example_search import Example, Examples
     from kp_langchain.store import TraceStore
-    from kp_langchain.store.vector_queries import Eligibility
+    from kp_langchain.store.recall_tasks import Eligibility
 
 _EXAMPLES, _ROWS, _WIDE = 1, 30, 100
 _EXPLAIN = (

@@ -137,7 +137,6 @@ def prune(
     from kp_langchain.config import Settings
 
     settings = Settings()
-    ttl_ms = None if settings.novelty_ttl_s is None else settings.novelty_ttl_s * 1000
     with open_store(database) as store:
         deleting = _Deleting(store, as_json=as_json)
         plan = store.plan_deletion(keep=keep) if keep else None
@@ -146,7 +145,7 @@ def prune(
         with deleting.interruptible():
             if plan:
                 deleting.delete(plan, timeout)
-            pruning = store.prune(max_remembered=settings.novelty_memory, ttl_ms=ttl_ms)
+            pruning = store.prune(max_remembered=settings.novelty_memory)
             removed = asdict(pruning)
             parts = [counted(number, *_PRUNED[name]) for name, number in removed.items() if number]
             deleting.say(

@@ -15,8 +15,9 @@ from kp_langchain.gate.judge import OFF, KeptTrace, drop_repeats
 from kp_langchain.gate.run import gated_value
 from kp_langchain.scoring.novelty_memory import Window
 from kp_langchain.scoring.scorer import default_scorer, default_scorer_with
+from kp_langchain.store.kept_runs import MOST_COMPARED, follow_kept, kept_trace
+from kp_langchain.store.novelty import StoredMemory
 from kp_langchain.store.rows import trace_key
-from kp_langchain.store.vectors import MOST_COMPARED, StoredMemory, follow_kept, kept_trace
 
 if TYPE_CHECKING:
     from kp_langchain.calibration.model import ConfidenceModel
@@ -86,11 +87,10 @@ class Windows:
             return default_scorer()
         database, backoff = self._store.database, self._backoff
 
-        def memory(max_remembered: int, ttl_ms: float | None) -> StoredMemory:
+        def memory(max_remembered: int) -> StoredMemory:
             return StoredMemory(
                 database,
                 max_remembered,
-                ttl_ms,
                 may_read=lambda: not backoff.is_pausing,
                 writes=False,
             )

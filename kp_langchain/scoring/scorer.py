@@ -475,7 +475,7 @@ def default_scorer() -> Scorer:
     """Return the one scorer behind `evaluate_value`, `aevaluate_value`, and handlers without store.
 
     Its latency budget, memory and step cap are the settings `latency_budget_ms`, `novelty_memory`,
-    `novelty_ttl_s` and `step_cap` at the time of the first call. The budget limits how long
+    and `step_cap` at the time of the first call. The budget limits how long
     `evaluate` waits for a model, and so the scoring of runs; `evaluate_value` waits for the model
     before it calls `evaluate`.
 
@@ -490,29 +490,23 @@ def default_scorer() -> Scorer:
             settings = _settings()
             _default_scorer = Scorer(
                 step_cap=settings.step_cap, latency_budget_ms=settings.latency_budget_ms
-            ).with_memory(InProcessMemory(settings.novelty_memory, _ttl_ms(settings)))
+            ).with_memory(InProcessMemory(settings.novelty_memory))
         return _default_scorer
 
 
-def default_scorer_with(make_memory: Callable[[int, float | None], NoveltyMemory]) -> Scorer:
+def default_scorer_with(make_memory: Callable[[int], NoveltyMemory]) -> Scorer:
     """Return a scorer that differs from the default one only in where it remembers.
 
     Args:
-        make_memory: Makes the memory from the number of traces that it remembers, and the
-            milliseconds after which it forgets one, None for never.
+        make_memory: Makes the memory from the number of traces that it remembers.
 
     Raises:
         ConfigError: A setting cannot be read or used.
     """
-    settings = _settings()
-    return default_scorer().with_memory(make_memory(settings.novelty_memory, _ttl_ms(settings)))
+    return default_scorer().with_memory(make_memory(_settings().novelty_memory))
 
 
 def _settings() -> Settings:
     from kp_langchain.config import Settings
 
     return Settings()
-
-
-def _ttl_ms(settings: Settings) -> float | None:
-    return None if settings.novelty_ttl_s is None else settings.novelty_ttl_s * 1000

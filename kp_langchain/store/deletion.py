@@ -33,7 +33,7 @@ from kp_langchain.store.tables import (
     vectors,
     verdicts,
 )
-from kp_langchain.store.vector_queries import DELETIONS, count_up
+from kp_langchain.store.vectors import RESETS, count_up
 
 # The traces of one transaction, which other writers wait for, and their turn after it.
 _BATCH_SIZE = 250
@@ -120,7 +120,7 @@ def delete(connection: sa.Connection, trace_ids: Sequence[str]) -> None:
     connection.execute(sa.delete(shown_traces).where(shown_traces.c.shown_id.in_(trace_ids)))
     connection.execute(sa.delete(jobs).where(jobs.c.key.in_(trace_ids)))
     outbox_queries.forget(connection, trace_ids, datetime.now(UTC))
-    count_up(connection, DELETIONS)  # so that other processes forget what was deleted
+    count_up(connection, RESETS)  # so that other processes forget what was deleted
 
 
 def drop_expired_traces(database: Database) -> int:

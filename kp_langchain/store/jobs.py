@@ -16,23 +16,29 @@ import random
 import threading
 import time
 import weakref
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
+import sqlalchemy as sa
+
 from kp_langchain._forksafe import fork_gate, leave_in_child
 from kp_langchain._logging import describe_error, warn_once
 from kp_langchain.errors import StoreError
-from kp_langchain.store import run_queries
+from kp_langchain.store.database import Database, StorePart
 from kp_langchain.store.rows import trace_key
+from kp_langchain.store.tables import (
+    execute_rows,
+    insert_or_ignore,
+    insert_or_replace,
+    jobs,
+    verdicts,
+)
 
 if TYPE_CHECKING:
-    import sqlalchemy as sa
-
     from kp_langchain.gate import ScoredTrace
-    from kp_langchain.store.database import Database
 
 JUDGE = "judge"
 SCORE = "score {}"
@@ -42,6 +48,7 @@ LEASE_S = 30.0
 """For how long a process has a job, unless it renews the lease."""
 
 _MOST_TAKEN = 200  # at once
+_c = jobs.c
 _SHORTEST_REST_S = 0.05
 # A dead server costs 10 s a try, which what waits behind it would wait for.
 _FIRST_PAUSE_S = 1.0
@@ -125,24 +132,17 @@ class Lease:
         Raises:
             StoreError: It has expired, and another process has the job.
         """
-        until = time.time() + self.lasts_s
-        if not run_queries.extend_jobs(connection, self.kind, self.owner, until):
+        if not _extend(connection, self.kind, self.owner, time.time() + self.lasts_s):
             raise StoreError(
                 f"the lease of the job {self.kind!r} expired, and another process has the job now"
             )
 
 
-class Jobs:
-    """The jobs of one store, as one process does them.
-
-    Every method raises `StoreError` when the database cannot be opened, read or written.
-
-    Args:
-        database: The database of the store.
-    """
+class Jobs(StorePart):
+    """The jobs of one store, as one process does them."""
 
     def __init__(self, database: Database) -> None:
-        self._database = database
+        super().__init__(database)
         self._id = uuid4().hex
 
     @property
@@ -162,66 +162,63 @@ class Jobs:
         }
 
     def score_rows(
-        self, runs: Iterable[ScoredTrace], tools: Collection[str]
+        self, runs: Iterable[ScoredTrace], tools: Collection[str], *, sends_scores: bool = True
     ) -> list[dict[str, Any]]:
         """Return the rows of the jobs that send scores to the tools that have traces of the runs.
 
         Args:
             runs: The runs.
             tools: The names of the tools.
+            sends_scores: Whether this process sends them; else any may.
         """
+        free = {} if sends_scores else {"owner": "", "lease_until": 0.0}
         return [
-            self.leased_row(SCORE.format(tool), run.stored_id or trace_key(run.trace.id))
+            self.leased_row(SCORE.format(tool), run.stored_id or trace_key(run.trace.id)) | free
             for run in runs
             for tool in tools
             if tool in run.external_traces
         ]
 
     def take(self, kind: str) -> list[dict[str, Any]]:
-        """Lease the jobs of processes that have ended; return their rows."""
-        now = time.time()
+        """Lease the jobs of processes that have ended, at most 200; return their rows."""
         with self._database.writing() as connection:
-            return run_queries.take_jobs(
-                connection, kind, self.owner, now=now, until=now + LEASE_S, limit=_MOST_TAKEN
-            )
+            return _take(connection, kind, self.owner, LEASE_S)
 
-    def take_first(self, kind: str) -> dict[str, Any] | None:
-        """Keep this process's jobs of a kind, and return one of them or of an ended process's.
-
-        Returns:
-            The row of the job, this attempt counted; None if there is no job that is not another
-            process's. Those with fewer attempts come first.
-        """
-        now = time.time()
-        with self._database.writing() as connection:
-            run_queries.extend_jobs(connection, kind, self.owner, now + LEASE_S)
-            return run_queries.take_first_job(
-                connection, kind, self.owner, now=now, until=now + LEASE_S
-            )
-
-    def count(self, kind: str) -> int:
-        """Return the number of jobs of a kind."""
+    def count(self, kind: str, *, only_free: bool = False) -> int:
+        """Return the number of jobs of a kind, or of those that no process has."""
+        select = sa.select(sa.func.count()).where(_c.kind == kind)
+        if only_free:
+            select = select.where(_c.lease_until < time.time())
         with self._database.reading() as connection:
-            return run_queries.count_jobs(connection, kind)
+            return connection.scalar(select) or 0
 
-    def end(self, job: dict[str, Any]) -> None:
-        """Delete a job that is done, unless it was written anew, or another process has it.
+    def end(self, kind: str, keys: Collection[str]) -> None:
+        """Delete jobs that are done, unless another process has them."""
+        with self._database.writing() as connection:
+            end_jobs(connection, kind, keys, self.owner)
+
+    def renew(self, kind: str, keys: Collection[str] | None = None) -> bool:
+        """Have this process keep its jobs of a kind for another `LEASE_S`.
 
         Args:
-            job: The row that `take_first` returned.
+            kind: The kind.
+            keys: Only those with these keys.
+
+        Returns:
+            Whether it has any; another process may have taken them.
         """
         with self._database.writing() as connection:
-            run_queries.end_job(connection, job)
+            return _extend(connection, kind, self.owner, time.time() + LEASE_S, keys)
 
-    def renew(self, kind: str) -> None:
-        """Have this process keep its jobs of a kind for another `LEASE_S`."""
-        with self._database.writing() as connection:
-            run_queries.extend_jobs(connection, kind, self.owner, time.time() + LEASE_S)
+    def release(self, kind: str, lease: Lease | None = None) -> None:
+        """Let other processes have jobs of this one.
 
-    def release(self, kind: str) -> None:
-        """Let other processes have the jobs of a kind of this one, which is about to end."""
+        Args:
+            kind: All of this kind.
+            lease: The one of this lease instead.
+        """
         with self._database.writing() as connection:
-            run_queries.extend_jobs(connection, kind, self.owner, 0.0)
+            _extend(connection, kind, self.owner if lease is None else lease.owner, 0.0)
 
     def lease_lasting(self, kind: str, lasts_s: float) -> Lease | None:
         """Return the lease of the only job of a kind, which is never done; None if it is taken.
@@ -230,20 +227,87 @@ class Jobs:
             kind: The kind.
             lasts_s: How long the lease lasts, in seconds.
         """
-        now = time.time()
         lease = Lease(kind, f"{self.owner}-{uuid4().hex}", lasts_s)
+        row = self.leased_row(kind, "") | {"lease_until": 0.0}
         with self._database.writing() as connection:
-            row = self.leased_row(kind, "") | {"lease_until": 0.0}
-            run_queries.add_lasting_job(connection, row)
-            rows = run_queries.take_jobs(
-                connection, kind, lease.owner, now=now, until=now + lasts_s, limit=1
-            )
-        return lease if rows else None
+            connection.execute(insert_or_ignore(jobs, connection.dialect.name), [row])
+            return lease if _take(connection, kind, lease.owner, lasts_s) else None
 
-    def give_back(self, lease: Lease) -> None:
-        """Let others have the job of a lease."""
-        with self._database.writing() as connection:
-            run_queries.extend_jobs(connection, lease.kind, lease.owner, 0.0)
+
+# ------------------------------------------------------------------ within a transaction
+
+
+def replace_jobs(connection: sa.Connection, rows: Sequence[dict[str, Any]]) -> None:
+    """Insert jobs, each in place of an earlier one of its kind and key."""
+    execute_rows(connection, insert_or_replace(jobs, connection.dialect.name), rows)
+
+
+def end_jobs(
+    connection: sa.Connection, kind: str, keys: Collection[str], owner: str
+) -> dict[str, bool]:
+    """Delete the jobs of a kind that a process has.
+
+    Returns:
+        By the keys of those that it had, whether the trace with that id has a verdict.
+    """
+    parameters = {"the_kind": kind, "the_keys": list(keys), "the_owner": owner}
+    return {key: bool(has) for key, has in connection.execute(_END_JOBS, parameters)}
+
+
+# Built once, because building it takes longer than executing it.
+_END_JOBS = (
+    sa.delete(jobs)
+    .where(
+        _c.kind == sa.bindparam("the_kind"),
+        _c.key.in_(sa.bindparam("the_keys", expanding=True)),
+        _c.owner == sa.bindparam("the_owner"),
+    )
+    .returning(_c.key, sa.exists().where(verdicts.c.trace_id == _c.key).correlate(jobs))
+)
+
+
+def forget_jobs(connection: sa.Connection, kind: str, keys: Collection[str]) -> None:
+    """Delete the jobs of a kind, whoever has them."""
+    connection.execute(sa.delete(jobs).where(_c.kind == kind, _c.key.in_(keys)))
+
+
+def _take(connection: sa.Connection, kind: str, owner: str, lasts_s: float) -> list[dict[str, Any]]:
+    """Lease the jobs of a kind that no process has, those that were left first before others."""
+    now = time.time()
+    select = sa.select(jobs).where(_c.kind == kind, _c.lease_until < now)
+    select = select.order_by(_c.lease_until, _c.key).limit(_MOST_TAKEN)
+    select = select.with_for_update(skip_locked=True)
+    rows = [dict(row) for row in connection.execute(select).mappings()]
+    if rows:
+        update = sa.update(jobs).where(_c.kind == kind, _c.key.in_([row["key"] for row in rows]))
+        values = {"owner": owner, "lease_until": now + lasts_s, "attempts": _c.attempts + 1}
+        connection.execute(update.values(values))
+    return rows
+
+
+def _extend(
+    connection: sa.Connection,
+    kind: str,
+    owner: str,
+    until: float,
+    keys: Collection[str] | None = None,
+) -> bool:
+    """Have a process keep its jobs of a kind, all or those with keys; return whether it has any.
+
+    Args:
+        connection: A write transaction.
+        kind: The kind.
+        owner: The process.
+        until: The end of the lease, in seconds since 1970; 0 gives them back.
+        keys: The keys; None for all.
+    """
+    update = sa.update(jobs).where(_c.kind == kind, _c.owner == owner)
+    if keys is not None:
+        update = update.where(_c.key.in_(keys))
+    return connection.execute(update.values(lease_until=until)).rowcount > 0
+
+
+# ------------------------------------------------------------------ a thread that does them
 
 
 class JobLoop:

@@ -15,8 +15,10 @@ from uuid import UUID
 from kp_langchain._logging import describe_error, warn_once
 from kp_langchain.gate.run import Run, ScoredTrace, may_contribute
 from kp_langchain.schema import ReasoningTrace
-from kp_langchain.store import deletion, outbox_queries, run_queries, side_tables, vector_queries
-from kp_langchain.store.jobs import JUDGE, Jobs
+from kp_langchain.store import deletion, outbox_queries, run_queries, side_tables, vectors
+from kp_langchain.store.jobs import JUDGE, Jobs, end_jobs, forget_jobs, replace_jobs
+from kp_langchain.store.kept_runs import lock_kept, replace_kept, run_row
+from kp_langchain.store.novelty import memory_row
 from kp_langchain.store.rows import (
     body_of,
     contribution_of,
@@ -25,7 +27,6 @@ from kp_langchain.store.rows import (
     trace_key,
 )
 from kp_langchain.store.run_columns import judged_columns, keys_of, recorded_row
-from kp_langchain.store.vectors import memory_row, replace_kept, run_row
 from kp_langchain.store.verdicts import rejudge_stored
 from kp_langchain.verdict import Verdict, counting
 
@@ -82,9 +83,7 @@ class Journal:
         """
         by_key = {trace_key(one.trace.id): one for one in judged_runs}
         with self._database.writing() as connection:
-            has_verdict_by_key = run_queries.end_jobs(
-                connection, JUDGE, sorted(by_key), self.jobs.owner
-            )
+            has_verdict_by_key = end_jobs(connection, JUDGE, sorted(by_key), self.jobs.owner)
             runs = [by_key[key] for key in by_key if key in has_verdict_by_key]
             if not runs:
                 return []
@@ -106,10 +105,10 @@ class Journal:
             return
         rows = _rows_of(runs)
         with self._database.writing() as connection:
-            run_queries.lock_kept(connection, {id_ for one in runs for id_ in one.replaces})
+            lock_kept(connection, {id_ for one in runs for id_ in one.replaces})
             run_queries.record(connection, *rows, replaces=True)
-            run_queries.forget_jobs(connection, JUDGE, list(by_key))
-            vector_queries.remove(connection, "run", list(by_key))
+            forget_jobs(connection, JUDGE, list(by_key))
+            vectors.remove(connection, "run", list(by_key))
             side_tables.write(connection, {trace_key(one.trace.id): one for one in runs})
             self._write_judged(connection, runs, tools)
 
@@ -120,7 +119,7 @@ class Journal:
             connection, [_judged_row(one) for one in runs], [_breakdown_row(one) for one in runs]
         )
         _write_consequences(connection, runs)
-        run_queries.replace_jobs(connection, self.jobs.score_rows(runs, tools))
+        replace_jobs(connection, self.jobs.score_rows(runs, tools))
 
     def take_over(self) -> list[Run]:
         """Lease the runs of processes that ended before they judged them; at most 200.
@@ -154,7 +153,7 @@ class Journal:
             for trace_id, body in given_up.items():
                 run_queries.set_expiry(connection, trace_id, expiry_after(_keep_days(body)))
             # What is left of `evidence` is judged already.
-            run_queries.forget_jobs(connection, JUDGE, [*evidence, *given_up])
+            forget_jobs(connection, JUDGE, [*evidence, *given_up])
         if given_up:
             warn_once("given up", "a run stays unjudged: %d processes left it", _MOST_PROCESSES)
         return runs
@@ -216,11 +215,11 @@ def _breakdown_row(scored: ScoredTrace) -> dict[str, Any]:
 def _write_consequences(connection: sa.Connection, runs: Sequence[ScoredTrace]) -> None:
     """Write what follows from the decisions on runs that were just written."""
     by_key = {trace_key(one.trace.id): one for one in runs}
-    vector_queries.write(
+    vectors.write(
         connection,
         [run_row(one) for one in by_key.values() if _has_body(one)],
     )
-    vector_queries.write(
+    vectors.write(
         connection,
         [memory_row(one.entry) for one in runs if one.is_remembered and one.entry is not None],
     )

@@ -229,7 +229,7 @@ class Outbox(StorePart):
             yield lease
         finally:
             if lease is not None:
-                jobs.give_back(lease)
+                jobs.release(SEND, lease)
 
     @contextmanager
     def changing(self) -> Iterator[None]:

@@ -30,7 +30,7 @@ from kp_langchain.store.tables import (
     pulled_units,
     runs,
 )
-from kp_langchain.store.vector_queries import DELETIONS, PULLED, count_up, is_admitted, remove
+from kp_langchain.store.vectors import RESETS, count_up, remove
 from kp_langchain.values import clean_text
 
 if TYPE_CHECKING:
@@ -252,22 +252,6 @@ class PulledUnits(StorePart):
         return list(before)
 
 
-def bodies_of(connection: sa.Connection, trace_ids: Collection[str]) -> dict[str, str]:
-    """Return the bodies of those of the units that are admitted, as the text of their JSON, by id.
-
-    Args:
-        connection: A connection to read with.
-        trace_ids: Ids of units.
-    """
-    texts: dict[str, str] = {}
-    select = sa.select(_c.trace_id, sa.cast(_c.body, sa.Text())).where(is_admitted())
-    for batch in batches(trace_ids):
-        texts |= {
-            row[0]: row[1] for row in connection.execute(select.where(_c.trace_id.in_(batch)))
-        }
-    return texts
-
-
 def _row_of(unit: ExaminedUnit, registry: str, domain: str, now: datetime) -> dict[str, Any]:
     trace = unit.trace
     return {
@@ -466,6 +450,4 @@ def _note_change(connection: sa.Connection, former: Collection[Mapping[str, Any]
     """
     if former:
         remove(connection, "task", [row["trace_id"] for row in former])
-        if any(row["state"] == "admitted" for row in former):
-            count_up(connection, DELETIONS)
-        count_up(connection, PULLED)
+        count_up(connection, RESETS)

@@ -184,33 +184,12 @@ def drop_expired_bodies(connection: sa.Connection) -> int:
         connection.execute(statement.values(has_body=False, body_expires_at=None))
         delete_bodies(connection, trace_ids)
         of_runs = sa.and_(vectors.c.kind == "run", vectors.c.trace_id.in_(trace_ids))
-        # The rows stay, for those who follow: see `vector_queries.forget`.
+        # The rows stay, for those who follow: see `vectors.forget`.
         connection.execute(sa.update(vectors).where(of_runs).values(fingerprint=None, vector=None))
     return len(trace_ids)
 
 
 # ------------------------------------------------------------------ by id
-
-
-def lock_kept(connection: sa.Connection, trace_ids: Collection[str]) -> list[dict[str, Any]]:
-    """Return those of the runs that are kept, locked for this transaction.
-
-    Each row has `trace_id`, `keep_days`, and `is_stated`: whether a verdict states its success.
-    """
-    if not trace_ids:
-        return []
-    is_stated = (
-        sa.select(vectors.c.is_stated)
-        .where(vectors.c.kind == "run", vectors.c.trace_id == _c.trace_id)
-        .scalar_subquery()
-    )
-    select = (
-        sa.select(_c.trace_id, _c.keep_days, is_stated.label("is_stated"))
-        .where(_c.trace_id.in_(trace_ids), _c.decision == "kept")
-        .order_by(_c.trace_id)
-        .with_for_update(of=runs)
-    )
-    return [dict(row) for row in connection.execute(select).mappings()]
 
 
 def lock_names(connection: sa.Connection, names: Collection[str]) -> None:
@@ -586,125 +565,3 @@ def recent_values(
         select = select.where(_c.created_at >= since)
     rows = connection.execute(select).all()
     return [JudgedRun(row[0], bool(row[1]), row[2]) for row in reversed(rows)]
-
-
-# ------------------------------------------------------------------ jobs
-
-_j = jobs.c
-# Built once, because building it takes longer than executing it.
-_END_JOBS = (
-    sa.delete(jobs)
-    .where(
-        _j.kind == sa.bindparam("the_kind"),
-        _j.key.in_(sa.bindparam("the_keys", expanding=True)),
-        _j.owner == sa.bindparam("the_owner"),
-    )
-    .returning(_j.key, sa.exists().where(verdicts.c.trace_id == _j.key).correlate(jobs))
-)
-
-
-def replace_jobs(connection: sa.Connection, rows: Sequence[dict[str, Any]]) -> None:
-    """Insert jobs, each in place of an earlier one of its kind and key."""
-    execute_rows(connection, insert_or_replace(jobs, connection.dialect.name), rows)
-
-
-def end_jobs(
-    connection: sa.Connection, kind: str, keys: Collection[str], owner: str
-) -> dict[str, bool]:
-    """Delete the jobs of a kind that a process has.
-
-    Returns:
-        By the keys of those that it had, whether the trace with that id has a verdict.
-    """
-    parameters = {"the_kind": kind, "the_keys": list(keys), "the_owner": owner}
-    return {key: bool(has) for key, has in connection.execute(_END_JOBS, parameters)}
-
-
-def forget_jobs(connection: sa.Connection, kind: str, keys: Collection[str]) -> None:
-    """Delete the jobs of a kind, whoever has them."""
-    connection.execute(sa.delete(jobs).where(_j.kind == kind, _j.key.in_(keys)))
-
-
-def take_jobs(
-    connection: sa.Connection, kind: str, owner: str, *, now: float, until: float, limit: int
-) -> list[dict[str, Any]]:
-    """Lease the jobs of a kind that no process has, those that were left first before others.
-
-    Args:
-        connection: A write transaction.
-        kind: The kind.
-        owner: Who takes them.
-        now: The present time, in seconds since 1970.
-        until: The end of the lease.
-        limit: At most so many.
-    """
-    is_free = (_j.kind == kind, _j.lease_until < now)
-    select = sa.select(jobs).where(*is_free).order_by(_j.lease_until, _j.key).limit(limit)
-    select = select.with_for_update(skip_locked=True)
-    rows = [dict(row) for row in connection.execute(select).mappings()]
-    if rows:
-        keys = [row["key"] for row in rows]
-        update = sa.update(jobs).where(_j.kind == kind, _j.key.in_(keys))
-        connection.execute(update.values(owner=owner, lease_until=until, attempts=_j.attempts + 1))
-    return rows
-
-
-def add_lasting_job(connection: sa.Connection, row: dict[str, Any]) -> None:
-    """Insert a job that is never ended, unless it is there."""
-    connection.execute(insert_or_ignore(jobs, connection.dialect.name), [row])
-
-
-def take_first_job(
-    connection: sa.Connection, kind: str, owner: str, *, now: float, until: float
-) -> dict[str, Any] | None:
-    """Lease the job of a kind with the fewest attempts, of this process or of one that ended.
-
-    Args:
-        connection: A write transaction.
-        kind: The kind.
-        owner: Who takes it.
-        now: The present time, in seconds since 1970.
-        until: The end of the lease.
-
-    Returns:
-        Its row as it is now; None without one.
-    """
-    is_free = sa.or_(_j.lease_until < now, _j.owner == owner)
-    first = (
-        sa.select(_j.key)
-        .where(_j.kind == kind, is_free)
-        .order_by(_j.attempts, _j.lease_until, _j.key)
-        .limit(1)
-        .with_for_update(skip_locked=True)
-    )
-    update = sa.update(jobs).where(_j.kind == kind, _j.key == first.scalar_subquery())
-    update = update.values(owner=owner, lease_until=until, attempts=_j.attempts + 1)
-    row = connection.execute(update.returning(jobs)).mappings().first()
-    return None if row is None else dict(row)
-
-
-def end_job(connection: sa.Connection, job: Mapping[str, Any]) -> None:
-    """Delete a job, unless it changed since its row was read."""
-    same = (_j[name] == job[name] for name in ("kind", "key", "owner", "attempts"))
-    connection.execute(sa.delete(jobs).where(*same))
-
-
-def extend_jobs(connection: sa.Connection, kind: str, owner: str, until: float) -> bool:
-    """Have a process keep its jobs of a kind until a time.
-
-    Args:
-        connection: A write transaction.
-        kind: The kind.
-        owner: The process.
-        until: The end of the lease, in seconds since 1970; 0 gives them back.
-
-    Returns:
-        Whether it has any.
-    """
-    update = sa.update(jobs).where(_j.kind == kind, _j.owner == owner)
-    return connection.execute(update.values(lease_until=until)).rowcount > 0
-
-
-def count_jobs(connection: sa.Connection, kind: str) -> int:
-    """Return the number of jobs of a kind."""
-    return connection.scalar(sa.select(sa.func.count()).where(_j.kind == kind)) or 0

@@ -20,7 +20,7 @@ from kp_langchain.store.registry_units import PulledUnit
 from kp_langchain.store.rows import dumps
 from kp_langchain.store.run_columns import COLUMNS, KEY_COLUMNS, OtherColumns, StoredRun
 
-SCHEMA_VERSION = "15"
+SCHEMA_VERSION = "16"
 """Raised with every change of the tables. A store of another version is refused."""
 
 VERSION_TABLE = "kp_schema"
@@ -160,9 +160,9 @@ pulled_units = sa.Table(
     sa.Index("ix_pulled_units_pulled_at", "pulled_at", "trace_id"),
 )
 
-# Counts that all processes on the store share. `deletions` says that runs were deleted, so that
-# what a process remembers of them is read anew; `pulled`, that units of a registry changed;
-# `changes`, in SQLite, how often `vectors` changed.
+# Counts that all processes on the store share. `resets` says how often runs were deleted or units
+# of a registry changed, so that what a process remembers of them is read anew; `changes`, in
+# SQLite, how often `vectors` changed.
 counts = sa.Table(
     "counts",
     metadata,
@@ -180,15 +180,12 @@ vectors = sa.Table(
     sa.Column("number", sa.Integer(), primary_key=True),
     sa.Column("kind", sa.String(), nullable=False),
     sa.Column("trace_id", key_text(), nullable=False),
-    # The domain of a run; what a memory is for, empty for all domains; empty for a task.
-    sa.Column("scope", key_text(), nullable=False),
     # The embedder that the vector comes from; empty if there was none.
     sa.Column("model", key_text(), nullable=False),
     sa.Column("revision", key_text(), nullable=False),
     sa.Column("baseline", sa.Double(), nullable=False),
-    # The number of its last change: see `vector_queries.FollowerMark`.
+    # The number of its last change: see `vectors.Mark`.
     sa.Column("change", sa.BigInteger(), nullable=False),
-    sa.Column("at", UtcTime()),  # when a memory began
     # Of a run: how sure the gate is of it, and whether a verdict states its success.
     sa.Column("confidence", sa.Double()),
     sa.Column("is_stated", sa.Boolean()),
@@ -201,11 +198,11 @@ vectors = sa.Table(
     sa.Column("vector", sa.LargeBinary()),  # float32, little-endian
     sa.Index(
         "ix_vectors_trace_id",
-        "trace_id", "kind", "scope", "model", "revision", "baseline",
+        "trace_id", "kind", "model", "revision", "baseline",
         unique=True,
     ),
-    sa.Index("ix_vectors_number", "kind", "scope", "number"),
-    sa.Index("ix_vectors_change", "kind", "scope", "change"),
+    sa.Index("ix_vectors_number", "kind", "number"),
+    sa.Index("ix_vectors_change", "kind", "change"),
     # Otherwise SQLite would give the number of the newest row again once that row is deleted.
     sqlite_autoincrement=True,
 )  # fmt: skip

@@ -24,6 +24,7 @@ from kp_langchain.store.confidence_models import ConfidenceModels
 from kp_langchain.store.database import Database
 from kp_langchain.store.journal import Journal
 from kp_langchain.store.location import Location, locate
+from kp_langchain.store.novelty import StoredMemory
 from kp_langchain.store.outbox import Outbox
 from kp_langchain.store.pulled_queries import PulledUnits
 from kp_langchain.store.recall_tasks import RecallTasks
@@ -36,7 +37,6 @@ from kp_langchain.store.run_columns import (
     trace_of,
 )
 from kp_langchain.store.side_tables import ExternalTraces, PausedRuns, ShownTraces
-from kp_langchain.store.vectors import StoredMemory
 from kp_langchain.store.verdicts import (
     judge_stored,
     redact_note,
@@ -189,29 +189,21 @@ class TraceStore:
         runs = [replace(one, verdict=one.verdict and redact_note(one.verdict)) for one in scored]
         self.journal.add([replace(one, registry=registry, is_remembered=False) for one in runs])
 
-    def novelty_memory(
-        self,
-        *,
-        max_remembered: int | None = None,
-        ttl_ms: float | None = None,
-    ) -> StoredMemory:
+    def novelty_memory(self, *, max_remembered: int | None = None) -> StoredMemory:
         """Return a novelty memory in this store, for `Scorer(cache=...)`.
 
         It keeps the embedding of a trace, a hash of its text, ids, domain and time. A handler
         without a `scorer` has one already. All memories of a store share what they remember, so
-        give them the same bounds: what is beyond them is deleted.
+        give them the same size: what is beyond it is deleted.
 
         Args:
             max_remembered: How many traces it remembers; 1,000 by default.
-            ttl_ms: Milliseconds after which a trace is forgotten; None for when newer ones need the
-                room.
 
         Raises:
-            ConfigError: A bound is unusable.
+            ConfigError: `max_remembered` is unusable.
         """
-        check_bounds(max_remembered, ttl_ms)
-        size = max_remembered or DEFAULT_MAX_ELEMENTS
-        return StoredMemory(self._database, size, ttl_ms)
+        check_bounds(max_remembered, None)
+        return StoredMemory(self._database, max_remembered or DEFAULT_MAX_ELEMENTS)
 
     def get(self, id: str) -> StoredRun | None:  # noqa: A002  (the word of the command line too)
         """Return the run that `id` identifies, or None.
@@ -505,20 +497,17 @@ class TraceStore:
         self.carry_out(plan)
         return plan
 
-    def prune(self, *, max_remembered: int | None = None, ttl_ms: float | None = None) -> Pruning:
+    def prune(self, *, max_remembered: int | None = None) -> Pruning:
         """Remove what the store no longer needs: expired traces and pauses, and what is left over.
 
         Args:
-            max_remembered: How many traces of each embedder novelty is measured against; 1,000 by
-                default. Those beyond that are forgotten.
-            ttl_ms: Milliseconds after which such a trace is forgotten; None for never.
+            max_remembered: How many traces novelty is measured against; 1,000 by default. Those
+                beyond that are forgotten.
 
         Raises:
-            ConfigError: A bound is unusable.
+            ConfigError: `max_remembered` is unusable.
         """
-        check_bounds(max_remembered, ttl_ms)
-        size = max_remembered or DEFAULT_MAX_ELEMENTS
-        memory = StoredMemory(self._database, size, ttl_ms)
+        memory = self.novelty_memory(max_remembered=max_remembered)
         return Pruning(
             deletion.drop_expired_traces(self._database),
             self.paused.drop_expired(),

@@ -18,7 +18,14 @@ from kp_langchain.gate import Rescored, ScoredTrace, rejudge
 from kp_langchain.gate.run import may_leave
 from kp_langchain.schema import Metadata, Outcome, ReasoningTrace, Task
 from kp_langchain.scoring.breakdown import ScoreBreakdown
-from kp_langchain.store import outbox_queries, run_queries, side_tables, vector_queries
+from kp_langchain.store import outbox_queries, run_queries, side_tables, vectors
+from kp_langchain.store.jobs import Jobs, replace_jobs
+from kp_langchain.store.kept_runs import (
+    candidate_of,
+    drop_stored_repeats,
+    replace_kept,
+    run_row,
+)
 from kp_langchain.store.rows import (
     ambiguous_id,
     contribution_of,
@@ -28,12 +35,6 @@ from kp_langchain.store.rows import (
     unknown_run,
 )
 from kp_langchain.store.run_columns import keys_of, outcome_columns, trace_of
-from kp_langchain.store.vectors import (
-    candidate_of,
-    drop_stored_repeats,
-    replace_kept,
-    run_row,
-)
 from kp_langchain.verdict import LONGEST_NOTE_CHARS, Verdict, counting
 
 if TYPE_CHECKING:
@@ -41,7 +42,6 @@ if TYPE_CHECKING:
 
     from kp_langchain.gate.run import ExternalTrace
     from kp_langchain.store.database import Database
-    from kp_langchain.store.jobs import Jobs
 
 
 # What a row and `ScoredTrace` call by one name.
@@ -105,7 +105,7 @@ def judge_stored(
             for row in rows
         ]
         changed_runs = [run for run in runs if Rescored.of(run).changed]
-        run_queries.replace_jobs(connection, jobs.score_rows(changed_runs, tools))
+        replace_jobs(connection, jobs.score_rows(changed_runs, tools))
     return runs
 
 
@@ -157,10 +157,10 @@ def _decide(connection: sa.Connection, row: dict[str, Any], run: ScoredTrace) ->
     """
     trace_id = row["trace_id"]
     if not run.keep_body:
-        vector_queries.forget(connection, [trace_id])
+        vectors.forget(connection, [trace_id])
         return run
     candidate = candidate_of(connection, trace_id, run)
-    vector_queries.write(connection, [run_row(run, candidate)])
+    vectors.write(connection, [run_row(run, candidate)])
     if row["decision"] == "kept":  # what is kept stays kept, whatever it repeats
         return run
     run = drop_stored_repeats(connection, run, candidate)

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from kp_langchain import KPRetriever, Registry, Settings, StoreError, TraceStore
+from kp_langchain.embedding.embedder import NO_IDENTITY
 from kp_langchain.recall import quarantine
 from kp_langchain.recall.example_search import ExampleSearch
 from kp_langchain.recall.quarantine import (
@@ -21,7 +22,8 @@ from kp_langchain.recall.quarantine import (
     pull,
 )
 from kp_langchain.recall.ranking import DEFAULT_FLOOR
-from kp_langchain.store import vector_queries
+from kp_langchain.store import vectors
+from kp_langchain.store.recall_tasks import StoredTask
 from tests.commands import write_user_config
 from tests.loopback_registry import LoopbackRegistry
 from tests.recall.words import Words, keep
@@ -58,10 +60,10 @@ def with_content(number: int, content: str, **changes: Any) -> dict[str, Any]:
 
 
 def recalled(store: TraceStore) -> list[str]:
-    with store.database.reading() as connection:
-        space = vector_queries.Space("task", "")
-        units = vector_queries.admitted_tasks(connection, "finance", space, 1, limit=1000)
-        return [one.trace_id for one in units]
+    tasks: list[StoredTask] = []
+    follower = store.recall_tasks.follow("finance", NO_IDENTITY, 1)
+    follower.read(lambda page: tasks.extend(page.rows))
+    return [one.trace_id for one in tasks if not one.is_own]
 
 
 def states(store: TraceStore) -> dict[str, str]:
@@ -479,10 +481,10 @@ def test_what_new_rules_find_is_quarantined_again(
     pull_all(store, server)
     store.pulled.admit(unit(1)["id"], by="ada")
     with store.database.reading() as connection:
-        before = vector_queries.mark(connection).pulled
+        before = vectors.present_mark(connection).resets
     assert pull_all(store, server).fates == {"unchanged": 2}
     with store.database.reading() as connection:
-        assert vector_queries.mark(connection).pulled == before
+        assert vectors.present_mark(connection).resets == before
     use(rules)
     again = pull_all(store, server, admit_clean=True)
     assert again.fates == {"changed": 1, "unchanged": 1}

@@ -34,7 +34,7 @@ from kp_langchain.gate.check import RecentValues
 from kp_langchain.recall.few_shot import HEADER
 from kp_langchain.recording.langchain_context import ambient_run_id
 from kp_langchain.scoring import scorer as scorer_module
-from kp_langchain.store import vectors
+from kp_langchain.store import novelty as novelty_module
 from tests.agents import agent, call, handler, say, shape
 from tests.loopback_registry import LoopbackRegistry
 from tests.recall.words import EURO, Words, keep, passing_handler
@@ -475,7 +475,7 @@ def test_a_withheld_run_and_another_trace_of_the_run_are_no_precedents(store: Tr
 
 
 def test_workers_see_what_the_others_remember(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(vectors, "_READ_AGAIN_S", 0.0)
+    monkeypatch.setattr(novelty_module, "_READ_AGAIN_S", 0.0)
     with TraceStore("runs.db") as one, TraceStore("runs.db") as other:
         workers = [KPCallbackHandler(store=store) for store in (one, other)]
         assert novelty("abba", workers[0]) == 0.5

@@ -30,7 +30,7 @@ from kp_langchain.embedding.embedder import EmbedderIdentity
 from kp_langchain.gate import ShownTrace
 from kp_langchain.gate.run import Run
 from kp_langchain.run_keys import RunKeys
-from kp_langchain.store import vectors
+from kp_langchain.store import novelty
 from kp_langchain.store.recall_tasks import TaskVector
 from tests.agents import ASK, handler, searching
 from tests.store.conftest import (
@@ -286,7 +286,7 @@ def test_no_byte_of_a_text_is_left(tmp_path):
 
 
 def test_what_novelty_remembers_of_it_is_forgotten(url, monkeypatch):
-    monkeypatch.setattr(vectors, "_READ_AGAIN_S", 0.0)
+    monkeypatch.setattr(novelty, "_READ_AGAIN_S", 0.0)
     with TraceStore(url) as one, TraceStore(url) as other:
         here, there = scorer_on(one), scorer_on(other)
         gone, stays = trace_of("xx"), trace_of("yy")
