@@ -6,7 +6,6 @@ import ast
 import csv
 import io
 import json
-import pprint
 import random
 from typing import Any
 
@@ -85,8 +84,7 @@ def test_json_stays_json_and_is_redacted_as_the_values_in_it(
 @given(documents)
 @example({"password": [None, "{'password': 'hunter22', 'said': \"it's\"}"]})
 def test_a_python_literal_stays_one(document: dict[str, Any]) -> None:
-    for text in (repr(document), pprint.pformat(document, width=30)):
-        assert shape(ast.literal_eval(redact(text).value)) == shape(document)
+    assert shape(ast.literal_eval(redact(repr(document)).value)) == shape(document)
 
 
 @given(documents, st.sampled_from(["Result: %s and so on.", "%s\n%s", "log level=info body=%s"]))
