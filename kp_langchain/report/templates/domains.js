@@ -10,7 +10,7 @@ const DOMAIN_COLUMNS = [
   { name: "Domain", key: domain => domain.name, show: domain => domainButton(domain), kind: "name" },
   { name: "Runs", key: domain => domain.own.length, show: domain => [amount(domain.own.length), unit(domain.own.length === 1 ? " run" : " runs")], kind: "number total" },
   { name: "Kept", key: domain => keptShare(domain.own), show: domain => [percent(keptShare(domain.own)), unit(" kept")], kind: "number kept" },
-  { name: "Right", key: domain => rightShare(domain), show: domain => rightText(domain), kind: "number right", title: "Kept runs that succeeded, of those with a verdict" },
+  { name: "Right of kept", key: domain => rightShare(domain), show: domain => rightText(domain), kind: "number right", title: "Kept runs that succeeded, of those with a verdict" },
   { name: "Median", key: domain => domain.median - domain.threshold, show: domain => medianBar(domain), kind: "median", title: "The median of its scores or worths, and the threshold, which is the mark. Sorted by the distance of the two" },
   { name: "Trend", key: domain => domain.trend ? domain.trend.at(-1) - domain.trend[0] : -2, show: domain => trendBars(domain), kind: "trend", title: "The share of runs that it kept, over time. Sorted by how much that rose" },
   { name: "Costs most", key: domain => domain.parts[0]?.[3] ?? 0, show: domain => costText(domain), kind: "cost", title: "What lowers its scores most, on the average" },
