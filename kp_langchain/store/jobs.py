@@ -162,18 +162,16 @@ class Jobs(StorePart):
         }
 
     def score_rows(
-        self, runs: Iterable[ScoredTrace], tools: Collection[str], *, sends_scores: bool = True
+        self, runs: Iterable[ScoredTrace], tools: Collection[str]
     ) -> list[dict[str, Any]]:
         """Return the rows of the jobs that send scores to the tools that have traces of the runs.
 
         Args:
             runs: The runs.
             tools: The names of the tools.
-            sends_scores: Whether this process sends them; else any may.
         """
-        free = {} if sends_scores else {"owner": "", "lease_until": 0.0}
         return [
-            self.leased_row(SCORE.format(tool), run.stored_id or trace_key(run.trace.id)) | free
+            self.leased_row(SCORE.format(tool), run.stored_id or trace_key(run.trace.id))
             for run in runs
             for tool in tools
             if tool in run.external_traces
@@ -184,31 +182,44 @@ class Jobs(StorePart):
         with self._database.writing() as connection:
             return _take(connection, kind, self.owner, LEASE_S)
 
-    def count(self, kind: str, *, only_free: bool = False) -> int:
-        """Return the number of jobs of a kind, or of those that no process has."""
-        select = sa.select(sa.func.count()).where(_c.kind == kind)
-        if only_free:
-            select = select.where(_c.lease_until < time.time())
-        with self._database.reading() as connection:
-            return connection.scalar(select) or 0
-
-    def end(self, kind: str, keys: Collection[str]) -> None:
-        """Delete jobs that are done, unless another process has them."""
-        with self._database.writing() as connection:
-            end_jobs(connection, kind, keys, self.owner)
-
-    def renew(self, kind: str, keys: Collection[str] | None = None) -> bool:
-        """Have this process keep its jobs of a kind for another `LEASE_S`.
-
-        Args:
-            kind: The kind.
-            keys: Only those with these keys.
+    def take_first(self, kind: str) -> dict[str, Any] | None:
+        """Keep this process's jobs of a kind, and return one of them or of an ended process's.
 
         Returns:
-            Whether it has any; another process may have taken them.
+            The row of the job, this attempt counted; None if there is no job that is not another
+            process's. Those with fewer attempts come first.
         """
+        now = time.time()
+        is_free = sa.or_(_c.lease_until < now, _c.owner == self.owner)
+        first = sa.select(_c.key).where(_c.kind == kind, is_free)
+        first = first.order_by(_c.attempts, _c.lease_until, _c.key).limit(1)
+        key = first.with_for_update(skip_locked=True).scalar_subquery()
+        update = sa.update(jobs).where(_c.kind == kind, _c.key == key)
+        values = {"owner": self.owner, "lease_until": now + LEASE_S, "attempts": _c.attempts + 1}
         with self._database.writing() as connection:
-            return _extend(connection, kind, self.owner, time.time() + LEASE_S, keys)
+            _extend(connection, kind, self.owner, now + LEASE_S)
+            row = connection.execute(update.values(values).returning(jobs)).mappings().first()
+        return None if row is None else dict(row)
+
+    def count(self, kind: str) -> int:
+        """Return the number of jobs of a kind."""
+        with self._database.reading() as connection:
+            return connection.scalar(sa.select(sa.func.count()).where(_c.kind == kind)) or 0
+
+    def end(self, job: dict[str, Any]) -> None:
+        """Delete a job that is done, unless it was written anew, or another process has it.
+
+        Args:
+            job: The row that `take_first` returned.
+        """
+        same = (_c[name] == job[name] for name in ("kind", "key", "owner", "attempts"))
+        with self._database.writing() as connection:
+            connection.execute(sa.delete(jobs).where(*same))
+
+    def renew(self, kind: str) -> None:
+        """Have this process keep its jobs of a kind for another `LEASE_S`."""
+        with self._database.writing() as connection:
+            _extend(connection, kind, self.owner, time.time() + LEASE_S)
 
     def release(self, kind: str, lease: Lease | None = None) -> None:
         """Let other processes have jobs of this one.
@@ -285,25 +296,16 @@ def _take(connection: sa.Connection, kind: str, owner: str, lasts_s: float) -> l
     return rows
 
 
-def _extend(
-    connection: sa.Connection,
-    kind: str,
-    owner: str,
-    until: float,
-    keys: Collection[str] | None = None,
-) -> bool:
-    """Have a process keep its jobs of a kind, all or those with keys; return whether it has any.
+def _extend(connection: sa.Connection, kind: str, owner: str, until: float) -> bool:
+    """Have a process keep its jobs of a kind until a time; return whether it has any.
 
     Args:
         connection: A write transaction.
         kind: The kind.
         owner: The process.
         until: The end of the lease, in seconds since 1970; 0 gives them back.
-        keys: The keys; None for all.
     """
     update = sa.update(jobs).where(_c.kind == kind, _c.owner == owner)
-    if keys is not None:
-        update = update.where(_c.key.in_(keys))
     return connection.execute(update.values(lease_until=until)).rowcount > 0
 
 
