@@ -21,8 +21,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -84,18 +83,6 @@ def in_fresh_process(function: str, arguments: Mapping[str, Any], **settings: st
         return json.loads(answer.read_text())
 
 
-@contextmanager
-def busy_cores(count: int) -> Iterator[None]:
-    """Keep so many cores busy with other processes."""
-    spinning = [subprocess.Popen([sys.executable, "-c", "while 1: pass"]) for _ in range(count)]
-    try:
-        yield
-    finally:
-        for process in spinning:
-            process.kill()
-            process.wait()
-
-
 def median_ms(call: Callable[[], object], rounds: int = 5) -> float:
     """Return the median wall time of a call in milliseconds."""
     times = []
@@ -131,16 +118,6 @@ def used_bytes() -> int:
     return int(counts.uordblks + counts.hblkhd)
 
 
-def resident_mb(pid: int | str = "self") -> float:
-    """Return the memory of a process in MB, 0 if it is gone."""
-    try:
-        status = Path(f"/proc/{pid}/status").read_text()
-    except OSError:
-        return 0.0
-    match = re.search(r"VmRSS:\s+(\d+)", status)
-    return int(match[1]) / 1000 if match else 0.0
-
-
 def machine() -> str:
     """Return the processor, the usable cores and the interpreter."""
     try:
@@ -148,17 +125,8 @@ def machine() -> str:
     except OSError:
         match = None
     processor = match[1] if match else platform.processor() or platform.machine()
-    load = os.getloadavg()[0]
-    return (
-        f"{processor}, {usable_cores()} cores, load {load:.1f}, Python {platform.python_version()}"
-    )
-
-
-def usable_cores() -> int:
-    """Return the number of cores that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+    cores, load = len(os.sched_getaffinity(0)), os.getloadavg()[0]
+    return f"{processor}, {cores} cores, load {load:.1f}, Python {platform.python_version()}"
 
 
 def table(title: str, head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:

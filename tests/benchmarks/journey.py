@@ -22,7 +22,7 @@ import shutil
 import statistics
 import sys
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import NamedTuple
@@ -43,23 +43,18 @@ from tests.benchmarks.workspace import (
 
 _PROCESSES = 2  # after the verdicts
 _ENOUGH = 30  # runs of either outcome
-_GATES = ("default gate", "calibrated")
 
 
 class Journey(NamedTuple):
     """What became of the later runs of one draw.
 
     Attributes:
-        labelled: How many runs had a verdict.
         model: What became of the model: refused, provisional or accepted.
-        gate: Whether the calibrated gate is by score or by worth.
         default: What the default gate keeps of the later runs.
         calibrated: What the gate of `calibrate --write` keeps.
     """
 
-    labelled: int
     model: str
-    gate: str
     default: Selection
     calibrated: Selection
 
@@ -88,13 +83,10 @@ def play(runs: Sequence[Run], seed: int, folder: Path, **settings: str) -> Journ
         workspace.record(later[:half])
         workspace.record(later[half:])
     resamples = TaskResamples(run.task for run in runs)
-    with user.store() as store:
-        gates = Counter(one.gate for run in later if (one := store.get(run.id)) is not None)
     return Journey(
-        len(labelled),
         "refused" if result["refusal"] is not None else model,
-        gates.most_common(1)[0][0],
-        *(_kept(one, later, resamples) for one in (other, user)),
+        _kept(other, later, resamples),
+        _kept(user, later, resamples),
     )
 
 
@@ -110,43 +102,27 @@ def _kept(workspace: Workspace, later: Sequence[Run], resamples: TaskResamples) 
     )
 
 
-def tables(by_source: dict[str, list[Journey]]) -> Iterator[str]:
-    """Yield a table of the means by source, and one of all draws."""
-    rows: list[list[str]] = []
-    columns: dict[str, list[list[Selection]]] = {gate: [] for gate in _GATES}
+def means_by_source(by_source: dict[str, list[Journey]]) -> str:
+    """Return the table of the means of all draws."""
+    rows = []
     for name, journeys in by_source.items():
         models = Counter(one.model for one in journeys).most_common()
-        rows.append([name, ", ".join(f"{number} {word}" for word, number in models)])
-        for gate, selections in zip(
-            _GATES,
-            ([one.default for one in journeys], [one.calibrated for one in journeys]),
-            strict=True,
-        ):
-            columns[gate].append(selections)
-            rows[-1] += _cells([selections])
-    rows.append(["mean", "", *(cell for gate in _GATES for cell in _cells(columns[gate]))])
-    heads = ["kept", "success rate of the kept, of all = 1", "tasks solved for each"]
-    head = ["source", "models", *(f"{gate}: {head}" for gate in _GATES for head in heads)]
-    yield table(
-        "The runs after the verdicts, by the default gate and after calibrating", head, rows
-    )
-    yield table(
-        "The same by draw",
-        ["source", "verdicts, later runs", "model", "gate", "default gate: kept, right",
-         "calibrated: kept, right", "right of all later runs"],
-        [
+        rows.append(
             [
                 name,
-                f"{one.labelled}, {len(one.default.tasks)}",
-                one.model,
-                one.gate,
-                *(_kept_and_right(selection) for selection in (one.default, one.calibrated)),
-                f"{statistics.fmean(one.default.successes):.0%}",
+                ", ".join(f"{number} {word}" for word, number in models),
+                *_cells([[one.default for one in journeys]]),
+                *_cells([[one.calibrated for one in journeys]]),
             ]
-            for name, journeys in by_source.items()
-            for one in journeys
-        ],
-    )  # fmt: skip
+        )
+    defaults = [[one.default for one in journeys] for journeys in by_source.values()]
+    calibrated = [[one.calibrated for one in journeys] for journeys in by_source.values()]
+    rows.append(["mean", "", *_cells(defaults), *_cells(calibrated)])
+    figures = ["kept", "success rate of the kept, of all = 1", "tasks solved for each"]
+    head = ["source", "models"]
+    head += [f"{gate}: {one}" for gate in ("default gate", "calibrated") for one in figures]
+    title = "The runs after the verdicts, by the default gate and after calibrating"
+    return table(title, head, rows)
 
 
 def _cells(by_source: Sequence[Sequence[Selection]]) -> list[str]:
@@ -157,11 +133,6 @@ def _cells(by_source: Sequence[Sequence[Selection]]) -> list[str]:
     lift = mean(mean(one.lift() for one in selections) for selections in by_source)
     solved = mean(mean(one.solved_per_run() for one in selections) for selections in by_source)
     return [f"{share:.1%}", lift.text(), solved.text().partition(" ")[0]]
-
-
-def _kept_and_right(selection: Selection) -> str:
-    right = selection.lift().value * statistics.fmean(selection.successes)
-    return f"{selection.share:.1%}, " + ("-" if right != right else f"{right:.0%}")
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -191,7 +162,7 @@ def main(words: Sequence[str] | None = None) -> int:
     if not by_source:
         print("no source with enough runs", file=sys.stderr)
         return 1
-    print(*tables(by_source), sep="\n")
+    print(means_by_source(by_source))
     return 0
 
 

@@ -153,7 +153,6 @@ def model_tables(learned: dict[str, list[Calibration]]) -> Iterator[str]:
     """Yield the tables of the models, and of what they make of score and gate."""
     models: list[list[Any]] = []
     aucs: list[list[Any]] = []
-    gates = []
     for name, found in learned.items():
         fits = [one.fit for one in found if one.fit.model is not None]
         refused = sum(one.refusal is not None for one in fits)
@@ -170,7 +169,6 @@ def model_tables(learned: dict[str, list[Calibration]]) -> Iterator[str]:
         models.append([name, fits[0].runs, area, *briers, states])
         before, model, worth = _stages([one for one in found if one.fit.model is not None])
         aucs.append([name, _mean(before), _mean(model), _mean(worth)])
-        gates.append([name, *_gates([one for one in found if one.proposal is not None])])
     head = ["source", "verdicts", "AUC", "Brier", "Brier of the base rate", "Brier by default",
             "models refused, provisional"]  # fmt: skip
     areas = [one[2].value for one in models if isinstance(one[2], Estimate)]
@@ -180,10 +178,6 @@ def model_tables(learned: dict[str, list[Calibration]]) -> Iterator[str]:
     means = [f"{statistics.fmean(one.value for one in column):.2f}" for column in columns if column]
     head = ["source", "AUC as it is", "AUC with model", "AUC by worth"]
     yield table("The score on the same runs, and the worth", head, [*aucs, ["mean", *means]])
-    head = ["source", "default gate: kept", "of them right, all = 1", "tasks solved for each",
-            "best tenth by worth: kept", "of them right, all = 1",
-            "tasks solved for each"]  # fmt: skip
-    yield table("What a gate keeps of them", head, gates)
 
 
 def _stages(found: Sequence[Calibration]) -> tuple[list[Estimate], list[Estimate], list[Estimate]]:
@@ -199,25 +193,6 @@ def _stages(found: Sequence[Calibration]) -> tuple[list[Estimate], list[Estimate
     ]
     stages = tuple([one for one in stage if one is not None] for stage in (before, model, worth))
     return stages[0], stages[1], stages[2]
-
-
-def _gates(found: Sequence[Calibration]) -> list[str]:
-    """Return what the default gate keeps, and what the best tenth by worth is."""
-    cells = []
-    for name in ("in_force", "proposed"):
-        pairs = [
-            (gate, proposal.base_rate)
-            for one in found
-            if (proposal := one.proposal) is not None
-            and (gate := getattr(proposal, name) or proposal.in_force) is not None
-        ]
-        lifts = [gate.right.value / base for gate, base in pairs if gate.right is not None]
-        cells += [
-            f"{statistics.fmean(gate.kept for gate, _ in pairs):.1%}",
-            f"{statistics.fmean(lifts):.2f}" if lifts else "-",
-            f"{statistics.fmean(gate.tasks_per_run for gate, _ in pairs):.2f}",
-        ]
-    return cells
 
 
 def _mean(found: Sequence[Estimate]) -> Estimate:

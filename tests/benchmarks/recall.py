@@ -24,7 +24,7 @@ import logging
 import random
 import statistics
 import sys
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.util import find_spec
@@ -73,8 +73,6 @@ class Figures:
         is_shown: Whether recall shows something for each query.
         tokens: Of each example that recall shows.
         floors: The floor of each part.
-        strangers: By source, for which of its queries the stores of this one have an example:
-            without knowing the tools of the agent, and knowing them.
     """
 
     tasks: list[str] = field(default_factory=list)
@@ -82,7 +80,6 @@ class Figures:
     is_shown: list[float] = field(default_factory=list)
     tokens: list[int] = field(default_factory=list)
     floors: list[float] = field(default_factory=list)
-    strangers: dict[str, list[tuple[bool, bool]]] = field(default_factory=lambda: defaultdict(list))
 
     def mean(self, values: Sequence[float]) -> Sampled:
         return TaskResamples(self.tasks).mean_of_tasks(self.tasks, values)
@@ -136,27 +133,22 @@ def keep(runs: Sequence[Run], domain: str, folder: Path, seed: int) -> Workspace
     return workspace
 
 
-def measure(
-    by_source: Mapping[str, Sequence[Run]], name: str, folds: int, embedder: Any
-) -> Figures:
+def measure(runs: Sequence[Run], folds: int, embedder: Any) -> Figures:
     """Measure all ways for the tasks of one source.
 
     Args:
-        by_source: The runs of all sources.
-        name: The source.
+        runs: The runs of the source.
         folds: In how many parts its tasks are.
         embedder: Embeds tasks.
     """
-    figures, domain = Figures(), most_common_domain(by_source[name])
-    for seed, (kept, queries) in enumerate(parts(by_source[name], folds)):
+    figures, domain = Figures(), most_common_domain(runs)
+    for seed, (kept, queries) in enumerate(parts(runs, folds)):
         with TemporaryDirectory() as folder:
             workspace = keep(kept, domain, Path(folder) / "kept", seed)
             with workspace.store() as store:
                 search = ExampleSearch(store, embedder)
                 vectors = _vectors(embedder, kept), _vectors(embedder, queries)
                 _shown(figures, kept, queries, vectors, search, domain)
-                if seed == 0:
-                    _strangers(figures, by_source, name, search, domain)
     return figures
 
 
@@ -198,27 +190,6 @@ def _vectors(embedder: Any, runs: Sequence[Run]) -> Array:
     return vectors.reshape(len(runs), size)
 
 
-def _strangers(
-    figures: Figures,
-    by_source: Mapping[str, Sequence[Run]],
-    name: str,
-    search: ExampleSearch,
-    domain: str,
-) -> None:
-    """Look up the tasks of other sources, which the domain was not made for."""
-    for other, runs in by_source.items():
-        tools = {tool for run in runs for tool in plan_of(run)}
-        firsts = {run.task: run for run in runs if is_query(run)}
-        for run in () if other == name else firsts.values():
-            task = objective_of(run)
-            figures.strangers[other].append(
-                (
-                    bool(search.find(task, domain=domain).found),
-                    bool(search.find(task, domain=domain, tools=tools).found),
-                )
-            )
-
-
 def tables(found: Mapping[str, Figures]) -> Iterator[str]:
     """Yield the tables of what is shown."""
     f1 = {name: {way: one.mean(one.f1[way]) for way in WAYS} for name, one in found.items()}
@@ -241,20 +212,6 @@ def tables(found: Mapping[str, Figures]) -> Iterator[str]:
     ]
     head = ["source", "floor", "tasks with an example", "tokens, median", "tokens, longest"]
     yield table("Examples that recall shows", head, rows)
-    rows = [
-        [
-            name,
-            *(
-                "/".join(f" {np.mean(column):.0%} " for column in zip(*pairs, strict=True)).strip()
-                if (pairs := one.strangers.get(other))
-                else "-"
-                for other in found
-            ),
-        ]
-        for name, one in found.items()
-    ]
-    title = "Share of the tasks of another source for which a store has an example; tools known"
-    yield table(title, ["store of", *(f"tasks of {name}" for name in found)], rows)
 
 
 def costs(embedder: Any, traces: int) -> str:
@@ -315,7 +272,7 @@ def main(words: Sequence[str] | None = None) -> int:
     found = {}
     for name in SOURCES:
         print(f"{name}: {len(by_source[name])} runs", file=sys.stderr, flush=True)
-        found[name] = measure(by_source, name, chosen.folds, known)
+        found[name] = measure(by_source[name], chosen.folds, known)
     print(*tables(found), sep="\n", flush=True)
     if chosen.traces:
         print(costs(embedder, chosen.traces))

@@ -5,26 +5,21 @@
 prints recall and false positives on the cases of tests/redaction, which were written for the kinds
 that a redactor meets; the slowest of the texts that were made to be slow; and the MB of JSON a
 second of CPU time for the messages of recorded runs, where these lie beside the checkout, each
-message once. Where a folder `shared/redaction` with the development corpora and their scorer lies
-there, their table follows.
+message once.
 """
 
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 import sys
-import tempfile
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
 from kp_langchain.redaction import redact
-from tests.benchmarks.harness import ROOT, machine, parser, table
+from tests.benchmarks.harness import machine, parser, table
 from tests.recorded import load, present
 from tests.redaction.cases import (
     BENIGN,
@@ -49,7 +44,6 @@ HARMLESS: dict[str, Iterable[tuple[str, Any]]] = {
 }
 _NASTY_CHARS = 100_000
 _SLOWEST = 5
-_FOLDER = ROOT.parent / "shared" / "redaction"
 
 
 def recall(every: int) -> str:
@@ -118,23 +112,6 @@ def _speed_row(name: str, figures: dict[str, Any]) -> list[str]:
     return [name, f"{figures['messages']:,}", f"{figures['mb']:.2f}", *speeds]
 
 
-def corpora() -> None:
-    """Print what the scorer of the development corpora says."""
-    with tempfile.TemporaryDirectory() as folder:
-        Path(folder, "adapter.py").write_text(
-            "from kp_langchain.redaction import redact as _redact\n"
-            "def redact(value):\n    return _redact(value).value\n"
-            "def secrets(value):\n    return _redact(value, level='private').value\n"
-        )
-        command = ["score.py", "adapter:redact", ".", "--secrets-only", "adapter:secrets"]
-        subprocess.run(
-            [sys.executable, *command, "--out", str(Path(folder, "result.json"))],
-            cwd=_FOLDER,
-            env=os.environ | {"PYTHONPATH": f"{ROOT}:{folder}"},
-            check=False,
-        )
-
-
 def main(words: Sequence[str] | None = None) -> int:
     """Print the tables."""
     options = parser("tests.benchmarks.redaction", __doc__)
@@ -145,8 +122,6 @@ def main(words: Sequence[str] | None = None) -> int:
         print(part(every), flush=True)
     if present():
         print(speed(every), flush=True)
-    if every == 1 and (_FOLDER / "score.py").exists():
-        corpora()
     return 0
 
 

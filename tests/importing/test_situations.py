@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from kp_langchain import KPCallbackHandler, ScoredTrace, Scorer
 from tests import recorded
 from tests.importing.ways import differences, import_values, traced
 from tests.recording import situations, situations_of_requests
@@ -82,11 +83,19 @@ def test_situation(one: Situation, tmp_path: Path) -> None:
     ("mode", "errors"), [("conversation", "raise"), ("wrapped", "tool_exception")]
 )
 @pytest.mark.filterwarnings("ignore")
-def test_recorded_runs(mode: str, errors: str) -> None:
-    from tests.benchmarks.imported import FORMATS, found_differences, play
-
-    for run in itertools.islice(recorded.load(), 0, None, 400):
-        scored, files = play(run, mode, errors)
-        for name in FORMATS:
-            found = found_differences(files[name], scored, any_order=True)
-            assert found == [], (run["run_id"], name)
+def test_recorded_runs(mode: str, errors: str, tmp_path: Path) -> None:
+    for number, run in enumerate(itertools.islice(recorded.load(), 0, None, 400)):
+        scored: list[ScoredTrace] = []
+        with (
+            KPCallbackHandler(
+                scorer=Scorer(embedder=None), store=None, on_scored=scored.append
+            ) as handler,
+            traced() as files,
+        ):
+            recorded.replayer().replay(run, [handler], mode, errors)
+        for name in ("langsmith", "openinference", "genai"):
+            folder = tmp_path / f"{number} {name}"
+            folder.mkdir()
+            imported = import_values(getattr(files, name), folder)
+            traces = [one.scored for one in imported if one.scored is not None]
+            assert differences(scored, traces, any_order=True) == [], (run["run_id"], name)

@@ -227,15 +227,13 @@ def test_changed_rules_have_a_new_version() -> None:
 
 @pytest.mark.skipif(not recorded.present(), reason="no recorded runs")
 def test_recorded_runs() -> None:
-    from tests.benchmarks.planted import _MARK, returned
-    from tests.benchmarks.planted import trace_of as trace_of_run
-
+    mark = "<INFORMATION>"  # in every planted text of these runs
     runs: defaultdict[str, list[bool]] = defaultdict(list)
     for run in islice(recorded.load(), 0, None, 3):
-        trace = trace_of_run(run)
+        trace = trace_from_messages(run["messages"], domain=run["domain"])
         if not run["meta"].get("attack"):
             runs[run["source"]].append(bool(find_planted(trace)))
-        elif _MARK in returned(run) and any(_MARK in (step.content or "") for step in trace.steps):
+        elif any(mark in (step.content or "") for step in trace.steps if step.tool):
             assert find_planted(trace), run["run_id"]
     for source, found in runs.items():
         assert sum(found) <= 0.02 * len(found), source
