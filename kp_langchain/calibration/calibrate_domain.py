@@ -1,57 +1,48 @@
-"""Calibrate one domain: fit its model, put it in force if it is better, propose a gate."""
+"""Calibrate one domain: fit its model, propose a gate, and compare a model with later verdicts.
+
+Every figure of a gate is of confidences that are held out: those of a model that never saw the
+run's task.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any, Protocol
+from dataclasses import asdict, dataclass
+from itertools import compress
+from typing import TYPE_CHECKING, Any
 
 from kp_langchain.calibration.fitting import Fit, fit
-from kp_langchain.calibration.gate_proposal import (
-    GateInForce,
-    GateProposal,
-    ThresholdTarget,
-    gate_without_proposal,
-    propose_gate,
-)
-from kp_langchain.calibration.measures import auc_value, brier, mean_p_value
+from kp_langchain.calibration.measures import Estimate, auc, brier, mean_p_value, share
 from kp_langchain.calibration.model import (
     ConfidenceModel,
     LabelledRun,
+    calibrated_confidence,
+    default_score,
     estimated_score,
-    hypothetical_worth,
+    estimated_worth,
 )
-from kp_langchain.gate.check import WINDOW
+from kp_langchain.errors import ConfigError
+from kp_langchain.gate import threshold_of
+from kp_langchain.gate.check import DEFAULT_PASS_RATE, pass_rate_of
+from kp_langchain.scoring.dimensions import NEUTRAL_NOVELTY
 
 if TYPE_CHECKING:
-    from kp_langchain.config import Settings
+    from kp_langchain.policy import DomainPolicy, Gate
 
+OTHER_PASS_RATES = (0.5, 0.3, 0.2, 0.1, 0.05)
+"""What a gate by worth keeps is shown for these pass rates, too."""
 
-class ModelEntry(Protocol):
-    """A confidence model that a store has."""
+MOST_LATER_VERDICTS = 50
+"""A model is compared with at most so many verdicts, the last ones."""
+FEWEST_LATER_VERDICTS = 20
+"""It is not compared with fewer than this."""
 
-    @property
-    def version(self) -> int:
-        """Its version, counted from 1 in each domain."""
-
-    @property
-    def model(self) -> ConfidenceModel:
-        """The model itself."""
-
-
-class ModelStore(Protocol):
-    """What calibrating needs of a store; `TraceStore.models` has it."""
-
-    def labelled(self, domain: str) -> Sequence[LabelledRun]:
-        """Return the runs of a domain that have a verdict on their success, oldest first."""
-
-    def installed(
-        self, domain: str | None = None, *, only_active: bool = False
-    ) -> Sequence[ModelEntry]:
-        """Return the models of a domain, oldest first; only the one in force if so asked."""
-
-    def install(self, model: ConfidenceModel) -> int:
-        """Put a model in force for its domain and return its version."""
+# An advantage over no gate counts if the lower end of this interval of the worth's AUC is above
+# 0.5. All runs are in it: among the kept tenth of 150 alone, an interval of any use would include
+# the base rate even for models that double the share of successes.
+_CERTAINTY = 0.8
+# The limit for each of two ways to break a promise: errors that are larger, confidence that is off.
+_MOST_CHANCE = 0.01
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,116 +51,283 @@ class Calibration:
 
     Attributes:
         fit: The model, and its figures on held-out tasks.
-        before: The model that was in force before; None if there was none.
-        version: The version of the fitted model in the store, now in force; None if the model was
-            refused or was not to be installed.
         proposal: The gate proposed for the model, and the one in force; None without a model.
         later: What the verdicts given since say of the model in force before, if it stays; None
-            if that is not known.
+            without one.
     """
 
     fit: Fit
-    before: ModelEntry | None
-    version: int | None
     proposal: GateProposal | None
-    later: LaterVerdicts | None = None
+    later: LaterVerdicts | None
 
     @property
-    def to_write(self) -> dict[str, Any]:
-        """The fields of the domain's policy to write, None for one to remove; empty for nothing."""
+    def policy_fields(self) -> dict[str, Any]:
+        """The fields of the domain's policy to write; empty if no gate is proposed."""
         proposal = self.proposal
         if proposal is None or proposal.refusal is not None or proposal.proposed is None:
             return {}
-        gate = proposal.proposed
-        if gate.pass_rate is not None:
-            return {"gate": gate.gate, "pass_rate": gate.pass_rate}
-        # A pass rate would come before the threshold.
-        return {"gate": gate.gate, "worth_threshold": gate.thresholds[0], "pass_rate": None}
+        return {"gate": proposal.proposed.gate, "pass_rate": proposal.proposed.pass_rate}
 
     def to_dict(self) -> dict[str, Any]:
-        """Return everything but the model itself, ready for JSON."""
-        figures = asdict(replace(self.fit, model=None))
+        """Return everything but the model's terms, ready for JSON."""
+        figures, model = asdict(self.fit), self.fit.model
         del figures["model"], figures["held_out"]
-        before = self.before
         return figures | {
-            "version": self.version,
-            "before": before and {"version": before.version, "auc": before.model.auc},
+            "auc": self.fit.auc and asdict(self.fit.auc),
+            "brier": model and model.brier,
+            "default_brier": model and model.default_brier,
+            "leans_on": model.leans_on if model is not None else (),
             "gate_proposal": self.proposal and asdict(self.proposal),
             "later_verdicts": self.later and asdict(self.later),
         }
 
 
 def calibrate(
-    models: ModelStore, domain: str, *, settings: Settings, target: ThresholdTarget, install: bool
+    domain: str,
+    runs: Sequence[LabelledRun],
+    policy: DomainPolicy,
+    *,
+    before: ConfidenceModel | None = None,
+    pass_rate: float = DEFAULT_PASS_RATE,
 ) -> Calibration:
-    """Fit a domain's model, install it if it is good enough, and propose a gate.
+    """Fit a domain's model and propose a gate for it; install and write nothing.
 
     Args:
-        models: Where the labelled runs are, and where the model goes.
         domain: The domain.
-        settings: Provide the policy in force.
-        target: What the gate is to achieve.
-        install: Whether to install the model; False leaves the store as it is.
+        runs: Its labelled runs, the oldest first.
+        policy: Its policy in force.
+        before: Its model in force, if there is one.
+        pass_rate: The share of runs that the gate is to let pass, above 0, at most 1.
 
     Raises:
         MissingExtraError: scikit-learn is not installed.
-        StoreError: The store cannot be read or written.
-        ConfigError: The target is out of range, or the domain's policy cannot be used.
+        ConfigError: The pass rate is out of range.
     """
-    runs = models.labelled(domain)
-    policy = settings.policy_for(domain)
-    result = _with_gate_values(fit(domain, runs, weights=policy.weights), runs)
-    before = next(iter(models.installed(domain, only_active=True)), None)
-    proposal = version = later = None
-    if before is not None and result.refusal is not None:
-        later = later_verdicts(before.model, runs)
+    if not 0 < pass_rate <= 1:
+        raise ConfigError(f"pass rate is {pass_rate}; it must be a number above 0, at most 1")
+    result = fit(domain, runs, weights=policy.weights)
+    later = proposal = None
+    if before is not None and before.is_current and result.refusal is not None:
+        later = later_verdicts(before, runs)
     if result.model is not None:
-        in_force = before.model if before is not None and before.model.is_current else None
-        gate = GateInForce(domain, policy, result.weights, in_force)
-        if result.refusal is not None:
-            proposal = gate_without_proposal(runs, gate, "the model is refused")
-        else:
-            proposal = propose_gate(runs, result.held_out, gate, target)
-            version = _install(models, result.model, before) if install else None
-    return Calibration(result, before, version, proposal, later)
+        has_model = before is not None and before.is_current
+        proposal = propose_gate(result, runs, policy, pass_rate=pass_rate, has_model=has_model)
+    return Calibration(result, proposal, later)
 
 
-def _with_gate_values(result: Fit, runs: Sequence[LabelledRun]) -> Fit:
-    """Return the fit with the scores and worths that a pass rate begins with in its model."""
-    if result.model is None:
-        return result
-    pairs = list(zip(runs, result.held_out, strict=True))[-WINDOW:]
-    model = replace(
-        result.model,
-        scores=tuple(estimated_score(run, result.weights, one) for run, one in pairs),
-        worths=tuple(hypothetical_worth(run, one) for run, one in pairs),
+# ------------------------------------------------------------------ the proposed gate
+
+
+@dataclass(frozen=True, slots=True)
+class GateFigures:
+    """What a gate keeps of the labelled runs.
+
+    Attributes:
+        gate: Whether it compares the score or the worth with its threshold.
+        thresholds: The thresholds: one, or two if unmeasured novelty has another.
+        pass_rate: The share of runs that it is to let pass, if its threshold follows one.
+        runs: How many of the runs it keeps.
+        kept: Their share, 0 to 1.
+        right: The share of successes among them, with a 90 % interval; None if it keeps none.
+        tasks_per_run: Different tasks solved for each run kept, 0 to 1.
+        auc: Area under the ROC curve of what it compares with the threshold, with an 80 % interval.
+    """
+
+    gate: Gate
+    thresholds: tuple[float, ...]
+    pass_rate: float | None
+    runs: int
+    kept: float
+    right: Estimate | None
+    tasks_per_run: float
+    auc: Estimate
+
+
+@dataclass(frozen=True, slots=True)
+class GateProposal:
+    """The gate by worth that is proposed for a domain.
+
+    Attributes:
+        base_rate: The share of successes among all labelled runs: what no gate would keep.
+        in_force: What the gate of the policy keeps of them with default confidences; None if a
+            model is in force, because its confidences in these runs are not held out.
+        with_model: What the same gate keeps with the fitted model.
+        proposed: What the proposed gate keeps.
+        other_rates: What gates by worth with other pass rates would keep.
+        refusal: Why nothing is to be written; None if the proposal may be.
+    """
+
+    base_rate: float
+    in_force: GateFigures | None
+    with_model: GateFigures
+    proposed: GateFigures
+    other_rates: tuple[GateFigures, ...]
+    refusal: str | None
+
+
+def propose_gate(
+    result: Fit,
+    runs: Sequence[LabelledRun],
+    policy: DomainPolicy,
+    *,
+    pass_rate: float,
+    has_model: bool,
+) -> GateProposal:
+    """Return the gate by worth for a pass rate, with the reason if it is not to be put in force.
+
+    It is refused if its model is, if it keeps no larger share of successes than no gate would, if
+    the worth's advantage over chance may itself be chance, or if the gate in force surely ranks
+    better and keeps runs that are as often right.
+
+    Args:
+        result: The fit of a model.
+        runs: The labelled runs that it was fitted to.
+        policy: The policy of the domain.
+        pass_rate: The share of runs that the gate is to let pass, above 0, at most 1.
+        has_model: Whether another model is in force.
+    """
+    base_rate = result.successes / result.runs
+    worths = _Values.with_model(result, runs, "worth")
+    proposed = _at_pass_rate(runs, worths, pass_rate)
+    with_model = _by_policy(runs, _Values.with_model(result, runs, policy.gate), result, policy)
+    in_force = None
+    if not has_model:
+        scores = [default_score(run, result.weights) for run in runs]
+        values = _Values("score", scores, [True] * len(runs), has_model=False)
+        in_force = _by_policy(runs, values, result, policy)
+    if result.refusal is not None:
+        refusal: str | None = "the model is refused"
+    else:
+        refusal = _no_better_than_none(proposed, base_rate)
+        refusal = refusal or _worse_than_in_force(proposed, in_force or with_model)
+    return GateProposal(
+        base_rate=base_rate,
+        in_force=in_force,
+        with_model=with_model,
+        proposed=proposed,
+        other_rates=tuple(_at_pass_rate(runs, worths, rate) for rate in OTHER_PASS_RATES),
+        refusal=refusal,
     )
-    return replace(result, model=model)
 
 
-def _install(models: ModelStore, model: ConfidenceModel, before: ModelEntry | None) -> int:
-    if before is not None and before.model == replace(model, created_at=before.model.created_at):
-        return before.version  # the same verdicts give the same model
-    return models.install(model)
+@dataclass(frozen=True, slots=True)
+class _Values:
+    """What a gate compares with its threshold.
+
+    Attributes:
+        gate: Whether it is the score or the worth.
+        values: Of each run, 0 to 1.
+        may_pass: Which runs a pass rate lets pass at all: those whose confidence reaches the base
+            rate; see `kp_langchain.gate.check`.
+        has_model: Whether a model is in force beside the gate.
+    """
+
+    gate: Gate
+    values: Sequence[float]
+    may_pass: Sequence[bool]
+    has_model: bool
+
+    @classmethod
+    def with_model(cls, result: Fit, runs: Sequence[LabelledRun], gate: Gate) -> _Values:
+        """Return the values with the held-out confidences of a fitted model."""
+        base_rate, weights = result.successes / result.runs, result.weights
+        counts = gate == "worth" or weights.outcome_confidence > 0
+        values, may_pass = [], []
+        for run, one in zip(runs, result.held_out, strict=True):
+            is_worth = gate == "worth"
+            values.append(
+                estimated_worth(run, one) if is_worth else estimated_score(run, weights, one)
+            )
+            may_pass.append(not counts or calibrated_confidence(run, one) >= base_rate)
+        return cls(gate, values, may_pass, has_model=True)
+
+
+def _at_pass_rate(runs: Sequence[LabelledRun], values: _Values, pass_rate: float) -> GateFigures:
+    """Return what a gate keeps whose threshold follows a pass rate."""
+    ranked = sorted(compress(values.values, values.may_pass), reverse=True)
+    most = max(1, round(pass_rate * len(runs)))
+    threshold = ranked[min(most, len(ranked)) - 1] if ranked else 1.0
+    passes = [
+        value >= threshold and may_pass
+        for value, may_pass in zip(values.values, values.may_pass, strict=True)
+    ]
+    return _figures(runs, values, passes, (threshold,), pass_rate)
+
+
+def _by_policy(
+    runs: Sequence[LabelledRun], values: _Values, result: Fit, policy: DomainPolicy
+) -> GateFigures:
+    """Return what a gate keeps with the thresholds or the pass rate of a policy."""
+    pass_rate = pass_rate_of(policy, values.gate, has_model=values.has_model)
+    if pass_rate is not None:
+        return _at_pass_rate(runs, values, pass_rate)
+    measured, unmeasured = threshold_of(result.domain, policy.threshold)
+    if values.gate == "worth" and policy.worth_threshold is not None:
+        measured = unmeasured = policy.worth_threshold
+    passes = [
+        value >= (unmeasured if run.values.get("novelty") == NEUTRAL_NOVELTY else measured)
+        for run, value in zip(runs, values.values, strict=True)
+    ]
+    thresholds = tuple(dict.fromkeys((measured, unmeasured)))
+    return _figures(runs, values, passes, thresholds, None)
+
+
+def _figures(
+    runs: Sequence[LabelledRun],
+    values: _Values,
+    passes: Sequence[bool],
+    thresholds: tuple[float, ...],
+    pass_rate: float | None,
+) -> GateFigures:
+    kept = list(compress(runs, passes))
+    truth, tasks = [run.success for run in runs], [run.task for run in runs]
+    return GateFigures(
+        gate=values.gate,
+        thresholds=thresholds,
+        pass_rate=pass_rate,
+        runs=len(kept),
+        kept=len(kept) / len(runs),
+        right=share([run.success for run in kept], [run.task for run in kept]) if kept else None,
+        tasks_per_run=len({run.task for run in kept if run.success}) / max(1, len(kept)),
+        auc=auc(truth, values.values, tasks, certainty=_CERTAINTY),
+    )
+
+
+def _no_better_than_none(proposed: GateFigures, base_rate: float) -> str | None:
+    """Return a refusal if what a gate keeps may be no more often right than all runs."""
+    right = 0.0 if proposed.right is None else proposed.right.value
+    if right <= base_rate:
+        return (
+            f"of the runs that it would keep, {right:.2f} succeeded on held-out tasks, and "
+            f"{base_rate:.2f} of all runs did"
+        )
+    if proposed.auc.low <= 0.5:
+        return (
+            "its advantage over keeping any runs may be chance: the AUC of the worth is "
+            f"{proposed.auc} on held-out tasks; collect more verdicts"
+        )
+    return None
+
+
+def _worse_than_in_force(proposed: GateFigures, present: GateFigures) -> str | None:
+    """Return a refusal if the gate in force surely ranks better, and keeps runs as often right."""
+    if proposed.right is None or present.right is None:
+        return None
+    if proposed.auc.high >= present.auc.value or proposed.right.value > present.right.value:
+        return None
+    return (
+        f"on held-out tasks its AUC is {proposed.auc}, that of the gate in force "
+        f"{present.auc.value:.2f}, and of the kept runs {proposed.right.value:.2f} would have "
+        f"succeeded, instead of {present.right.value:.2f}"
+    )
 
 
 # ------------------------------------------------------------------ verdicts given since
 
 
-MOST_RUNS = 50
-"""A model is held against at most so many verdicts, the last ones."""
-FEWEST_RUNS = 20
-"""It is not held against fewer than this."""
-
-# The limit for each of two ways to break a promise: errors that are larger, confidence that is off.
-_MOST_CHANCE = 0.01
-
-
 @dataclass(frozen=True, slots=True)
 class LaterVerdicts:
-    """A model's promise, and its figures on the last runs that it was not fitted to.
-
-    Runs of tasks that it was fitted to are predicted without them.
+    """A model's promise, and its figures on the last runs that were judged after it was fitted.
 
     Attributes:
         runs: How many such runs there are, at most 50. The other figures are None below 20.
@@ -203,66 +361,55 @@ class LaterVerdicts:
     def __str__(self) -> str:
         if self.holds is None:
             return (
-                f"{self.runs} verdicts so far on runs that it was not fitted to; it is held "
-                f"against them from {FEWEST_RUNS} on"
+                f"{self.runs} verdicts since it was fitted; it is compared with them from "
+                f"{FEWEST_LATER_VERDICTS} on"
             )
         beginning = "it no longer holds" if self.is_broken else "it holds"
-        areas = "" if self.auc is None else f", AUC {self.auc:.2f}"
+        area = "" if self.auc is None else f", AUC {self.auc:.2f}"
         return (
             f"{beginning}: promised Brier score {self.promised_brier:.3f}, "
             f"AUC {self.promised_auc:.2f}; the last {self.runs} verdicts Brier score "
-            f"{self.brier:.3f} (always {self.success_rate:.2f}: {self.base_brier:.3f}){areas}, "
+            f"{self.brier:.3f} (always {self.success_rate:.2f}: {self.base_brier:.3f}){area}, "
             f"mean confidence {self.confidence:.2f} where {self.success_rate:.2f} succeeded"
         )
 
 
-def later_verdicts(model: ConfidenceModel, runs: Sequence[LabelledRun]) -> LaterVerdicts | None:
-    """Hold a model against the verdicts on runs that it was not fitted to.
+def later_verdicts(model: ConfidenceModel, runs: Sequence[LabelledRun]) -> LaterVerdicts:
+    """Compare a model with the verdicts that were given after it was fitted.
 
     Args:
         model: The model.
         runs: The labelled runs of its domain, the oldest first.
 
-    Returns:
-        The figures; None for a model of an earlier version of this package, which does not know
-        what it was fitted to, or whose features are no longer computed.
-
     Raises:
         MissingExtraError: scikit-learn is not installed.
+        OutdatedModelError: The model was fitted to features of another version.
     """
-    if not model.is_current or not model.folds:
-        return None
-    later = [run for run in runs if run.trace_id not in model.held_out][-MOST_RUNS:]
-    if len(later) < FEWEST_RUNS:
+    model.check_current()
+    later = [run for run in runs if run.judged_at > model.created_at][-MOST_LATER_VERDICTS:]
+    if len(later) < FEWEST_LATER_VERDICTS:
         return LaterVerdicts(len(later), model.brier, model.auc)
-    confidences = [
-        one for run in later if (one := model.held_out_confidence(run)) is not None
-    ]  # a model with folds has one for each run
+    confidences = [model.confidence(run.features) for run in later]
     truth, tasks = [run.success for run in later], [run.task for run in later]
     rate = sum(truth) / len(truth)
     error, base_error = brier(truth, confidences), rate * (1 - rate)
+    surprises = [y - p for y, p in zip(truth, confidences, strict=True)]
+    is_beyond_chance = (
+        min(
+            mean_p_value([surprise**2 - model.brier for surprise in surprises], tasks),
+            2 * mean_p_value(surprises, tasks),
+            2 * mean_p_value([-surprise for surprise in surprises], tasks),
+        )
+        < _MOST_CHANCE
+    )
     return LaterVerdicts(
         runs=len(later),
         promised_brier=model.brier,
         promised_auc=model.auc,
         brier=error,
         base_brier=base_error,
-        auc=auc_value(truth, confidences) if 0 < rate < 1 else None,
+        auc=auc(truth, confidences, tasks).value if 0 < rate < 1 else None,
         confidence=sum(confidences) / len(confidences),
         success_rate=rate,
-        holds=error < base_error or not _is_beyond_chance(model, truth, confidences, tasks),
+        holds=error < base_error or not is_beyond_chance,
     )
-
-
-def _is_beyond_chance(
-    model: ConfidenceModel,
-    truth: Sequence[bool],
-    confidences: Sequence[float],
-    tasks: Sequence[str],
-) -> bool:
-    """Return whether errors are larger, or confidences further off, than chance explains."""
-    surprises = [y - p for y, p in zip(truth, confidences, strict=True)]
-    excess = [surprise**2 - model.brier for surprise in surprises]
-    larger = mean_p_value(excess, tasks)
-    off = 2 * min(mean_p_value(surprises, tasks), mean_p_value([-one for one in surprises], tasks))
-    return min(larger, off) < _MOST_CHANCE

@@ -14,7 +14,7 @@ from dataclasses import fields
 from functools import cache
 from importlib import resources
 from itertools import groupby, pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from kp_langchain.calibration.wording import (
     DONE,
@@ -274,11 +274,6 @@ def _mean(values: Iterable[float]) -> float:
 # ------------------------------------------------------------------ what they mean
 
 
-def is_surface(feature: str) -> bool:
-    """Return whether a feature only measures sizes or counts, of any content."""
-    return feature in _table()["surface"]["names"] or feature.startswith(CALLED)
-
-
 def meaning_of(feature: str) -> str:
     """Return the meaning of a feature in a few words; for an unknown one, its name."""
     if feature.startswith(CALLED):
@@ -301,13 +296,8 @@ def leaning(feature: str, *, is_for: bool) -> str:
     return f"{meaning} ({'more' if is_for else 'fewer'})"
 
 
+@cache
 def meanings() -> Mapping[str, str]:
     """Return the meanings by feature, without those that count the calls of one tool."""
-    by_name: Mapping[str, str] = _table()["meanings"]
-    return by_name
-
-
-@cache
-def _table() -> dict[str, Any]:
     file = resources.files("kp_langchain.calibration").joinpath("feature_meanings.toml")
     return tomllib.loads(file.read_text(encoding="utf-8"))

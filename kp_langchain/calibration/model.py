@@ -6,10 +6,9 @@ It is fitted to `LabelledRun`s, which are scored runs with a verdict on their su
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import datetime
-from hashlib import sha256
 from typing import Annotated, Any
 
 from pydantic import Field, TypeAdapter
@@ -20,7 +19,6 @@ from kp_langchain.calibration.features import (
     PROVES_FAILURE,
     VERSION,
     leaning,
-    meaning_of,
 )
 from kp_langchain.errors import OutdatedModelError
 from kp_langchain.policy import ScoringWeights
@@ -41,14 +39,9 @@ _Unit = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 LARGEST_DEVIATION = 3.0
 """Values are cut off at this many standard deviations, so that an outlier decides nothing."""
 
-# No trace is evidence enough for a probability beyond 1 in about 3,000 of being wrong.
-_LARGEST_LOG_ODDS = 8.0
-_HASH_CHARS = 16
+LARGEST_LOG_ODDS = 8.0
+"""No trace is evidence enough for a probability closer to 0 or 1 than 1 in about 3,000."""
 _LEANINGS = 4
-# Chosen on recorded runs, so that labels that follow one size but for a tenth are warned of nearly
-# always and true ones rarely; `python -m tests.benchmarks.quality` counts both.
-_MARGIN = 0.03
-_LEAST_AUC = 0.75
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +54,7 @@ class LabelledRun:
         features: The result of `features_of` for the run.
         looked_successful: Whether the run looked successful before any report or verdict.
         values: The values of the score's dimensions when the run was scored, by name, 0 to 1.
-        created_at: When the run began.
-        trace_id: The id of its trace; empty if it has none.
+        judged_at: When the verdict was given.
     """
 
     task: str
@@ -70,8 +62,7 @@ class LabelledRun:
     features: Mapping[str, float]
     looked_successful: bool
     values: Mapping[str, float]
-    created_at: datetime
-    trace_id: str = ""
+    judged_at: datetime
 
     @property
     def proves_failure(self) -> bool:
@@ -92,32 +83,6 @@ def task_key(task: str | None, objective: str) -> str:
         objective: The run's objective; differences in case and white space do not count.
     """
     return task or " ".join(objective.casefold().split())
-
-
-@dataclass(frozen=True, slots=True)
-class SurfaceFeature:
-    """The size or count that alone separates successes from failures best.
-
-    Attributes:
-        feature: Its name.
-        auc: Area under the ROC curve of it alone, chosen without the tasks that it is judged on.
-        model_auc: That of the model, on the same runs.
-    """
-
-    feature: str
-    auc: _Unit
-    model_auc: _Unit
-
-    @property
-    def warning(self) -> str | None:
-        """What to say if it alone explains what the model knows; None if it does not."""
-        if self.auc < max(_LEAST_AUC, self.model_auc - _MARGIN):
-            return None
-        return (
-            f"one figure alone, {meaning_of(self.feature)}, reaches AUC {self.auc:.2f}, the model "
-            f"{self.model_auc:.2f}: it may have learned little else; check that the verdicts do "
-            "not simply follow that figure"
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,41 +119,6 @@ def log_value(features: Mapping[str, float], name: str) -> float | None:
     return math.log1p(max(0.0, value)) if math.isfinite(value) else None
 
 
-def probability(intercept: float, terms: Sequence[Term], features: Mapping[str, float]) -> float:
-    """Return the probability of success by a logistic model, strictly between 0 and 1.
-
-    Args:
-        intercept: Log-odds of a run that is average in every feature.
-        terms: The contributions of the features to the log-odds.
-        features: A run's features; a missing or non-finite one contributes nothing.
-    """
-    log_odds = intercept + math.fsum(term.weight * term.position(features) for term in terms)
-    return 1.0 / (1.0 + math.exp(-min(_LARGEST_LOG_ODDS, max(-_LARGEST_LOG_ODDS, log_odds))))
-
-
-def task_hash(task: str) -> str:
-    """Return the name under which a model remembers a task; it does not hold the task's text."""
-    return sha256(task.encode("utf-8", "surrogatepass")).hexdigest()[:_HASH_CHARS]
-
-
-@dataclass(frozen=True, slots=True)
-class Fold:
-    """The same model fitted without some tasks, to predict the runs of these.
-
-    Attributes:
-        intercept: Log-odds of a run that is average in every feature.
-        weights: The weights of the model's terms, in their order.
-    """
-
-    intercept: _Number
-    weights: tuple[_Number, ...]
-
-
-def with_weights(terms: Sequence[Term], weights: Sequence[float]) -> tuple[Term, ...]:
-    """Return the terms with other weights, given in their order."""
-    return tuple(replace(term, weight=weight) for term, weight in zip(terms, weights, strict=True))
-
-
 @dataclass(frozen=True, slots=True)
 class ConfidenceModel:
     """A logistic model of one domain, with its figures on held-out runs.
@@ -209,18 +139,9 @@ class ConfidenceModel:
         default_brier: Brier score of the confidence that runs get without a model.
         intercept: Log-odds of a run that is average in every feature.
         terms: The features with their weights.
-        provisional: Whether the verdicts do not yet rule out beyond doubt that it is chance. Such a
-            model is used like any other.
-        surface: The size or count that alone separates successes from failures best; None if none
-            varies, or in models of earlier versions.
         scores: The scores of the newest of those runs with their held-out confidences, 0 to 1: what
-            a gate with a pass rate begins with. Empty in models of earlier versions.
+            a gate with a pass rate begins with.
         worths: The worths of the same, 0 to 1.
-        held_out: By trace id, the probability of each run that it was fitted to, by the fold that
-            was fitted without the run's task. Empty in models of earlier versions.
-        folds: The models that these probabilities are of.
-        task_folds: By `task_hash` of each task that it was fitted to, the index of the fold that
-            was fitted without it.
     """
 
     domain: str
@@ -236,30 +157,13 @@ class ConfidenceModel:
     default_brier: _Unit
     intercept: _Number
     terms: tuple[Term, ...]
-    provisional: bool = False
-    surface: SurfaceFeature | None = None
     scores: tuple[_Unit, ...] = ()
     worths: tuple[_Unit, ...] = ()
-    held_out: Mapping[str, _Unit] = field(default_factory=dict, hash=False)
-    folds: tuple[Fold, ...] = ()
-    task_folds: Mapping[str, Annotated[int, Field(ge=0)]] = field(default_factory=dict, hash=False)
-
-    def __post_init__(self) -> None:
-        """Refuse folds that are not of this model.
-
-        Raises:
-            ValueError: A fold has too many or too few weights, or a task's fold does not exist.
-        """
-        if any(len(fold.weights) != len(self.terms) for fold in self.folds):
-            raise ValueError("folds: each needs one weight for each of the terms")
-        if any(number >= len(self.folds) for number in self.task_folds.values()):
-            raise ValueError(f"task_folds: there are only {len(self.folds)} folds")
 
     @property
     def source(self) -> str:
         """How a breakdown names the source of a confidence from this model."""
-        provisional = "provisional, " if self.provisional else ""
-        return f"calibrated on {self.runs} runs, {provisional}AUC {self.auc:.2f}"
+        return f"calibrated on {self.runs} runs, AUC {self.auc:.2f}"
 
     @property
     def leans_on(self) -> tuple[str, ...]:
@@ -270,17 +174,12 @@ class ConfidenceModel:
         )
 
     @property
-    def warning(self) -> str | None:
-        """What to say if one size or count alone explains what the model knows; else None."""
-        return None if self.surface is None else self.surface.warning
-
-    @property
     def is_current(self) -> bool:
         """Whether it was fitted to the features that this version of the package computes."""
         return self.features_version == FEATURES_VERSION
 
     def confidence(self, features: Mapping[str, float]) -> float:
-        """Return the probability (0 to 1) that a run with these features succeeded.
+        """Return the probability that a run with these features succeeded, above 0 and below 1.
 
         Args:
             features: The result of `features_of`; a missing or non-finite one counts as average.
@@ -289,7 +188,10 @@ class ConfidenceModel:
             OutdatedModelError: The model was fitted to features of another version.
         """
         self.check_current()
-        return probability(self.intercept, self.terms, features)
+        contributions = (term.weight * term.position(features) for term in self.terms)
+        log_odds = self.intercept + math.fsum(contributions)
+        log_odds = min(LARGEST_LOG_ODDS, max(-LARGEST_LOG_ODDS, log_odds))
+        return 1.0 / (1.0 + math.exp(-log_odds))
 
     def check_current(self) -> None:
         """Check that this version of the package computes the features it was fitted to.
@@ -303,34 +205,6 @@ class ConfidenceModel:
                 f"{self.features_version}, and this package computes version {FEATURES_VERSION}; "
                 f"fit it again with: kp-langchain calibrate --domain {self.domain}"
             )
-
-    def held_out_confidence(self, run: LabelledRun) -> float | None:
-        """Return the probability of success without what the run's own task taught the model.
-
-        It is the model's own prediction for a run of a task that it was not fitted to, and else the
-        prediction of the fold that was fitted without that task. So figures of it are never better
-        than they will be on new tasks, whichever runs they are of.
-
-        Args:
-            run: A run with a verdict; the model may have been fitted to it.
-
-        Returns:
-            The probability, 0 to 1; None if the model does not know what it was fitted to, because
-            an earlier version of this package fitted it.
-
-        Raises:
-            OutdatedModelError: The model was fitted to features of another version.
-        """
-        own = self.confidence(run.features)
-        if run.trace_id in self.held_out:
-            return self.held_out[run.trace_id]
-        if not self.folds:
-            return None
-        number = self.task_folds.get(task_hash(run.task))
-        if number is None:
-            return own
-        fold = self.folds[number]
-        return probability(fold.intercept, with_weights(self.terms, fold.weights), run.features)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the model as plain dicts, lists, strings and finite numbers, ready for JSON."""
@@ -351,41 +225,26 @@ class ConfidenceModel:
 _READER = TypeAdapter(ConfidenceModel)
 
 
-# ------------------------------------------------------------------ scores in other circumstances
+# ------------------------------------------------------------------ scores without a verdict
 
 
-def hypothetical_score(
-    run: LabelledRun,
-    weights: ScoringWeights,
-    confidence: float | None = None,
-    success: bool | None = None,
-) -> float:
-    """Return the score that the run would have.
+def default_score(run: LabelledRun, weights: ScoringWeights) -> float:
+    """Return the score (0 to 1) that the run would have without a verdict and without a model.
 
-    The formulas and rules are those of `kp_langchain.scoring`; all dimensions but outcome
-    confidence keep the values that they had when the run was scored.
+    Like `estimated_score`, it follows the formulas and rules of `kp_langchain.scoring`. All
+    dimensions but outcome confidence keep the values that they had when the run was scored.
 
     Args:
-        run: The run; its features hold the counts that the rules need.
+        run: The run; its features have the counts that the rules need.
         weights: The weights to use.
-        confidence: 0 to 1; by default 0.8 or 0.2 according to success.
-        success: Whether to count it as a success; by default whether it looked like one.
-
-    Returns:
-        The score, 0 to 1.
-
-    Raises:
-        ValueError: `confidence` is not within 0..1.
     """
-    if success is None:
-        success = run.looked_successful
-    if confidence is None:
-        confidence = DEFAULT_CONFIDENCE[success]
-    return _score(run, weights, outcome_confidence(confidence, success=success), success=success)
+    success = run.looked_successful
+    confidence = outcome_confidence(DEFAULT_CONFIDENCE[success], success=success)
+    return _score(run, weights, confidence, success=success)
 
 
 def estimated_score(run: LabelledRun, weights: ScoringWeights, confidence: float) -> float:
-    """Return the score (0 to 1) that the run would have if nobody had judged it but a model.
+    """Return the score (0 to 1) that the run would have without a verdict, but with a model.
 
     Args:
         run: The run.
@@ -398,8 +257,8 @@ def estimated_score(run: LabelledRun, weights: ScoringWeights, confidence: float
     return _score(run, weights, calibrated_confidence(run, confidence), success=success)
 
 
-def hypothetical_worth(run: LabelledRun, confidence: float) -> float:
-    """Return the worth (0 to 1) that the run would have if nobody had judged it but a model.
+def estimated_worth(run: LabelledRun, confidence: float) -> float:
+    """Return the worth (0 to 1) that the run would have without a verdict, but with a model.
 
     Args:
         run: The run; its novelty is that of the time when it was scored.
@@ -410,7 +269,7 @@ def hypothetical_worth(run: LabelledRun, confidence: float) -> float:
 
 
 def calibrated_confidence(run: LabelledRun, confidence: float) -> float:
-    """Return what a model's confidence (0 to 1) in a run counts: less if the run proves failure."""
+    """Return a model's confidence (0 to 1) in a run, lowered if the run proves its failure."""
     return outcome_confidence(confidence, success=not run.proves_failure)
 
 

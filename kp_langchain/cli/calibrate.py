@@ -20,15 +20,17 @@ from kp_langchain.cli.output import (
     say_json,
     visible,
 )
-from kp_langchain.errors import KPError, MissingExtraError
+from kp_langchain.errors import KPError, MissingExtraError, OutdatedModelError
 from kp_langchain.gate.check import DEFAULT_PASS_RATE, pass_rate_of
 from kp_langchain.text import near_name, printable
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
-    from kp_langchain.calibration.calibrate_domain import Calibration, LaterVerdicts
-    from kp_langchain.calibration.gate_proposal import GateFigures, GateProposal, ThresholdTarget
+    from kp_langchain.calibration.calibrate_domain import (
+        Calibration,
+        GateFigures,
+        GateProposal,
+        LaterVerdicts,
+    )
     from kp_langchain.calibration.model import ConfidenceModel
     from kp_langchain.cli.policy_file import WrittenPolicy
     from kp_langchain.policy import DomainPolicy
@@ -38,7 +40,6 @@ if TYPE_CHECKING:
 _REFUSED = 1
 _HOW_TO_LABEL = "give some: kp-langchain label ID --success, or --failure"
 _TERMS_SHOWN = 20
-_PASS_RATES_SHOWN = (0.5, 0.3, 0.2, 0.1, 0.05)
 Domain = Annotated[str | None, typer.Option(help="Only this domain.")]
 
 app = group_app(
@@ -57,12 +58,8 @@ def fit(
         bool, typer.Option("--dry-run", help="Show the result, and change nothing.")
     ] = False,
     pass_rate: Annotated[
-        float | None,
-        typer.Option(help=f"Share of the runs that is to pass; {DEFAULT_PASS_RATE} by default."),
-    ] = None,
-    precision: Annotated[
-        float | None, typer.Option(help="Instead: share of successes among the runs that pass.")
-    ] = None,
+        float, typer.Option(help="Share of the runs that is to pass.")
+    ] = DEFAULT_PASS_RATE,
     write: Annotated[
         bool, typer.Option("--write", help="Write what is proposed into kp.toml.")
     ] = False,
@@ -70,11 +67,12 @@ def fit(
     as_json: AsJsonLines = False,
 ) -> None:
     """Learn from the verdicts on each domain's runs."""
-    from kp_langchain.calibration import calibrate_domain
+    from kp_langchain.calibration.calibrate_domain import calibrate
     from kp_langchain.cli.policy_file import write_policy
     from kp_langchain.config import Settings
 
-    target = _target(pass_rate, precision)
+    if not 0 < pass_rate <= 1:
+        raise typer.BadParameter(f"--pass-rate is {pass_rate}; give a number above 0, at most 1")
     if dry_run and write:
         raise typer.BadParameter("--dry-run writes nothing; omit it or --write")
     settings = Settings()
@@ -84,22 +82,32 @@ def fit(
         if not domains and not as_json:
             say(f"No run in {store.location} has a verdict; {_HOW_TO_LABEL}")
         for name in domains:
-            result = calibrate_domain.calibrate(
-                store.models, name, settings=settings, target=target, install=not dry_run
+            before = next(iter(store.models.installed(name, only_active=True)), None)
+            result = calibrate(
+                name,
+                store.models.labelled(name),
+                settings.policy_for(name),
+                before=None if before is None else before.model,
+                pass_rate=pass_rate,
             )
             is_refused = domain is not None and result.fit.refusal is not None
+            version = None
+            if result.fit.model is not None and result.fit.refusal is None and not dry_run:
+                version = store.models.install(result.fit.model)
             if not as_json:  # before the file is written, which may fail
-                _print_result(result, dry_run=dry_run)
-            fields, policy = result.to_write, None
+                _print_result(result, before, version)
+            fields, policy = result.policy_fields, None
             if write and fields:
                 policy = write_policy(name, **fields)
                 has_written = True
             if as_json:
-                say_json(result.to_dict() | {"written": policy})
+                replaced = before and {"version": before.version, "auc": before.model.auc}
+                installation = {"version": version, "before": replaced, "written": policy}
+                say_json(result.to_dict() | installation)
             elif write:
                 _say_written(result, policy)
             elif fields:
-                say(f"\n  --write puts {_fields_text(result)} into kp.toml.\n")
+                say(f"\n  --write puts {_fields_text(fields)} into kp.toml.\n")
     if is_refused or (write and not has_written):
         raise typer.Exit(_REFUSED)
 
@@ -154,20 +162,6 @@ def remove(
         )
 
 
-def _target(pass_rate: float | None, precision: float | None) -> ThresholdTarget:
-    from kp_langchain.calibration.gate_proposal import ThresholdTarget
-
-    if pass_rate is not None and precision is not None:
-        raise typer.BadParameter("give either --pass-rate or --precision")
-    if pass_rate is not None and not 0 < pass_rate <= 1:
-        raise typer.BadParameter(f"--pass-rate is {pass_rate}; give a number above 0, at most 1")
-    if precision is not None and not 0 < precision < 1:
-        raise typer.BadParameter(f"--precision is {precision}; give a number above 0, below 1")
-    if precision is not None:
-        return ThresholdTarget(precision=precision)
-    return ThresholdTarget(pass_rate=DEFAULT_PASS_RATE if pass_rate is None else pass_rate)
-
-
 def _domains(store: TraceStore, domain: str | None) -> list[str]:
     """Return the domains with verdicts, or only the one named.
 
@@ -187,61 +181,53 @@ def _domains(store: TraceStore, domain: str | None) -> list[str]:
 # ------------------------------------------------------------------ a fit
 
 
-def _print_result(result: Calibration, *, dry_run: bool) -> None:
-    fit_, console = result.fit, make_console()
+def _print_result(result: Calibration, before: InstalledModel | None, version: int | None) -> None:
+    fit_, model, console = result.fit, result.fit.model, make_console()
     summary = f"{fit_.runs} verdicts on {fit_.tasks} different tasks, {fit_.successes} successes"
     say(f"{printable(fit_.domain)}: {summary}")
-    if fit_.model is not None:
-        rate = fit_.successes / fit_.runs
-        table = make_table(("on tasks it never saw", "model", "default", f"always {rate:.2f}"))
+    if model is not None:
+        table = make_table(
+            ("on tasks it never saw", "model", "default", f"always {model.base_rate:.2f}")
+        )
         table.add_row("AUC", str(fit_.auc), str(fit_.default_auc), "0.50")
-        briers = (fit_.brier, fit_.default_brier, fit_.base_brier)
+        briers = (model.brier, model.default_brier, fit_.base_brier)
         table.add_row("Brier score", *(f"{value:.3f}" for value in briers))
         scores = str(fit_.score_auc_after), str(fit_.score_auc_before)
         table.add_row("the score's AUC", *scores, "")
         console.print(indent(table))
-        reliability = make_table(("runs", "predicted", "succeeded"))
-        for row in fit_.reliability:
-            reliability.add_row(str(row.runs), f"{row.confidence:.2f}", str(row.success_rate))
         console.print()
-        console.print(indent(reliability))
-        console.print()
-    say(f"  {_installation(result, dry_run=dry_run)}")
-    if result.before is not None and result.later is not None and result.later.is_broken:
+    say(f"  {_installation(result, before, version)}")
+    if before is not None and result.later is not None and result.later.is_broken:
         say(
-            f"  Version {result.before.version}, which stays: {result.later}; take it out of "
+            f"  Version {before.version}, which stays: {result.later}; take it out of "
             f"force: kp-langchain calibrate remove {printable(fit_.domain)}."
         )
-    if fit_.model is not None and fit_.refusal is None:
-        _say_leanings(fit_.model)
+    if model is not None and fit_.refusal is None:
+        _say_leanings(model)
     if result.proposal is not None:
         say("")
-        _print_proposal(result.proposal, is_installed=result.version is not None)
+        _print_proposal(result.proposal, is_installed=version is not None)
 
 
 def _say_leanings(model: ConfidenceModel) -> None:
     if model.leans_on:
         say(f"  It leans on: {printable(', '.join(model.leans_on))}.")
-    if model.warning is not None:
-        say(f"  Warning: {printable(model.warning)}.")
 
 
-def _installation(result: Calibration, *, dry_run: bool) -> str:
-    before, model = result.before, result.fit.model
+def _installation(result: Calibration, before: InstalledModel | None, version: int | None) -> str:
+    """Return in words which model is in force now."""
+    model = result.fit.model
     stays = f"version {before.version}" if before else "the default confidence"
     if result.fit.refusal is not None or model is None:
         return f"Not installed, {stays} stays in force: {result.fit.refusal}."
-    if dry_run:
+    if version is None:
         return f"Not installed, because this is only a trial; {stays} stays in force."
-    if before is not None and result.version == before.version:
-        return f"Version {before.version} stays in force: nothing has changed since."
-    text = f"Installed as version {result.version}"
+    if before is not None and version == before.version:
+        return f"Version {version} stays in force: nothing has changed since."
+    text = f"Installed as version {version}"
     if before is not None:
         text += f" (AUC {model.auc:.2f}) in place of version {before.version} "
         text += f"(AUC {before.model.auc:.2f})"
-    if result.fit.provisional and result.fit.chance is not None:  # it may still be chance
-        text += ", provisional (shuffled verdicts are followed as closely in "
-        text += f"{result.fit.chance:.1%} of trials; more verdicts will tell)"
     return f"{text}; running processes use it within a minute."
 
 
@@ -251,23 +237,19 @@ def _print_proposal(proposal: GateProposal, *, is_installed: bool) -> None:
         ("gate, on held-out tasks", "keeps", "of them right", "tasks per run", "AUC")
     )
     table.add_row("none", "100%", f"{proposal.base_rate:.2f}", "", "0.50")
-    with_model = proposal.with_model if proposal.with_model != proposal.proposed else None
-    proposed = "proposed" if proposal.refusal is None else "not proposed"
-    for name, gate in (
-        ("in force", proposal.in_force),
-        ("with this model", with_model),
-        (proposed, proposal.proposed),
-    ):
+    is_refused = proposal.refusal is not None
+    with_model = "in force, with this model" if proposal.in_force is None else "with this model"
+    rows = [("in force", proposal.in_force), (with_model, proposal.with_model)]
+    rows.append(("not proposed" if is_refused else "proposed", proposal.proposed))
+    rows += [("instead", gate) for gate in proposal.other_rates if gate != proposal.proposed]
+    for name, gate in rows:
         if gate is not None:
             right = "none kept" if gate.right is None else str(gate.right)
             tasks = f"{gate.tasks_per_run:.2f}" if gate.runs else ""
             cells = percent(gate.kept), right, tasks, str(gate.auc)
             table.add_row(f"{name}: {_gate_text(gate)}", *cells)
     console.print(indent(table))
-    if proposal.curve:
-        say("\n  What a gate by worth keeps with a fixed threshold:")
-        console.print(indent(_curve_table(proposal)))
-    if proposal.refusal is None:
+    if not is_refused:
         return
     say(f"  No gate is proposed: {proposal.refusal}.")
     stays = proposal.with_model if is_installed else proposal.in_force
@@ -284,22 +266,8 @@ def _gate_text(gate: GateFigures) -> str:
     return f"{gate.gate} from " + " or ".join(f"{one:g}" for one in gate.thresholds)
 
 
-def _curve_table(proposal: GateProposal) -> Table:
-    table, curve = make_table(("worth from", "keeps", "tasks", "of them right")), proposal.curve
-    shown = {
-        min(curve, key=lambda point: abs(point.pass_rate - rate)).threshold
-        for rate in _PASS_RATES_SHOWN
-    }
-    for point in curve:
-        if point.threshold in shown:
-            figures = percent(point.pass_rate), str(point.tasks), str(point.precision)
-            table.add_row(f"{point.threshold:.3f}", *figures)
-    return table
-
-
-def _fields_text(result: Calibration) -> str:
+def _fields_text(fields: dict[str, Any]) -> str:
     """Return what there is to write, in words."""
-    fields = {name: value for name, value in result.to_write.items() if value is not None}
     return " and ".join(f"{name} = {value!r}" for name, value in fields.items()).replace("'", '"')
 
 
@@ -310,7 +278,7 @@ def _say_written(result: Calibration, policy: WrittenPolicy | None) -> None:
         return
     file = f"{policy.path}, a new file" if policy.created else policy.path
     domain = printable(result.fit.domain)
-    say(f"  Wrote {_fields_text(result)} of {domain} into {file}.")
+    say(f"  Wrote {_fields_text(result.policy_fields)} of {domain} into {file}.")
     if policy.overridden:
         names = " and ".join(policy.overridden)
         say(f"  It has no effect here: a variable of the environment sets another {names}.")
@@ -321,14 +289,14 @@ def _say_written(result: Calibration, policy: WrittenPolicy | None) -> None:
 
 
 def later_verdicts_of(store: TraceStore, model: InstalledModel) -> LaterVerdicts | None:
-    """Return what the verdicts given since say of a model; None if that is not known.
+    """Return what the verdicts given since say of a model; None if that cannot be computed.
 
     Raises:
         StoreError: The labelled runs cannot be read.
     """
     from kp_langchain.calibration.calibrate_domain import later_verdicts
 
-    with suppress(MissingExtraError):
+    with suppress(MissingExtraError, OutdatedModelError):
         return later_verdicts(model.model, store.models.labelled(model.domain))
     return None
 
@@ -338,8 +306,6 @@ def model_lines(store: TraceStore, model: InstalledModel) -> Iterator[str]:
     yield f"{printable(model.domain)}: version {model.version}, {model.model.source}"
     if not model.model.is_current:
         yield f"outdated and not used; {how_to_refit(model.domain)}"
-    if model.model.warning is not None:
-        yield f"warning: {printable(model.model.warning)}"
     later = later_verdicts_of(store, model)
     if later is not None and later.is_broken:
         yield f"{later}; {how_to_refit(model.domain)}"
@@ -358,7 +324,6 @@ def _print_models(versions: Sequence[InstalledModel]) -> None:
     status = "no model is in force"
     if latest.active:
         status = f"version {latest.version} is in force"
-        status += ", provisional" if latest.model.provisional else ""
     if latest.active and not latest.model.is_current:
         status = f"version {latest.version} is outdated and not used; fit again"
     say(f"{printable(latest.domain)}: {status}")
@@ -429,7 +394,6 @@ def _model_json(store: TraceStore, model: InstalledModel, policy: DomainPolicy) 
         "active": model.active,
         "installed_at": model.installed_at,
         "leans_on": model.model.leans_on,
-        "warning": model.model.warning,
         "later_verdicts": later and asdict(later),
         "gate": _kept_by_gate(store, model, policy) if is_used else None,
     }

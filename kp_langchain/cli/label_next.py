@@ -74,9 +74,7 @@ class NextRuns:
                     "objective": run.objective,
                     "confidence": run.confidence,
                     "confidence_source": run.confidence_source,
-                    "model_confidence": offer.run.confidence,
                     "task_verdicts": offer.task_verdicts,
-                    "choice": offer.choice,
                     "reason": offer.reason,
                 }
 

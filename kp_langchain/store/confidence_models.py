@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
 import sqlalchemy as sa
 from pydantic import ValidationError
 
-from kp_langchain.calibration.features import LOOKED_SUCCESSFUL, complete_features
+from kp_langchain.calibration.features import LOOKED_SUCCESSFUL
 from kp_langchain.calibration.model import ConfidenceModel, LabelledRun, task_key
 from kp_langchain.calibration.next_to_label import TaskVerdict, UnlabelledRun
 from kp_langchain.errors import StoreError
 from kp_langchain.scoring.breakdown import ScoreBreakdown
 from kp_langchain.store.database import StorePart
 from kp_langchain.store.rows import clean_name, json_text
-from kp_langchain.store.run_columns import trace_of
 from kp_langchain.store.run_queries import is_kept, weightiest_first
 from kp_langchain.store.tables import bodies, models, runs, scores, verdicts
 from kp_langchain.text import first_fault
@@ -70,10 +69,7 @@ class ConfidenceModels(StorePart):
             domain: Only runs of this domain; None for all.
         """
         with self._database.reading() as connection:
-            models = _select_models(connection, domain, only_active=True)
-            by_domain = {one.domain: one.model for one in models if one.model.is_current}
-            rows = _unlabelled_runs(connection, domain, with_features=bool(by_domain))
-        return [_unlabelled_run(row, by_domain.get(row["domain"])) for row in rows]
+            return _unlabelled_runs(connection, domain)
 
     def task_verdicts(self, domain: str | None = None) -> list[TaskVerdict]:
         """Return task and verdict of the newest 5,000 runs whose success a verdict states.
@@ -106,11 +102,14 @@ class ConfidenceModels(StorePart):
         """Put a model in force for its domain, in place of the present one.
 
         Returns:
-            The version of the model.
+            The version of the model; that of the present one if it is the same, fitted earlier.
         """
         domain = clean_name(model.domain)
         newest = sa.select(sa.func.max(models.c.version)).where(models.c.domain == domain)
         with self._database.writing() as connection:
+            for present in _select_models(connection, domain, only_active=True):
+                if replace(model, created_at=present.model.created_at) == present.model:
+                    return present.version
             version: int = (connection.scalar(newest) or 0) + 1
             _remove_model(connection, domain)
             row = {
@@ -173,8 +172,8 @@ def _labelled_runs(connection: sa.Connection, domain: str) -> list[LabelledRun]:
             runs.c.task,
             scores.c.features,
             scores.c.breakdown,
-            runs.c.created_at,
             labels.c.success,
+            labels.c.at,
         )
         .join(labels, sa.and_(labels.c.trace_id == runs.c.trace_id, labels.c.rank == 1))
         .join(scores, scores.c.trace_id == runs.c.trace_id)
@@ -187,13 +186,11 @@ def _labelled_runs(connection: sa.Connection, domain: str) -> list[LabelledRun]:
 def _labels() -> sa.Subquery:
     """Return the verdicts that state success, each with its rank on its trace; 1 counts."""
     rank = sa.func.row_number().over(partition_by=verdicts.c.trace_id, order_by=weightiest_first)
-    select = sa.select(verdicts.c.trace_id, verdicts.c.success, rank.label("rank"))
+    select = sa.select(verdicts.c.trace_id, verdicts.c.success, verdicts.c.at, rank.label("rank"))
     return select.where(verdicts.c.success.is_not(None)).subquery()
 
 
-def _unlabelled_runs(
-    connection: sa.Connection, domain: str | None, *, with_features: bool
-) -> list[dict[str, Any]]:
+def _unlabelled_runs(connection: sa.Connection, domain: str | None) -> list[UnlabelledRun]:
     """Return the newest runs that a person can be asked about, the newest first.
 
     Those have a body, features, and no verdict that states success, and are not withheld. Only the
@@ -204,9 +201,8 @@ def _unlabelled_runs(
     if domain is not None:
         newest = newest.where(runs.c.domain == clean_name(domain))
     newest_ids = newest.order_by(*_newest_runs_first).limit(_UNLABELLED_SEARCHED).subquery()
-    of_model = (scores.c.features, bodies.c.trace) if with_features else ()
     select = (
-        sa.select(runs.c.trace_id, runs.c.domain, runs.c.task, runs.c.objective, *of_model)
+        sa.select(runs.c.trace_id, runs.c.domain, runs.c.task, runs.c.objective)
         .join(newest_ids, newest_ids.c.trace_id == runs.c.trace_id)
         .join(scores, scores.c.trace_id == runs.c.trace_id)
         .join(bodies, bodies.c.trace_id == runs.c.trace_id)
@@ -214,7 +210,10 @@ def _unlabelled_runs(
         .order_by(*_newest_runs_first)
         .limit(_UNLABELLED_RUNS)
     )
-    return [dict(row) for row in connection.execute(select).mappings()]
+    return [
+        UnlabelledRun(trace_id, domain_of_run, task_key(task, objective))
+        for trace_id, domain_of_run, task, objective in connection.execute(select)
+    ]
 
 
 def _newest_labels(connection: sa.Connection, domain: str | None) -> list[TaskVerdict]:
@@ -280,15 +279,6 @@ def _installed_model(row: dict[str, Any]) -> InstalledModel:
         ) from error
 
 
-def _unlabelled_run(row: dict[str, Any], model: ConfidenceModel | None) -> UnlabelledRun:
-    confidence = None
-    if model is not None:
-        features = complete_features(row["features"], trace_of(row["trace"], row["trace_id"]))
-        confidence = model.confidence(features or {})
-    task = task_key(row["task"], row["objective"])
-    return UnlabelledRun(row["trace_id"], row["domain"], task, confidence)
-
-
 def _labelled_run(row: sa.Row[Any]) -> LabelledRun:
     try:
         dimensions = ScoreBreakdown.from_dict(row.breakdown).dimensions
@@ -302,7 +292,6 @@ def _labelled_run(row: sa.Row[Any]) -> LabelledRun:
         success=row.success,
         features=row.features,
         looked_successful=bool(row.features.get(LOOKED_SUCCESSFUL, True)),
-        created_at=row.created_at,
-        trace_id=row.trace_id,
+        judged_at=row.at,
         values={name: dimension.value for name, dimension in dimensions.items()},
     )

@@ -49,7 +49,7 @@ class Journey(NamedTuple):
     """What became of the later runs of one draw.
 
     Attributes:
-        model: What became of the model: refused, provisional or accepted.
+        model: What became of the model: refused or accepted.
         default: What the default gate keeps of the later runs.
         calibrated: What the gate of `calibrate --write` keeps.
     """
@@ -77,14 +77,13 @@ def play(runs: Sequence[Run], seed: int, folder: Path, **settings: str) -> Journ
     other = Workspace(folder / "default", domain, **settings)
     user.label(labelled)
     result = user.calibrate("--write")
-    model = "provisional" if result["provisional"] else "accepted"
     half = (len(later) + 1) // _PROCESSES
     for workspace in (other, user):
         workspace.record(later[:half])
         workspace.record(later[half:])
     resamples = TaskResamples(run.task for run in runs)
     return Journey(
-        "refused" if result["refusal"] is not None else model,
+        "accepted" if result["refusal"] is None else "refused",
         _kept(other, later, resamples),
         _kept(user, later, resamples),
     )

@@ -19,8 +19,7 @@ How it is measured
   Of each source so many verdicts are drawn, several times, and `calibrate` is asked for a model and
   a gate. What it says of them rests on runs of tasks that the model never saw. A model that is
   refused is not used: the score stays as it was. Figures of several draws are means.
-  Random labels are the true ones shuffled between tasks, or drawn for each run. Labels by length
-  call the runs with the shorter answers successes, but for a tenth.
+  Random labels are the true ones shuffled between tasks, or drawn for each run.
 """
 
 from __future__ import annotations
@@ -38,7 +37,6 @@ from typing import Any
 
 from kp_langchain import Settings
 from kp_langchain.calibration.calibrate_domain import Calibration, calibrate
-from kp_langchain.calibration.gate_proposal import ThresholdTarget
 from kp_langchain.calibration.measures import Estimate, auc
 from kp_langchain.calibration.model import LabelledRun
 from tests.benchmarks.harness import machine, parser, table
@@ -56,9 +54,8 @@ from tests.benchmarks.workspace import (
 _ENOUGH = 10  # runs of either outcome
 _ORDER_SEED = 1
 _PASS_RATE = 0.1
-_LABELS = ("true", "random", "length")
+_LABELS = ("true", "random")
 _SHARES = (0.5, 0.15, 0.85)  # of successes, in turn, among labels drawn for each run
-_NOISE = 0.1
 
 
 @dataclass(frozen=True)
@@ -78,22 +75,6 @@ class Source:
     runs: Sequence[LabelledRun]
     as_it_is: Estimate
     with_truth: Estimate
-
-
-@dataclass(frozen=True)
-class Labelled:
-    """Some runs of a source, as `calibrate` asks a store for them."""
-
-    runs: Sequence[LabelledRun]
-
-    def labelled(self, domain: str) -> Sequence[LabelledRun]:
-        return self.runs
-
-    def installed(self, domain: str | None = None, *, only_active: bool = False) -> Sequence[Any]:
-        return ()
-
-    def install(self, model: object) -> int:
-        raise NotImplementedError
 
 
 def import_source(name: str, runs: Sequence[Run], folder: Path, *, embed: bool) -> Source:
@@ -123,10 +104,8 @@ def _scores(runs: Iterable[Any]) -> dict[str, float]:
 
 def learn(source: Source, runs: Sequence[LabelledRun]) -> Calibration:
     """Return what `calibrate` says of runs with verdicts."""
-    target = ThresholdTarget(pass_rate=_PASS_RATE)
-    return calibrate(
-        Labelled(runs), source.domain, settings=Settings(), target=target, install=False
-    )
+    policy = Settings().policy_for(source.domain)
+    return calibrate(source.domain, runs, policy, pass_rate=_PASS_RATE)
 
 
 def draws(source: Source, number: int, times: int) -> list[Calibration]:
@@ -155,22 +134,22 @@ def model_tables(learned: dict[str, list[Calibration]]) -> Iterator[str]:
     aucs: list[list[Any]] = []
     for name, found in learned.items():
         fits = [one.fit for one in found if one.fit.model is not None]
-        refused = sum(one.refusal is not None for one in fits)
-        provisional = sum(one.provisional for one in fits)
-        states = f"{refused}, {provisional} of {len(found)}"
+        refused = f"{sum(one.refusal is not None for one in fits)} of {len(found)}"
         if not fits:
-            models.append([name, found[0].fit.runs, *["too few"] * 4, states])
+            models.append([name, found[0].fit.runs, *["too few"] * 4, refused])
             continue
-        briers = (
-            f"{statistics.fmean(getattr(one, key) for one in fits):.3f}"
-            for key in ("brier", "base_brier", "default_brier")
-        )
+        briers = [
+            (one.model.brier, one.base_brier, one.model.default_brier)
+            for one in fits
+            if one.model is not None and one.base_brier is not None
+        ]
+        means = [f"{statistics.fmean(column):.3f}" for column in zip(*briers, strict=True)]
         area = _mean([one.auc for one in fits if one.auc is not None])
-        models.append([name, fits[0].runs, area, *briers, states])
+        models.append([name, fits[0].runs, area, *means, refused])
         before, model, worth = _stages([one for one in found if one.fit.model is not None])
         aucs.append([name, _mean(before), _mean(model), _mean(worth)])
     head = ["source", "verdicts", "AUC", "Brier", "Brier of the base rate", "Brier by default",
-            "models refused, provisional"]  # fmt: skip
+            "models refused"]  # fmt: skip
     areas = [one[2].value for one in models if isinstance(one[2], Estimate)]
     mean = ["mean", "", f"{statistics.fmean(areas):.2f}" if areas else "-", "", "", "", ""]
     yield table("Confidence models, on tasks that they never saw", head, [*models, mean])
@@ -186,9 +165,7 @@ def _stages(found: Sequence[Calibration]) -> tuple[list[Estimate], list[Estimate
     model = [one.fit.score_auc_before if one.fit.refusal else one.fit.score_auc_after
              for one in found]  # fmt: skip
     worth = [
-        one.proposal.proposed.auc
-        if one.proposal is not None and one.proposal.proposed is not None
-        else one.fit.score_auc_before
+        one.fit.score_auc_before if one.proposal is None else one.proposal.proposed.auc
         for one in found
     ]
     stages = tuple([one for one in stage if one is not None] for stage in (before, model, worth))
@@ -225,7 +202,6 @@ def installed_table(sources: Sequence[Source], numbers: Sequence[int], times: in
     relabel: dict[str, Callable[[list[LabelledRun], int, random.Random], list[LabelledRun]]] = {
         "true": lambda runs, seed, drawn: runs,
         "random": _randomly,
-        "length": _by_length,
     }
     rows, random_models, random_installed = [], 0, 0
     for number in numbers:
@@ -246,11 +222,9 @@ def installed_table(sources: Sequence[Source], numbers: Sequence[int], times: in
             cells += [
                 str(len(found)),
                 _share(len(installed), len(found)),
-                _share(sum(one.provisional for one in installed), len(installed)),
-                _share(sum(one.warning is not None for one in installed), len(installed)),
             ]
         rows.append([str(number), *cells])
-    columns = ("draws", "installed", "of these provisional", "of these warned")
+    columns = ("draws", "installed")
     head = ["verdicts", *(f"{labels}: {column}" for labels in _LABELS for column in columns)]
     share = _share(random_installed, random_models)
     total = f"Of all {random_models} models of random labels, {random_installed}: {share}"
@@ -268,14 +242,6 @@ def _randomly(runs: list[LabelledRun], seed: int, drawn: random.Random) -> list[
     labels = [run.success for run in sorted(runs, key=lambda run: order[run.task])]
     places = sorted(runs, key=lambda run: run.task)
     return [replace(run, success=label) for run, label in zip(places, labels, strict=True)]
-
-
-def _by_length(runs: list[LabelledRun], seed: int, drawn: random.Random) -> list[LabelledRun]:
-    middle = statistics.median(run.features["answer_chars"] for run in runs)
-    return [
-        replace(run, success=(run.features["answer_chars"] < middle) != (drawn.random() < _NOISE))
-        for run in runs
-    ]
 
 
 def _share(part: int, whole: int) -> str:

@@ -62,7 +62,7 @@ def labelled() -> Labelled:
                     "novelty": rng.random(),
                     "tool_diversity": rng.random(),
                 },
-                "created_at": datetime(2026, 1, 1, tzinfo=UTC) + timedelta(minutes=at),
+                "judged_at": datetime(2026, 1, 1, tzinfo=UTC) + timedelta(minutes=at),
             }
             runs.append(LabelledRun(**about | same))
         return runs

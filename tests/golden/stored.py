@@ -132,7 +132,7 @@ def of_support_desk() -> Cases:
             line = [first if word == "ID" else word for word in words]
             done = command(*line, database=database)
             if "next" in words:  # which runs are drawn, their random ids decide
-                done["stdout"] = sorted(row["choice"] for row in done["stdout"])
+                done["stdout"] = sorted(row["reason"] for row in done["stdout"])
             yield f"later: {' '.join(words)}", done
 
 

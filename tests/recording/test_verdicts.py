@@ -36,7 +36,7 @@ from kp_langchain import (
     capture,
 )
 from kp_langchain.calibration.features import FEATURES_VERSION, complete_features, features_of
-from kp_langchain.calibration.model import ConfidenceModel, estimated_score, hypothetical_worth
+from kp_langchain.calibration.model import ConfidenceModel, estimated_score, estimated_worth
 from kp_langchain.scoring import PROFILES
 from tests.agents import (
     ASK,
@@ -569,7 +569,7 @@ def test_a_run_that_looks_like_a_failure_is_a_success_if_that_is_likelier(
     (labelled,) = store.models.labelled("default")
     estimate = estimated_score(labelled, PROFILES["default"], confidence)
     assert estimate == pytest.approx(kept.score)
-    assert hypothetical_worth(labelled, confidence) == pytest.approx(kept.worth)
+    assert estimated_worth(labelled, confidence) == pytest.approx(kept.worth)
 
 
 @pytest.mark.parametrize("limit", [ModelCallLimitMiddleware, ToolCallLimitMiddleware])

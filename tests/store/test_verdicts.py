@@ -25,12 +25,10 @@ from kp_langchain import (
     Verdict,
 )
 from kp_langchain.calibration.features import features_of
-from kp_langchain.calibration.model import Term
 from kp_langchain.gate import decide
 from kp_langchain.gate.run import ExternalTrace
 from kp_langchain.store import Standing
 from kp_langchain.store.jobs import JUDGE, SCORE
-from tests.calibration.conftest import MODEL
 from tests.cli.made_runs import recorded
 from tests.store.conftest import (
     LONG_S,
@@ -431,26 +429,6 @@ def test_repeats_have_an_equal_task_whether_they_have_a_verdict_or_not(store, ad
     assert without == sorted(one.task for one in store.models.task_verdicts())
     assert len(set(without)) == 5
     assert len({one.task for one in store.models.labelled("finance")}) == 5
-
-
-def test_the_confidence_is_that_of_the_model_in_force(store, add):
-    def confidences():
-        return {run.trace_id: run.confidence for run in store.models.unlabelled()}
-
-    by_steps = replace(MODEL, intercept=0.0, terms=(Term("steps", 0.0, 1.0, 1.0),))
-    few, many = add(1), add(2, features=FEATURES | {"steps": 100.0})
-    other = add(3, domain="code")
-    assert {*confidences().values()} == {None}
-    store.models.install(by_steps)
-    assert confidences()[few] == pytest.approx(by_steps.confidence(FEATURES))
-    assert confidences()[many] > confidences()[few] > 0.5
-    assert confidences()[other] is None
-    store.models.install(replace(by_steps, features_version=0))
-    assert {*confidences().values()} == {None}
-    store.models.install(by_steps)
-    execute(store, """UPDATE models SET body = '{"domain": 1}'""")  # a model that cannot be read
-    with pytest.raises(StoreError, match="fit another: kp-langchain calibrate remove"):
-        confidences()
 
 
 # ------------------------------------------------------------------ the outbox
