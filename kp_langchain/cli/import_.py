@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -40,10 +40,6 @@ def import_runs(
     files: Annotated[
         list[str], typer.Argument(metavar="FILE", help="JSON or JSONL, also .gz; - for stdin.")
     ],
-    format: Annotated[  # noqa: A002 - the option's name
-        Literal["auto", "openinference", "genai", "langsmith", "messages"],
-        typer.Option(help="What the files hold; by default told from the content."),
-    ] = "auto",
     domain: Annotated[
         str | None, typer.Option(help="The domain of all runs; by default what each one names.")
     ] = None,
@@ -84,7 +80,7 @@ def import_runs(
     with TraceStore(database or settings.database_url) as store:
         importer = Importer(store, settings, domain=domain or "default", agent_id=agent_id)
         try:
-            for imported in importer.run(_runs(files, format, domain, fates)):
+            for imported in importer.run(_runs(files, domain, fates)):
                 fates[imported.fate] += 1
                 kept += imported.scored is not None and imported.scored.decision == "kept"
                 _say_imported(imported, as_json=as_json)
@@ -108,17 +104,12 @@ def import_runs(
         raise typer.Exit(_SKIPPED)
 
 
-def _runs(
-    files: Sequence[str],
-    format: str,  # noqa: A002
-    domain: str | None,
-    fates: Counter[str],
-) -> Iterator[RecordedRun]:
+def _runs(files: Sequence[str], domain: str | None, fates: Counter[str]) -> Iterator[RecordedRun]:
     """Yield the runs of all files, over which a run may be spread; report what cannot be used."""
-    from kp_langchain.importing.importer import FORMATS, FileReader
+    from kp_langchain.importing.importer import FileReader
     from kp_langchain.importing.recorded_run import Unusable
 
-    reader = FileReader(next((one for one in FORMATS if one == format), None))
+    reader = FileReader()
 
     def parts() -> Iterator[RecordedRun | Unusable]:
         for file in files:

@@ -14,15 +14,20 @@ from uuid import UUID
 
 from kp_langchain.errors import StoreError
 from kp_langchain.gate.run import ExternalTrace
-from kp_langchain.importing.conventions import GENAI, OPENINFERENCE
-from kp_langchain.importing.langsmith_runs import LangSmithRuns, runs_of_value
-from kp_langchain.importing.message_lines import is_conversation, run_of_line
+from kp_langchain.importing.conventions import GENAI, LANGSMITH, OPENINFERENCE
+from kp_langchain.importing.json_runs import (
+    calls_of_run,
+    is_conversation,
+    run_of_conversation,
+    runs_of_value,
+)
 from kp_langchain.importing.recorded_run import (
     Exceptions,
     ModelAnswer,
     RecordedCall,
     RecordedRun,
     Unusable,
+    runs_of_calls,
 )
 from kp_langchain.importing.spans import SpanRuns, is_otlp
 from kp_langchain.recording.assembly import HandlerOptions, assemble
@@ -40,10 +45,7 @@ if TYPE_CHECKING:
     from kp_langchain.scoring.scorer import Scorer
     from kp_langchain.store import TraceStore
 
-Format = Literal["openinference", "genai", "langsmith", "messages"]
-FORMATS: tuple[Format, ...] = ("openinference", "genai", "langsmith", "messages")
-_CONVENTIONS: Final = {"openinference": OPENINFERENCE, "genai": GENAI}
-
+_CONVENTIONS: Final = (OPENINFERENCE, LANGSMITH, GENAI)
 _RUNS_AT_ONCE = 50
 
 Fate = Literal[
@@ -57,17 +59,11 @@ class FileReader:
 
     Conversations are yielded as they come. The parts of other runs may be in any order, so all of
     them are collected, and `conclude` yields the runs.
-
-    Args:
-        format: The only format to read; None to tell it from each value.
     """
 
-    def __init__(self, format: Format | None = None) -> None:  # noqa: A002 - the option's name
-        self._format = format
-        self._langsmith = LangSmithRuns()
-        self._spans = SpanRuns(
-            tuple(one for name, one in _CONVENTIONS.items() if format in (None, name))
-        )
+    def __init__(self) -> None:
+        self._langsmith_calls: list[RecordedCall] = []
+        self._spans = SpanRuns(_CONVENTIONS)
 
     def add(self, value: Any, place: str) -> Iterator[RecordedRun | Unusable]:
         """Add one value; yield the runs that are complete with it, and what cannot be used.
@@ -76,30 +72,28 @@ class FileReader:
             value: What a line holds, or a whole document.
             place: Where it stands.
         """
-        chosen = self._format
-        if is_otlp(value) and self._spans.conventions:
+        if is_otlp(value):
             yield from self._spans.add(value, place)
-        elif chosen in (None, "langsmith") and (runs := runs_of_value(value)) is not None:
-            for run in runs:
-                yield from self._langsmith.add(run, place)
-        elif chosen in (None, "messages") and is_conversation(value):
-            yield self._conversation(value, place)
+        elif (runs := runs_of_value(value)) is not None:
+            for part in (part for run in runs for part in calls_of_run(run, place)):
+                if isinstance(part, Unusable):
+                    yield part
+                else:
+                    self._langsmith_calls.append(part)
+        elif is_conversation(value):
+            try:
+                yield run_of_conversation(value, place)
+            except ValueError as error:
+                yield Unusable(place, str(error))
         elif isinstance(value, list) and value and all(map(_may_hold_runs, value)):
             for item in value:
                 yield from self.add(item, place)
         else:
-            any_format = "neither spans in OTLP JSON, LangSmith runs, nor messages"
-            yield Unusable(place, f"not in the format {chosen}" if chosen else any_format)
-
-    def _conversation(self, value: Any, place: str) -> RecordedRun | Unusable:
-        try:
-            return run_of_line(value, place)
-        except ValueError as error:
-            return Unusable(place, str(error))
+            yield Unusable(place, "neither spans in OTLP JSON, LangSmith runs, nor messages")
 
     def conclude(self) -> Iterator[RecordedRun | Unusable]:
         """Yield the runs whose parts were collected."""
-        yield from self._langsmith.conclude()
+        yield from runs_of_calls(self._langsmith_calls)
         yield from self._spans.conclude()
 
 
@@ -187,17 +181,18 @@ def replay(run: RecordedRun, recorder: ReplayRecorder) -> None:
         return
     exceptions = Exceptions()
     root = run.calls[0]
+    if run.domain:
+        root.metadata = {**root.metadata, "kp_domain": run.domain}
     for call, is_start in _events(run.calls):
         recorder.now_ns = call.started_ns if is_start else call.ended_ns
         if is_start:
-            _start(call, recorder, run)
+            _start(call, recorder)
             if call is root:
                 recorder.note_external_traces(call.id, run.external_traces)
-            continue
-        if call.error is None:
+        elif call.error is None:
             _end(call, recorder)
         else:
-            _fail(call, exceptions.of(call.error), recorder)
+            _fail(call, exceptions[call.error], recorder)
 
 
 def _replay_messages(run: RecordedRun, recorder: ReplayRecorder) -> None:
@@ -205,7 +200,7 @@ def _replay_messages(run: RecordedRun, recorder: ReplayRecorder) -> None:
         if run.verdict is not None:
             recorder.report_outcome(run.run_id, run.verdict)
 
-    recorder.now_ns = run.started_ns
+    recorder.now_ns = None
     metadata = {**run.metadata, "kp_domain": run.domain} if run.domain else run.metadata
     start = Start(run.run_id, None, run.name, metadata, run.tags)
     replay_messages(list(run.messages), recorder, start, report_verdict)
@@ -238,11 +233,8 @@ def _events(calls: Sequence[RecordedCall]) -> list[tuple[RecordedCall, bool]]:
     return [(call, is_start) for _, call, is_start in events]
 
 
-def _start(call: RecordedCall, recorder: ReplayRecorder, run: RecordedRun) -> None:
-    metadata = call.metadata
-    if call is run.calls[0] and run.domain:
-        metadata = {**metadata, "kp_domain": run.domain}
-    start = Start(call.id, call.parent_id, call.name, metadata, call.tags)
+def _start(call: RecordedCall, recorder: ReplayRecorder) -> None:
+    start = Start(call.id, call.parent_id, call.name, call.metadata, call.tags)
     match call.kind:
         case "chain":
             recorder.chain_started(start, call.inputs)
@@ -257,15 +249,10 @@ def _start(call: RecordedCall, recorder: ReplayRecorder, run: RecordedRun) -> No
 def _end(call: RecordedCall, recorder: ReplayRecorder) -> None:
     if call.kind == "chain":
         recorder.chain_ended(call.id, call.output, call.inputs)
-    elif call.kind == "model":
-        _end_model(call, recorder)
+    elif isinstance(call.output, ModelAnswer):
+        recorder.model_answered(call.id, call.output.message, call.output.text, call.output.info)
     else:
         recorder.tool_answered(call.id, call.output)
-
-
-def _end_model(call: RecordedCall, recorder: ReplayRecorder) -> None:
-    answer = call.output if isinstance(call.output, ModelAnswer) else ModelAnswer(None)
-    recorder.model_answered(call.id, answer.message, answer.text, answer.info)
 
 
 def _fail(call: RecordedCall, exception: BaseException, recorder: ReplayRecorder) -> None:

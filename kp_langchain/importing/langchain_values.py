@@ -146,10 +146,7 @@ def openai_message(value: Any) -> BaseMessage | None:
     """Return the message that a dictionary in OpenAI's form describes; None if it is none."""
     if not isinstance(value, dict) or not isinstance(value.get("role"), str):
         return None
-    if value.get("content") is None and not value.get("tool_calls"):
-        content: Any = value.get("refusal") or ""
-    else:
-        content = value.get("content") or ""
+    content = value.get("content") or value.get("refusal") or ""
     fields: dict[str, Any] = {
         name: value[name] for name in ("name", "tool_call_id", "status", "id") if name in value
     }
@@ -173,18 +170,17 @@ def chain_value(value: Any, wrapper: str) -> Any:
     return restore(value)
 
 
-def model_inputs(value: Any) -> Any:
+def model_inputs(value: Any) -> list[Any]:
     """Return the messages or prompts that a model was given."""
-    if not isinstance(value, dict):
-        return restore(value)
-    if "prompts" in value:
-        return value["prompts"]
-    messages = value.get("messages")
-    if not isinstance(messages, list):
-        return restore(value)
-    if messages and isinstance(messages[0], list):  # LangChain writes a batch of one
-        messages = messages[0]
-    return [openai_message(one) or restore(one) for one in messages]
+    if isinstance(value, dict) and "prompts" in value:
+        value = value["prompts"]
+    elif isinstance(value, dict) and isinstance(value.get("messages"), list):
+        messages = value["messages"]
+        if messages and isinstance(messages[0], list):  # LangChain writes a batch of one
+            messages = messages[0]
+        return [openai_message(one) or restore(one) for one in messages]
+    value = restore(value)
+    return value if isinstance(value, list) else [] if value is None else [value]
 
 
 def model_answer(value: Any) -> ModelAnswer:

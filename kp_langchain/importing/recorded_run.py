@@ -8,7 +8,8 @@ from __future__ import annotations
 import ast
 import asyncio
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 from uuid import UUID, uuid5
@@ -29,12 +30,10 @@ class RecordedError:
     Attributes:
         name: The name of the exception's class, without its module.
         message: Its text.
-        causes: Name and message of the exceptions that it was raised from.
     """
 
     name: str
     message: str
-    causes: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +46,7 @@ class ModelAnswer:
         info: LangChain's `generation_info`.
     """
 
-    message: Any
+    message: Any = None
     text: str = ""
     info: Mapping[str, Any] = field(default_factory=dict)
 
@@ -63,6 +62,8 @@ class RecordedCall:
         name: Its name.
         started_ns: When it began, in nanoseconds since 1970.
         ended_ns: When it ended; None if that was not recorded.
+        place: Where it was read, for messages: a file and a line.
+        external_traces: The tool that recorded it, and its ids.
         inputs: What it was given: the messages or prompts of a model, the query of a retriever.
         output: What it returned; of a model, a `ModelAnswer`.
         error: Why it failed; None if it did not.
@@ -77,6 +78,8 @@ class RecordedCall:
     name: str
     started_ns: int
     ended_ns: int | None
+    place: str
+    external_traces: Mapping[str, ExternalTrace]
     inputs: Any = None
     output: Any = None
     error: RecordedError | None = None
@@ -100,7 +103,6 @@ class RecordedRun:
         metadata: For `messages`, LangChain's metadata of the root run.
         tags: For `messages`, its tags.
         name: For `messages`, its name.
-        started_ns: When the conversation of `messages` began; None if that is not earlier.
         verdict: How it ended, if the file states that.
         external_traces: The tool that recorded it, and its ids.
         is_incomplete: Whether it is a part of another run, whose root was not read.
@@ -115,7 +117,6 @@ class RecordedRun:
     metadata: Mapping[str, Any] = field(default_factory=dict)
     tags: Sequence[Any] = ()
     name: str = ""
-    started_ns: int | None = None
     verdict: Verdict | None = None
     external_traces: Mapping[str, ExternalTrace] = field(default_factory=dict)
     is_incomplete: bool = False
@@ -155,32 +156,15 @@ def id_from(name: str) -> UUID:
     return uuid5(_NAMESPACE, name)
 
 
-def set_tool_call_ids(calls: Iterable[RecordedCall]) -> None:
-    """Give each tool call the id that its own output names, where the file does not name it.
-
-    Args:
-        calls: The calls of one run; changed.
-    """
-    for call in calls:
-        if call.kind == "tool" and call.tool_call_id is None:
-            call_id = getattr(call.output, "tool_call_id", None)
-            call.tool_call_id = call_id if isinstance(call_id, str) and call_id else None
-
-
-def in_order(
-    calls: Iterable[RecordedCall],
-) -> tuple[list[list[RecordedCall]], list[RecordedCall]]:
-    """Group calls into runs.
+def runs_of_calls(calls: Iterable[RecordedCall]) -> Iterator[RecordedRun | Unusable]:
+    """Yield the runs that calls make up, by the time at which they began.
 
     A call whose parent is not among them is a root. Of calls of one id, the first that ended
-    counts.
+    counts. Calls that are part of themselves, through their parents, are no run.
 
     Args:
-        calls: The calls, in any order.
-
-    Returns:
-        The runs by the time at which they began, each in the order of `RecordedRun.calls`; and the
-        calls that are part of themselves, through their parents.
+        calls: The calls, in any order; tool calls get the ids that their own outputs name, where
+            the file names none.
     """
     by_id: dict[UUID, RecordedCall] = {}
     for call in calls:
@@ -190,17 +174,25 @@ def in_order(
     children: dict[UUID | None, list[RecordedCall]] = {}
     for call in sorted(by_id.values(), key=_start_order):
         children.setdefault(call.parent_id if call.parent_id in by_id else None, []).append(call)
-    runs = []
+        if call.kind == "tool" and call.tool_call_id is None:
+            call.tool_call_id = text_of(getattr(call.output, "tool_call_id", None)) or None
     for root in children.get(None, ()):
         run: list[RecordedCall] = []
         waiting = [root]
         while waiting:
             call = waiting.pop()
-            by_id.pop(call.id)
+            del by_id[call.id]
             run.append(call)
             waiting.extend(reversed(children.get(call.id, ())))
-        runs.append(run)
-    return runs, list(by_id.values())
+        yield RecordedRun(
+            root.id,
+            root.place,
+            run,
+            external_traces=root.external_traces,
+            is_incomplete=root.parent_id is not None,
+        )
+    for call in by_id.values():
+        yield Unusable(call.place, f"run {call.name or call.id} is part of itself")
 
 
 def _start_order(call: RecordedCall) -> tuple[int, float, str]:
@@ -210,77 +202,38 @@ def _start_order(call: RecordedCall) -> tuple[int, float, str]:
 
 # ------------------------------------------------------------------ errors
 
-_CAUSES = re.compile(
-    r"\nThe above exception was the direct cause of the following exception:\n"
-    r"|\nDuring handling of the above exception, another exception occurred:\n"
-)
 _TRACEBACK = "Traceback (most recent call last):\n"
 _FRAME = '  File "'
-_LINE = re.compile(r"([A-Za-z_][\w.<>]*?)(?:: (.*))?\Z", re.DOTALL)
-_CONSTRUCTOR = re.compile(r"([A-Za-z_]\w*)\(")
-_UNNAMED = "Error"
 # What LangGraph notes beside an exception, which a traceback shows behind its message.
-_NOTE = "During task with name '"
-_LONGEST_CHARS = 200_000
+_NOTE = "\nDuring task with name '"
+_CONSTRUCTOR = re.compile(r"([A-Za-z_]\w*)\(")
+_CLASS_AND_TEXT = re.compile(r"^([A-Za-z_][\w.]*)(?:: (.*))?\s*\Z", re.MULTILINE | re.DOTALL)
+_UNNAMED = "Error"
 
 
 def error_in_text(text: str) -> RecordedError:
     """Return the error that LangChain's tracers write: its `repr`, and then its traceback."""
-    start = _CONSTRUCTOR.match(text)
-    before, mark, traceback = text.partition(_TRACEBACK)
-    if start is None:
-        return error_of("", before.strip() if mark else text, text)
-    name = start[1]
-    message = _only_argument(before, len(name))
-    if not mark:
-        return RecordedError(name, text if message is None else message)
-    error = error_of(name, None, f"{mark}{traceback}")
-    # A message may hold a traceback itself, or end with blanks; `repr` has it whole.
-    if message and f"{name}: {message}".rstrip() in traceback:
-        return RecordedError(name, message, error.causes)
-    return error
+    written, _, traceback = text.partition(_TRACEBACK)
+    written = written.strip()
+    if (constructor := _CONSTRUCTOR.match(written)) is not None:
+        with suppress(ValueError, SyntaxError, MemoryError, RecursionError):
+            argument = ast.literal_eval(written[constructor.end() - 1 :])
+            if isinstance(argument, str) or argument == ():
+                return RecordedError(constructor[1], argument or "")
+    last_frame = traceback.rpartition(_FRAME)[2].partition(_NOTE)[0]
+    if (match := _CLASS_AND_TEXT.search(last_frame)) is not None:
+        return error_of(match[1], (match[2] or "").strip())
+    return error_of(constructor[1] if constructor else "", written)
 
 
-def error_of(name: str, message: str | None, stacktrace: str) -> RecordedError:
-    """Return an error with the causes that its traceback names.
+def error_of(name: str, message: str) -> RecordedError:
+    """Return an error.
 
     Args:
         name: Its class, perhaps with the module; "" if unknown.
-        message: Its text; None to read it from the traceback.
-        stacktrace: The traceback; "" if unknown.
+        message: Its text.
     """
-    sections = _CAUSES.split(stacktrace[-_LONGEST_CHARS:]) if _TRACEBACK in stacktrace else []
-    causes = tuple(cause for one in sections[:-1] if (cause := _last_line(one)) is not None)
-    if message is None or not name:
-        last = _last_line(sections[-1]) if sections else None
-        if last is not None:
-            name, message = last if message is None else (last[0], message)
-    return RecordedError(_without_module(name) or _UNNAMED, message or "", causes)
-
-
-def _last_line(section: str) -> tuple[str, str] | None:
-    """Return class and message of the exception that one traceback ends with."""
-    lines = section.rstrip().split("\n")
-    at = max((at for at, line in enumerate(lines) if line.startswith(_FRAME)), default=-1) + 1
-    while at < len(lines) and (not lines[at] or lines[at][0].isspace()):
-        at += 1
-    if lines[-1].startswith(_NOTE):
-        lines.pop()
-    match = _LINE.match("\n".join(lines[at:]).strip().removeprefix(_TRACEBACK))
-    return None if match is None else (_without_module(match[1]), match[2] or "")
-
-
-def _only_argument(text: str, start: int) -> str | None:
-    """Return the text of `repr(error)` for an exception of one text; None for others."""
-    try:
-        value = ast.literal_eval(text[start:].strip())
-    except (ValueError, SyntaxError, MemoryError, RecursionError):
-        return None
-    return value if isinstance(value, str) else "" if value == () else None
-
-
-def _without_module(name: str) -> str:
-    return name.rpartition(".")[2]
+    return RecordedError(name.rpartition(".")[2] or _UNNAMED, message)
 
 
 class GraphBubbleUp(Exception):  # noqa: N818 - LangGraph's name
@@ -306,34 +259,14 @@ _KNOWN: Final[Mapping[str, type[BaseException]]] = {
 }
 
 
-class Exceptions:
+class Exceptions(dict[RecordedError, BaseException]):
     """The exceptions of one run: errors of equal name and message are one exception.
 
     The recorder tells by identity whether an exception that reaches a chain is recorded already.
     """
 
-    def __init__(self) -> None:
-        self._classes: dict[str, type[BaseException]] = dict(_KNOWN)
-        self._exceptions: dict[tuple[str, str], BaseException] = {}
-
-    def of(self, error: RecordedError) -> BaseException:
-        """Return the exception that stands for an error, raised from its causes."""
-        exception = self._of(error.name, error.message)
-        inner = exception
-        for name, message in reversed(error.causes):
-            cause = self._of(name, message)
-            if cause is exception or inner.__cause__ is not None:
-                break
-            inner.__cause__ = inner = cause
-        return exception
-
-    def _of(self, name: str, message: str) -> BaseException:
-        key = (name, message)
-        if key not in self._exceptions:
-            self._exceptions[key] = self._class(name)(*([message] if message else []))
-        return self._exceptions[key]
-
-    def _class(self, name: str) -> Any:
-        if name not in self._classes:
-            self._classes[name] = type(name.replace("\0", "") or _UNNAMED, (Exception,), {})
-        return self._classes[name]
+    def __missing__(self, error: RecordedError) -> BaseException:
+        name = error.name.replace("\0", "") or _UNNAMED
+        kind = _KNOWN.get(name) or type(name, (Exception,), {})
+        self[error] = kind(*([error.message] if error.message else []))
+        return self[error]

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 from uuid import UUID
 
@@ -22,10 +22,9 @@ from kp_langchain.importing.recorded_run import (
     error_in_text,
     error_of,
     id_from,
-    in_order,
     list_of,
     mapping_of,
-    set_tool_call_ids,
+    runs_of_calls,
     text_of,
 )
 
@@ -54,28 +53,65 @@ class Span:
         span_id: 16 hexadecimal digits.
         parent_id: The span that it is part of; "" for none.
         name: Its name.
+        place: Where it was read, for messages.
         start_ns: When it began, in nanoseconds since 1970.
         end_ns: When it ended; None if that was not recorded.
         attributes: Its attributes as plain values.
-        events: Name and attributes of its events.
+        exception: The attributes of the event that records an exception; empty if none does.
         has_failed: Whether its status is an error.
-        status_message: The status in words.
+        status_message: What its status says of the error.
     """
 
     trace_id: str
     span_id: str
     parent_id: str
     name: str
+    place: str
     start_ns: int
     end_ns: int | None
-    attributes: Mapping[str, Any] = field(default_factory=dict)
-    events: tuple[tuple[str, Mapping[str, Any]], ...] = ()
-    has_failed: bool = False
-    status_message: str = ""
+    attributes: Mapping[str, Any]
+    exception: Mapping[str, Any]
+    has_failed: bool
+    status_message: str
 
-    def text(self, name: str) -> str:
-        """Return an attribute that is a text; "" if it is missing or something else."""
-        return text_of(self.attributes.get(name))
+    @property
+    def key(self) -> _Key:
+        """What it is known by."""
+        return self.trace_id, self.span_id
+
+    @property
+    def parent_key(self) -> _Key:
+        """What the span around it is known by."""
+        return self.trace_id, self.parent_id
+
+    @property
+    def call_id(self) -> UUID:
+        """The id of the call that it stands for."""
+        return id_from(f"span:{self.trace_id}:{self.span_id}")
+
+    def text(self, *names: str) -> str:
+        """Return the first of some attributes that is a text and not empty; "" if none is."""
+        return next(filter(None, (text_of(self.attributes.get(name)) for name in names)), "")
+
+    def error(self, *, has_output: bool) -> RecordedError | None:
+        """Return why it failed; None if it did not.
+
+        Args:
+            has_output: Whether it says what was returned: LangGraph's exceptions for control flow
+                are recorded in spans that did not fail.
+        """
+        if self.exception and (self.has_failed or not has_output):
+            kind, message = (
+                text_of(self.exception.get(f"exception.{name}")) for name in ("type", "message")
+            )
+            return error_of(kind, message)
+        if not self.has_failed:
+            return None
+        kind = self.text("error.type")
+        return error_of(kind, self.status_message) if kind else error_in_text(self.status_message)
+
+
+_Key = tuple[str, str]  # a trace and a span in it
 
 
 def is_otlp(document: object) -> bool:
@@ -83,34 +119,38 @@ def is_otlp(document: object) -> bool:
     return isinstance(document, dict) and "resourceSpans" in document
 
 
-def _spans_in(document: Mapping[str, Any]) -> Iterator[Span | str]:
+def _spans_in(document: Mapping[str, Any], place: str) -> Iterator[Span | Unusable]:
     """Yield the spans of an OTLP document; for one that cannot be used, why."""
     for resource in _objects(document, "resourceSpans"):
         for scope in _objects(resource, "scopeSpans"):
-            for span in _objects(scope, "spans"):
-                yield _span(span)
+            for fields in _objects(scope, "spans"):
+                span = _span(fields, place)
+                yield Unusable(place, span) if isinstance(span, str) else span
 
 
-def _span(span: Mapping[str, Any]) -> Span | str:
-    trace_id, span_id = _id(span, "traceId", _TRACE_ID), _id(span, "spanId", _SPAN_ID)
+def _span(fields: Mapping[str, Any], place: str) -> Span | str:
+    trace_id, span_id = _id(fields, "traceId", _TRACE_ID), _id(fields, "spanId", _SPAN_ID)
     if not trace_id or not span_id:
         return "a span without a traceId of 32 or a spanId of 16 hexadecimal digits"
-    start_ns = _time(span.get("startTimeUnixNano"))
+    start_ns = _time(fields.get("startTimeUnixNano"))
     if start_ns is None:
         return f"span {span_id} has no startTimeUnixNano"
-    status = mapping_of(span.get("status"))
+    status = mapping_of(fields.get("status"))
+    exceptions = (
+        _pairs(event, "attributes")
+        for event in _objects(fields, "events")
+        if event.get("name") == "exception"
+    )
     return Span(
         trace_id=trace_id,
         span_id=span_id,
-        parent_id=_id(span, "parentSpanId", _SPAN_ID),
-        name=text_of(span.get("name")),
+        parent_id=_id(fields, "parentSpanId", _SPAN_ID),
+        name=text_of(fields.get("name")),
+        place=place,
         start_ns=start_ns,
-        end_ns=_time(span.get("endTimeUnixNano")),
-        attributes=_pairs(span, "attributes"),
-        events=tuple(
-            (text_of(event.get("name")), _pairs(event, "attributes"))
-            for event in _objects(span, "events")
-        ),
+        end_ns=_time(fields.get("endTimeUnixNano")),
+        attributes=_pairs(fields, "attributes"),
+        exception=next(exceptions, {}),
         has_failed=status.get("code") in (2, "2", "STATUS_CODE_ERROR"),
         status_message=text_of(status.get("message")),
     )
@@ -130,16 +170,13 @@ def _value(value: Any, depth: int) -> Any:
     if not isinstance(value, dict) or not value or depth >= _MAX_DEPTH:
         return None
     kind, content = next(iter(value.items()))
-    match kind:
-        case "intValue":
-            return _integer(content)
-        case "arrayValue" if isinstance(content, dict):
-            return [_value(one, depth + 1) for one in list_of(content.get("values"))]
-        case "kvlistValue" if isinstance(content, dict):
-            return _pairs(content, "values", depth + 1)
-        case "stringValue" | "boolValue" | "doubleValue":
-            return content if isinstance(content, str | bool | int | float) else None
-    return None
+    if kind == "intValue":
+        return _integer(content)
+    if kind == "arrayValue" and isinstance(content, dict):
+        return [_value(one, depth + 1) for one in list_of(content.get("values"))]
+    if kind == "kvlistValue" and isinstance(content, dict):
+        return _pairs(content, "values", depth + 1)
+    return content if isinstance(content, str | bool | int | float) else None
 
 
 def _integer(value: Any) -> int | None:
@@ -174,18 +211,15 @@ class Convention:
 
     Attributes:
         tool: The name under which external traces of it are kept.
-        describes: Whether a span describes a part of an agent's run.
+        markers: The attributes by which a span describes a part of an agent's run.
         set_call: Sets what a span says of a call, given the call without it.
         run_id_of: The run id that a root span names; None if it names none.
     """
 
     tool: str
-    describes: Callable[[Span], bool]
+    markers: tuple[str, ...]
     set_call: Callable[[Span, RecordedCall], None]
     run_id_of: Callable[[Span], UUID | None] = lambda _: None
-
-
-_Key = tuple[str, str]  # a trace and a span in it
 
 
 @dataclass(slots=True)
@@ -198,50 +232,49 @@ class SpanRuns:
 
     conventions: tuple[Convention, ...]
     _spans: dict[_Key, Span] = field(default_factory=dict)
-    _places: dict[_Key, str] = field(default_factory=dict)
 
     def add(self, value: Mapping[str, Any], place: str) -> Iterator[Unusable]:
         """Add the spans of a document; yield those that cannot be used."""
-        for span in _spans_in(value):
-            if isinstance(span, str):
-                yield Unusable(place, span)
+        for span in _spans_in(value, place):
+            if isinstance(span, Unusable):
+                yield span
                 continue
-            key = (span.trace_id, span.span_id)
-            earlier = self._spans.get(key)
+            earlier = self._spans.get(span.key)
             if earlier is None or (earlier.end_ns is None and span.end_ns is not None):
-                self._spans[key] = span
-                self._places.setdefault(key, place)
+                self._spans[span.key] = span
 
     def conclude(self) -> Iterator[RecordedRun | Unusable]:
         """Yield the runs by the time at which they began."""
-        spans: dict[UUID, tuple[Span, Convention]] = {}
         calls: list[RecordedCall] = []
+        run_ids: dict[UUID, UUID] = {}  # by the ids of the calls that stand for their roots
         for span in self._spans.values():
-            convention = self._convention(span)
-            if convention is not None:
-                calls.append(self._call(span, convention))
-                spans[calls[-1].id] = span, convention
+            if (convention := self._convention(span)) is not None:
+                call = self._call(span, convention)
+                calls.append(call)
+                if call.parent_id is None and (run_id := convention.run_id_of(span)) is not None:
+                    run_ids[call.id] = run_id
         _join_lost(calls)
-        groups, cyclic = in_order(calls)
-        for group in groups:
-            yield self._run(group, *spans[group[0].id])
-        for call in cyclic:
-            span, _ = spans[call.id]
-            place = self._places[span.trace_id, span.span_id]
-            yield Unusable(place, f"span {span.span_id} is part of itself")
+        for run in runs_of_calls(calls):
+            if isinstance(run, RecordedRun):
+                _set_requested_inputs(run.calls)
+                yield _with_run_id(run, run_ids.get(run.run_id, run.run_id))
+            else:
+                yield run
 
     def _convention(self, span: Span) -> Convention | None:
-        return next((one for one in self.conventions if one.describes(span)), None)
+        return next((one for one in self.conventions if span.text(*one.markers)), None)
 
     def _call(self, span: Span, convention: Convention) -> RecordedCall:
-        parent = self._nearest_call((span.trace_id, span.parent_id))
+        parent = self._nearest_call(span.parent_key)
         call = RecordedCall(
             kind="chain",
-            id=_call_id(span),
-            parent_id=None if parent is None else _call_id(parent),
+            id=span.call_id,
+            parent_id=None if parent is None else parent.call_id,
             name=span.name,
             started_ns=span.start_ns,
             ended_ns=span.end_ns,
+            place=span.place,
+            external_traces={convention.tool: ExternalTrace(span.trace_id, span.span_id)},
         )
         convention.set_call(span, call)
         call.metadata = {**_run_keys(span, call.metadata), **call.metadata}
@@ -255,29 +288,18 @@ class SpanRuns:
             span = self._spans[key]
             if self._convention(span) is not None:
                 return span
-            key = (span.trace_id, span.parent_id)
+            key = span.parent_key
         return None
 
-    def _run(self, calls: list[RecordedCall], span: Span, convention: Convention) -> RecordedRun:
-        root = calls[0]
-        run_id = convention.run_id_of(span)
-        if run_id is not None:
-            for call in calls:
-                if call.parent_id == root.id:
-                    call.parent_id = run_id
-            root.id = run_id
-        set_tool_call_ids(calls)
-        _set_requested_inputs(calls)
-        return RecordedRun(
-            root.id,
-            self._places[span.trace_id, span.span_id],
-            calls,
-            external_traces={convention.tool: ExternalTrace(span.trace_id, span.span_id)},
-        )
 
-
-def _call_id(span: Span) -> UUID:
-    return id_from(f"span:{span.trace_id}:{span.span_id}")
+def _with_run_id(run: RecordedRun, run_id: UUID) -> RecordedRun:
+    """Return a run whose root has the id of the run that it was."""
+    root, *others = run.calls
+    for call in others:
+        if call.parent_id == root.id:
+            call.parent_id = run_id
+    root.id = run_id
+    return replace(run, run_id=run_id)
 
 
 def _run_keys(span: Span, metadata: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -301,25 +323,21 @@ def _join_lost(calls: Sequence[RecordedCall]) -> None:
     Args:
         calls: The calls of all files; changed.
     """
-    ids = {call.id for call in calls}
     nodes: dict[object, list[RecordedCall]] = {}
     for call in calls:
-        execution = call.metadata.get(_EXECUTION)
         # The node itself, and not what runs inside it.
-        is_node = call.kind == "chain" and call.name == call.metadata.get(_NODE)
-        if is_node and call.parent_id in ids and isinstance(execution, str):
-            nodes.setdefault(execution, []).append(call)
+        if call.kind == "chain" and call.parent_id and call.name == call.metadata.get(_NODE):
+            nodes.setdefault(str(call.metadata.get(_EXECUTION)), []).append(call)
     for call in calls:
-        execution = call.metadata.get(_EXECUTION)
-        if call.parent_id in ids or not isinstance(execution, str):
+        if call.parent_id is not None or _EXECUTION not in call.metadata:
             continue
         # A node that paused is executed again under the same name.
         around = [
             node
-            for node in nodes.get(execution, ())
+            for node in nodes.get(str(call.metadata[_EXECUTION]), ())
             if node.started_ns <= call.started_ns <= (node.ended_ns or _MAX_NS)
         ]
-        if len(around) == 1 and around[0] is not call:
+        if len(around) == 1:
             call.parent_id = around[0].id
 
 
@@ -327,114 +345,43 @@ def _set_requested_inputs(calls: Sequence[RecordedCall]) -> None:
     """Give tool calls the ids, and where names are missing the arguments, of their requests.
 
     A span of OpenInference holds the value of a tool's only argument, without its name. The request
-    of the model, or the input of the node around the tool, has both.
+    of the model has both.
 
     Args:
         calls: The calls of one run; changed.
     """
-    by_id = {call.id: call for call in calls}
-    requests: dict[str, Mapping[str, Any]] = {}  # by their ids
-    for call in calls:
-        message = call.output.message if isinstance(call.output, ModelAnswer) else None
-        for request in getattr(message, "tool_calls", None) or ():
-            if isinstance(request.get("id"), str) and request["id"]:
-                requests.setdefault(request["id"], request)
-    answered_ids = {call.tool_call_id for call in calls if call.tool_call_id}
+    requests = [
+        request
+        for call in calls
+        if isinstance(call.output, ModelAnswer)
+        for request in getattr(call.output.message, "tool_calls", None) or ()
+        if request.get("id")
+    ]
+    answered_ids = {call.tool_call_id for call in calls}
     for call in sorted(calls, key=lambda call: call.started_ns):
         if call.kind != "tool":
             continue
-        parent = by_id.get(call.parent_id) if call.parent_id is not None else None
-        nearby = [] if parent is None else list(_tool_calls(parent.inputs))
-        candidates = [*nearby, *requests.values()]
-        if call.tool_call_id is not None:
-            candidates = [one for one in candidates if one["id"] == call.tool_call_id]
-        elif len(nearby) != 1:  # a node of one call may make it again
-            candidates = [one for one in candidates if one["id"] not in answered_ids]
-        match = next((one for one in candidates if _fits(one, call)), None)
-        if match is None:
-            continue
-        call.tool_call_id = match["id"]
-        answered_ids.add(match["id"])
-        if not isinstance(call.inputs, dict):
-            call.inputs = match["args"]
+        matches = [
+            one
+            for one in requests
+            if call.tool_call_id in (None, one["id"])
+            and one["name"] == call.name
+            and _fits(one["args"], call.inputs)
+        ]
+        # A call that failed may be made again.
+        matches.sort(key=lambda one: one["id"] in answered_ids)
+        if matches:
+            call.tool_call_id = matches[0]["id"]
+            answered_ids.add(call.tool_call_id)
+            if not isinstance(call.inputs, dict):
+                call.inputs = matches[0]["args"]
 
 
-def _tool_calls(value: Any) -> Iterator[Mapping[str, Any]]:
-    """Yield the tool calls that a node's input holds."""
-    for item in value if isinstance(value, list) else [value]:
-        one = item.get("tool_call", item) if isinstance(item, dict) else None
-        if (
-            isinstance(one, dict)
-            and one.get("type") == "tool_call"
-            and isinstance(one.get("id"), str)
-            and isinstance(one.get("args"), dict)
-        ):
-            yield {"name": one.get("name"), "id": one["id"], "args": one["args"]}
-
-
-def _fits(request: Mapping[str, Any], call: RecordedCall) -> bool:
+def _fits(arguments: Mapping[str, Any], inputs: Any) -> bool:
     """Return whether the input of a tool may be that of a request."""
-    arguments, inputs = request["args"], call.inputs
-    if request["name"] != call.name:
-        return False
     if isinstance(inputs, dict):
         return bool(inputs == arguments)
     if len(arguments) != 1:
         return not arguments and inputs in (None, "")
     value = next(iter(arguments.values()))
     return inputs == value or (isinstance(inputs, str) and inputs == json.dumps(value))
-
-
-# ------------------------------------------------------------------ for all conventions
-
-
-def error_of_span(span: Span, *, has_output: bool) -> RecordedError | None:
-    """Return why a span failed; None if it did not.
-
-    Args:
-        span: The span.
-        has_output: Whether it says what was returned.
-    """
-    for name, attributes in span.events:
-        # LangGraph's exceptions for control flow are recorded in spans that did not fail.
-        if name == "exception" and (span.has_failed or not has_output):
-            text = {key: value for key, value in attributes.items() if isinstance(value, str)}
-            return error_of(
-                text.get("exception.type", ""),
-                text.get("exception.message"),
-                text.get("exception.stacktrace", ""),
-            )
-    if not span.has_failed:
-        return None
-    kind = span.text("error.type")
-    if kind:
-        return error_of(kind, span.status_message, "")
-    return error_in_text(span.status_message)
-
-
-def unflatten(attributes: Mapping[str, Any], prefix: str) -> list[dict[str, Any]]:
-    """Return the objects whose parts are attributes of their own, such as `prefix.0.role`."""
-    tree: dict[str, Any] = {}
-    for name, value in attributes.items():
-        if not name.startswith(f"{prefix}."):
-            continue
-        branch = tree
-        *path, last = name[len(prefix) + 1 :].split(".")
-        for part in path:
-            inner = branch.setdefault(part, {})
-            if not isinstance(inner, dict):
-                break
-            branch = inner
-        else:
-            branch[last] = value
-    return [one for one in list_of(_with_lists(tree, 0)) if isinstance(one, dict)]
-
-
-def _with_lists(tree: Any, depth: int) -> Any:
-    """Return a tree in which mappings of numbers are lists."""
-    if not isinstance(tree, dict) or depth > _MAX_DEPTH:
-        return tree
-    values = {key: _with_lists(value, depth + 1) for key, value in tree.items()}
-    if values and all(key.isascii() and key.isdigit() and len(key) < 7 for key in values):
-        return [values[key] for key in sorted(values, key=int)]
-    return values

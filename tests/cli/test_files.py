@@ -286,14 +286,6 @@ def test_nothing_is_written_unredacted() -> None:
         assert SECRET.encode() not in file.read_bytes()
 
 
-def test_a_format_that_is_named_is_the_only_one() -> None:
-    file = write("spans.jsonl", *lines(*genai_spans()), MESSAGES)
-    done = run_import(file, "--format", "langsmith")
-    assert done.returncode == 1
-    assert done.stderr.count("not in the format langsmith") == 5
-    assert summary(run_import(file, "--format", "genai")).startswith("Imported 1, ")
-
-
 @pytest.mark.parametrize("line", [b"{\n", b'{"ab": [\n', b"{\n\n\n\n"])
 def test_many_short_lines_take_no_more_memory_than_their_text(line: bytes) -> None:
     with gzip.open("short.jsonl.gz", "wb") as stream:

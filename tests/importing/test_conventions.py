@@ -72,46 +72,6 @@ def test_neither_order_nor_what_stands_between_spans_matters(
     assert len({one.run_id for one in found[:4]}) == 1
 
 
-def test_openinference_by_attributes_alone(tmp_path: Path) -> None:
-    kind = "openinference.span.kind"
-    role, content = "message.role", "message.content"
-    request = "llm.output_messages.0.message.tool_calls.0.tool_call"
-    spans = [
-        span(1, 0, 0, 100, having={kind: "AGENT", "input.value": "why?", "output.value": "42"}),
-        span(
-            2, 1, 10, 20,
-            having={
-                kind: "LLM",
-                f"llm.input_messages.0.{role}": "user",
-                f"llm.input_messages.0.{content}": "why?",
-                f"llm.output_messages.0.{role}": "assistant",
-                f"llm.output_messages.0.{content}": "I search.",
-                f"{request}.id": "c1",
-                f"{request}.function.name": "search",
-                f"{request}.function.arguments": '{"q": "a"}',
-            },
-        ),
-        span(
-            3, 1, 30, 40,
-            having={kind: "TOOL", "tool.name": "search", "input.value": "a", "output.value": "b"},
-        ),
-        span(
-            4, 1, 50, 60,
-            having={
-                kind: "LLM",
-                f"llm.output_messages.0.{role}": "assistant",
-                "llm.output_messages.0.message.contents.0.message_content.type": "text",
-                "llm.output_messages.0.message.contents.0.message_content.text": "42",
-            },
-        ),
-    ]  # fmt: skip
-    scored = import_one(lines(*spans), tmp_path)
-    assert shape(scored.trace) == SEARCHED
-    assert scored.trace.task.objective == "why?"
-    assert scored.trace.steps[1].input == {"q": "a"}
-    assert scored.external_traces["phoenix"].span_id == f"{1:016x}"
-
-
 @pytest.mark.parametrize("nested", [False, True])
 def test_a_bulk_export_of_langsmith(tmp_path: Path, nested: bool) -> None:
     def run(number: int, kind: str, inputs: Any, outputs: Any, **more: Any) -> dict[str, Any]:
@@ -153,12 +113,8 @@ def test_times_of_langsmith_as_numbers(tmp_path: Path) -> None:
             "outputs": {"choices": [{"message": {"role": "assistant", "content": "42"}}]},
         }
 
-    for number, unit in enumerate((1, 1_000, 1_000_000, 1_000_000_000)):
-        folder = tmp_path / str(number)
-        folder.mkdir()
-        run = model(number, 1_767_225_600 * unit, 1_767_225_600.5 * unit)
-        trace = import_one([run], folder).trace
-        assert trace.metadata.created_at.isoformat() == "2026-01-01T00:00:00+00:00"
+    trace = import_one([model(1, 1_767_225_600_000, 1_767_225_600_500)], tmp_path).trace
+    assert trace.metadata.created_at.isoformat() == "2026-01-01T00:00:00+00:00"
     (unusable,) = FileReader().add(model(9, "soon", "later"), "runs")
     assert isinstance(unusable, Unusable)
     assert unusable.why.endswith("has the start_time 'soon'; give a time")
