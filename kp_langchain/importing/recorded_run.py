@@ -214,16 +214,19 @@ _UNNAMED = "Error"
 def error_in_text(text: str) -> RecordedError:
     """Return the error that LangChain's tracers write: its `repr`, and then its traceback."""
     written, _, traceback = text.partition(_TRACEBACK)
-    written = written.strip()
+    written, name = written.strip(), ""
     if (constructor := _CONSTRUCTOR.match(written)) is not None:
+        name = constructor[1]
         with suppress(ValueError, SyntaxError, MemoryError, RecursionError):
-            argument = ast.literal_eval(written[constructor.end() - 1 :])
-            if isinstance(argument, str) or argument == ():
-                return RecordedError(constructor[1], argument or "")
+            argument = ast.literal_eval(written[len(name) :])
+            message = argument if isinstance(argument, str) else ""
+            # The text of a KeyError has quotes.
+            if not traceback or f"{name}: {message}".rstrip() in traceback:
+                return RecordedError(name, message)
     last_frame = traceback.rpartition(_FRAME)[2].partition(_NOTE)[0]
     if (match := _CLASS_AND_TEXT.search(last_frame)) is not None:
         return error_of(match[1], (match[2] or "").strip())
-    return error_of(constructor[1] if constructor else "", written)
+    return error_of(name, written)
 
 
 def error_of(name: str, message: str) -> RecordedError:

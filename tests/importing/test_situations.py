@@ -36,6 +36,13 @@ DIFFERENT: dict[str, tuple[int, int] | set[str]] = {
 DIFFERENT_OPENINFERENCE: dict[str, tuple[int, int] | set[str]] = {
     "a tool alone, raising": {"steps"},
     "a human edits a call": {"steps"},
+    # The model asked before the pause, in a trace of its own.
+    "paused, then approved": {"steps"},
+    "interrupt() in a tool, then resumed": {"steps"},
+    "interrupt() in a tool, ainvoke": {"steps"},
+    "a human rejects in a tool, which raises": {"steps"},
+    "a human allows a tool, which then fails": {"steps"},
+    "a human rejects one call, and another fails by itself": {"steps"},
     # A call that begins after its run has ended begins a trace of its own.
     "a chain that ends before its other model begins": (1, 2),
 }
