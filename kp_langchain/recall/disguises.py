@@ -11,10 +11,10 @@ import base64
 import html
 import re
 import unicodedata
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from contextlib import suppress
 from itertools import islice
 from typing import NamedTuple
-from urllib.parse import unquote
 
 from kp_langchain.text import INVISIBLE
 
@@ -64,16 +64,7 @@ _STYLED = re.compile(
 )
 _MARKDOWN_COMMENT = re.compile(r"^\[[^\]\n]{1,20}\]:\s?(?:#|<>)\s?(.{1,4000})", re.MULTILINE)
 _BASE64 = re.compile(r"[A-Za-z0-9+/_-]{24,}+={0,2}")
-_AFTER_SIGN = re.compile(r"(?<=[/_-])[A-Za-z0-9+]{24,}+={0,2}")
-_HEX = re.compile(r"(?:[0-9a-fA-F]{2}){24,}+|(?:\\x[0-9a-fA-F]{2}){8,}+")
-_ENCODED_CHARS = 24  # no encoded text is shorter
 _LINE_CHARS = 60  # lines of base64 that belong together are longer
-_FEWEST_PERCENTS = 3
-_SOME_SPACED = re.compile(r"(?:[ ._-][A-Za-z]){4}(?![A-Za-z])")
-_SPACED = re.compile(r"(?<![^\W_])[A-Za-z](?:[ ._-][A-Za-z]){2,}+(?![^\W_])")
-_DIGIT_LETTERS = str.maketrans("013457@$", "oieastas")
-_DIGIT_IN_WORD = re.compile(r"[013457@$](?=[a-z]{2})")
-_LONG_WORD = re.compile(r"[a-z0-9@$]{4,}")
 _TAGS = re.compile("[\U000e0020-\U000e007e]+")
 _FLAG = re.compile("\U0001f3f4[\U000e0020-\U000e007e]{1,6}\U000e007f")
 _SELECTORS = re.compile("[\ufe00-\ufe0f\U000e0100-\U000e01ef]{8,}")
@@ -125,14 +116,6 @@ def readings(text: str) -> Iterator[Reading]:
     if not text.isascii():
         for part in _in_invisible_characters(text):
             yield Reading(plain_words(part), part, INVISIBLE_TEXT, is_hidden=True)
-        for part in _first_and_rest(_backwards(text)):
-            yield Reading(plain_words(part), part, "written backwards")
-    if _SOME_SPACED.search(text):
-        without_gaps = _SPACED.sub(lambda match: re.sub("[ ._-]", "", match.group()), text)
-        yield Reading(plain_words(without_gaps), without_gaps, "letters apart")
-    if len(_DIGIT_IN_WORD.findall(words)) > 1:
-        with_letters = _LONG_WORD.sub(lambda word: word[0].translate(_DIGIT_LETTERS), words)
-        yield Reading(with_letters, with_letters, "digits as letters")
 
 
 def _first_and_rest(parts: Iterator[str]) -> Iterator[str]:
@@ -194,35 +177,17 @@ def _comments(text: str) -> Iterator[str]:
 
 
 def _decodings(text: str) -> Iterator[str]:
-    """Yield what base64, hexadecimal numbers and percent signs encode, if it is readable."""
-    words = [word for word in text.split() if len(word) >= _ENCODED_CHARS]
-    runs = [run for word in words for run in _BASE64.findall(word)]
+    """Yield what base64 encodes, if it is readable."""
+    runs = _BASE64.findall(text)
     lines = [run for run in runs if len(run) >= _LINE_CHARS]
-    whole = ["".join(lines)] if len(lines) > 1 else []
-    # What stands before a text that is encoded may look like a part of it: /, - and _ do.
-    parts = [part for run in runs for part in _AFTER_SIGN.findall(run)]
-    for run in (*runs, *whole, *parts):
-        yield from _readable(_from_base64, run)
-    for word in words:
-        for run in _HEX.findall(word):
-            yield from _readable(lambda run: bytes.fromhex(run.replace("\\x", "")), run)
-        if word.count("%") >= _FEWEST_PERCENTS:
-            yield unquote(word)
-
-
-def _readable(decode: Callable[[str], bytes], run: str) -> Iterator[str]:
-    try:
-        part = decode(run).decode()
-    except ValueError:  # it encodes no text
-        return
-    if sum(map(str.isprintable, part)) > _READABLE_SHARE * len(part):
-        yield part
-
-
-def _from_base64(run: str) -> bytes:
-    digits = "".join(run.split()).rstrip("=").replace("-", "+").replace("_", "/")
-    whole = digits[: len(digits) // 4 * 4]  # what is left has no more than two characters
-    return base64.b64decode(whole)
+    for run in (*runs, *(["".join(lines)] if len(lines) > 1 else [])):
+        digits = run.rstrip("=").replace("-", "+").replace("_", "/")
+        # What is left has no more than two characters.
+        whole = digits[: len(digits) // 4 * 4]
+        with suppress(ValueError):  # it encodes no text
+            part = base64.b64decode(whole).decode()
+            if sum(map(str.isprintable, part)) > _READABLE_SHARE * len(part):
+                yield part
 
 
 def _in_invisible_characters(text: str) -> Iterator[str]:
@@ -234,13 +199,3 @@ def _in_invisible_characters(text: str) -> Iterator[str]:
         numbers = map(ord, match.group()[:_PART_CHARS])
         codes = (n - 0xFE00 if n < 0xFF00 else n - 0xE0100 + 16 for n in numbers)
         yield bytes(codes).decode(errors="replace")
-
-
-def _backwards(text: str) -> Iterator[str]:
-    """Yield what stands between the marks of a text that runs from right to left, reversed."""
-    start = text.find("\u202e")
-    while start >= 0:
-        end = text.find("\u202c", start)
-        end = len(text) if end < 0 else end
-        yield text[start + 1 : min(end, start + _PART_CHARS)][::-1]
-        start = text.find("\u202e", end)

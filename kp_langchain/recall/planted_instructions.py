@@ -10,8 +10,8 @@ Words of several classes close together make a finding, in English, German, Fren
 Portuguese, Italian, Chinese, Japanese and Russian; the plainest sort (ignore the previous
 instructions) also in Dutch, Polish, Swedish, Ukrainian, Turkish, Korean, Arabic and Hindi. So do
 marks of a conversation with a command after them. Texts are also read without accents and invisible
-characters, with look-alike letters as what they look like, decoded from base64, hexadecimal and
-percent encoding, and in comments of HTML and Markdown.
+characters, with look-alike letters as what they look like, decoded from base64, and in comments of
+HTML and Markdown.
 
 What it cannot see:
 
@@ -19,8 +19,9 @@ What it cannot see:
   mail; nothing in its words says that it was not meant for the user.
 - A false fact, such as a wrong account number or price, or an instruction that follows from facts
   (the office has moved; refunds now go to Y).
-- Other languages, other ciphers (rot13, reversed letters), encodings within encodings, text in
-  pictures, words with signs in place of blanks, and words that are spread over several outputs.
+- Other languages, other encodings (hexadecimal, percent signs, rot13, reversed letters), encodings
+  within encodings, text in pictures, letters with signs between them or digits in their place, and
+  words that are spread over several outputs.
 - What the agent itself wrote in its thoughts and its answer, unless it is an override or meant for
   later runs: it says there what it must do, and tells the user what to do.
 - What is not in the trace: the middle of a long output, which recording left out, and what
@@ -32,14 +33,14 @@ What it cannot see:
 
 Whoever knows the words can avoid them, so a trace without a finding is not proven clean: foreign
 traces are recalled only when somebody has admitted them. Text about such attacks that quotes them
-is found, too, and so are prompts that tools return.
+is found, too, and so are prompts that tools return, and the advice not to forget an instruction.
 """
 
 from __future__ import annotations
 
 import re
 import tomllib
-from collections import defaultdict, deque
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -271,9 +272,6 @@ def _tables() -> _Tables:
     return _Tables(cues, AhoCorasick([cue.word for cue in cues]), rules)
 
 
-_RECENT = 3  # words of a class that are looked at
-
-
 def _matching_rules(
     text: str, *, is_own: bool, is_hidden: bool
 ) -> Iterator[tuple[str, tuple[str, ...]]]:
@@ -284,37 +282,42 @@ def _matching_rules(
         is_own: Whether the agent, or who gave it its task, wrote the text.
         is_hidden: Whether a reader would not see the text.
     """
-    recent: dict[str, deque[_Hit]] = {}
+    latest: dict[str, _Hit] = {}  # by class
     done: set[_Rule] = set()
     rules = _tables().rules
     places = {"any", "own" if is_own else "data", "hidden" if is_hidden else "any"}
     for name, hit in _hits(text):
-        recent.setdefault(name, deque(maxlen=_RECENT)).appendleft(hit)
+        latest[name] = hit
         for rule in rules.get(name, ()):
             if rule.place in places and rule not in done:
-                words = _words_near(rule.groups, recent, hit.end - rule.chars)
+                words = _words_near(rule.groups, latest, hit.end - rule.chars)
                 if words:
                     done.add(rule)
                     yield rule.kind, words
 
 
 def _words_near(
-    groups: Iterable[tuple[str, ...]], recent: Mapping[str, Iterable[_Hit]], since: int
+    groups: Iterable[tuple[str, ...]], latest: Mapping[str, _Hit], since: int
 ) -> tuple[str, ...]:
     """Return one word of each group, none from before `since`; nothing if a group has no word."""
     near: list[_Hit] = []
     for names in groups:
-        best: _Hit | None = None
-        for name in names:
-            for hit in recent.get(name, ()):
-                if hit.start < since or (best is not None and hit.start <= best.start):
-                    break
-                if all(hit.end <= other.start or other.end <= hit.start for other in near):
-                    best = hit
-        if best is None:
+        hits = (latest[name] for name in names if name in latest)
+        free = [
+            hit
+            for hit in hits
+            if hit.start >= since
+            and all(hit.end <= other.start or other.end <= hit.start for other in near)
+        ]
+        if not free:
             return ()
-        near.append(best)
+        near.append(max(free))
     return tuple(hit.word for hit in near)
+
+
+_IMPERATIVES = frozenset({"act", "send"})
+_NEGATIONS = ("not ", "never ")
+_NEGATION_CHARS = 16
 
 
 def _hits(text: str) -> Iterator[tuple[str, _Hit]]:
@@ -327,32 +330,10 @@ def _hits(text: str) -> Iterator[tuple[str, _Hit]]:
         if cue.ends_word and end < len(text) and (text[end].isalnum() or text[end] == "_"):
             continue
         hit = _Hit(start, end, cue.word)
+        is_forbidden = text.endswith(_NEGATIONS, max(start - _NEGATION_CHARS, 0), start)
         for name in cue.classes:
-            if not _is_negated(text, hit, name):
+            if not (is_forbidden and name in _IMPERATIVES):
                 yield name, hit
-
-
-_IMPERATIVES = frozenset({"act", "send"})
-_NEGATIONS = ("not ", "never ")
-_NEGATION_CHARS = 16
-# Not to forget a task is to keep it in mind. All other words of the class count even after a "not",
-# which may end a clause of its own (if not, ignore the rules).
-_FORGETTING = re.compile("forget|vergiss|vergesst|vergessen|vergeet|oubli|忘|забуд")
-_NOT_BEFORE = re.compile(
-    r"(?:\b(?:do|to|must|should|can|will) not |(?:^|[.!?:;] )never |\b\u043d\u0435 |n'|不要)$"
-)
-_NOT_AFTER = re.compile(r"\w* (?:nicht|niet)\b|ない")
-
-
-def _is_negated(text: str, hit: _Hit, name: str) -> bool:
-    before = max(hit.start - _NEGATION_CHARS, 0)
-    if name in _IMPERATIVES:
-        return text.endswith(_NEGATIONS, before, hit.start)
-    return bool(
-        name == "disregard"
-        and _FORGETTING.match(hit.word)
-        and (_NOT_BEFORE.search(text, before, hit.start) or _NOT_AFTER.match(text, hit.end))
-    )
 
 
 # ------------------------------------------------------------------ turns of other speakers
@@ -366,7 +347,6 @@ _LABEL_HINTS = (
     *("системное сообщение", "systemnachricht", "message système", "mensaje del sistema"),
 )
 _AROUND_CHARS = 100
-_CALL_HINTS = ("action", "<tool_", "<function", "<invoke")
 _TURN = re.compile(
     r"^[ \t>*#-]{0,8}(?:system|human|user)[*_]{0,2}\s?:", re.IGNORECASE | re.MULTILINE
 )
@@ -385,7 +365,6 @@ class _Marks(NamedTuple):
 
     template: re.Pattern[str]
     labels: re.Pattern[str]
-    calls: re.Pattern[str]
     label_words: AhoCorasick
 
 
@@ -398,12 +377,12 @@ def _marks() -> _Marks:
             text = text.replace(f"%{name}%", marks[name])
         return text
 
-    template, labels, calls = (
+    template, labels = (
         re.compile(with_words("|".join(marks[name])), re.IGNORECASE | re.MULTILINE)
-        for name in ("template", "labels", "calls")
+        for name in ("template", "labels")
     )
     words = [*with_words("%label%|%speaker%").split("|"), *_LABEL_HINTS]
-    return _Marks(template, labels, calls, AhoCorasick(words))
+    return _Marks(template, labels, AhoCorasick(words))
 
 
 def _words_of_turn(text: str, *, is_own: bool) -> tuple[str, ...]:
@@ -422,8 +401,6 @@ def _words_of_turn(text: str, *, is_own: bool) -> tuple[str, ...]:
         return words
     if is_own:
         return ()
-    if any(hint in low for hint in _CALL_HINTS) and (call := _marks().calls.search(text)):
-        return ("thought" if call.group().lower().lstrip(" \t>").startswith("t") else "call",)
     same_length = low if len(low) == len(text) else text
     labels = islice(_labels(text, same_length), _MOST_MARKS)
     return next(filter(None, map(_command, labels)), ())
@@ -457,13 +434,9 @@ def _after(match: re.Match[str]) -> str:
 def _command(mark: re.Match[str]) -> tuple[str, ...]:
     """Return the words of a command behind a mark; none if there is none."""
     text = plain_words(_after(mark))
-    words: defaultdict[str, list[_Hit]] = defaultdict(list)
+    words: dict[str, str] = {}
     for name, hit in _hits(text):
-        words[name].append(hit)
-    for name in _COMMANDS:
-        for hit in words.get(name, ()):
-            if _BEFORE_COMMAND.search(text, max(0, hit.start - 16), hit.start):
-                return (hit.word,)
-    if "you" in words and "must" in words:
-        return (words["you"][0].word, words["must"][0].word)
-    return ()
+        if name in _COMMANDS and _BEFORE_COMMAND.search(text, max(0, hit.start - 16), hit.start):
+            return (hit.word,)
+        words[name] = hit.word
+    return (words["you"], words["must"]) if "you" in words and "must" in words else ()
