@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import html
 import re
-from base64 import b64decode, b64encode
+from base64 import b64encode
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from enum import IntEnum
@@ -118,7 +118,7 @@ class Secrets:
         if kind in KINDS or kind in _OTHER_KINDS or not match:
             return
         secret = match if _PHRASE.fullmatch(match) else _SCHEME.sub("", match)
-        for form in dict.fromkeys((secret, unquote(secret), _decoded(secret, kind))):
+        for form in dict.fromkeys((secret, unquote(secret))):
             reach = _reach_of(form, kind, is_answer=is_answer)
             if reach is not None:
                 self._add(form, Named(kind, reach))
@@ -223,17 +223,6 @@ def _reach_of(secret: str, kind: str, *, is_answer: bool) -> Reach | None:
         return Reach.WORD
     has_digit = any(map(str.isdigit, secret))
     return Reach.BESIDE if size >= (3 if is_answer else _SHORTEST_WORD - has_digit) else None
-
-
-def _decoded(secret: str, kind: str) -> str:
-    """Return the text that a value of a Kubernetes Secret encodes, if it is one; or else the value."""
-    if kind != "secret" or len(secret) % 4:
-        return secret
-    try:
-        text = b64decode(secret, validate=True).decode("ascii")
-    except ValueError:
-        return secret
-    return text.strip() if text.strip().isprintable() else secret
 
 
 def _changes_often(secret: str) -> bool:

@@ -232,14 +232,6 @@ def test_a_secret_of_a_url_is_also_looked_for_decoded() -> None:
     assert clean["b"] == "psql -W '[REDACTED:password]'"
 
 
-def test_a_value_of_a_manifest_is_also_looked_for_decoded() -> None:
-    code = base64.b64encode(b"plover-83!Nest").decode()
-    manifest = f"kind: Secret\ndata:\n  smtp: {code}\n"
-    clean = redact({"a": manifest, "b": "it is plover-83!Nest"}).value
-    assert code not in clean["a"]
-    assert clean["b"] == "it is [REDACTED:secret]"
-
-
 def test_a_secret_with_a_space_goes_wherever_it_occurs_again() -> None:
     secret = "Ruder&Anker 8?x2"  # noqa: S105 - not in use
     clean = redact({"password": secret, "a": f"?p={urllib.parse.quote(secret)}&n=1"}).value
