@@ -47,9 +47,9 @@ def redact(
     Strings, bytes and bytearrays are searched wherever they are: values, mapping keys, list items,
     set members, and JSON, headers or command lines in a string. Dicts, lists, tuples (also named
     tuples), sets and frozensets are rebuilt; subclasses of dict, list and set become the plain
-    type. Other mappings, dataclasses, pydantic and attrs objects, exceptions and enum members
-    become dicts of their content, and a deque becomes a list. Numbers, dates and UUIDs are kept. A
-    path becomes its text, and any other object the name of its type: `<Thing>`.
+    type. Other mappings, dataclasses, pydantic objects, exceptions and enum members become dicts of
+    their content. Numbers, dates and UUIDs are kept. A path becomes its text, and any other object
+    the name of its type: `<Thing>`.
 
     Long base64, data URLs and bytes that are not UTF-8 become their length and hash:
     `[BLOB:image/png 48213 bytes sha256:1a2b3c4d5e6f7081]`. A container that contains itself becomes

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import base64
+import hashlib
 import hmac
 import ipaddress
 import re
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Annotated, Any, cast
@@ -62,6 +64,38 @@ def _normalise(kind: str, identifier: str) -> str:
             pass
     text = "".join(identifier.split()).casefold()
     return re.sub(r"[:.\-]", "", text) if kind in ("mac", "iban") else text
+
+
+# ------------------------------------------------------------------ texts that are known
+
+_SHORT_CHARS = 64
+_MAX_TEXTS = 16_384
+
+
+class HarmlessTexts:
+    """A bounded set of texts that need no redaction; longer ones are remembered only by their hash.
+
+    Attributes:
+        known: The texts, or their hashes.
+    """
+
+    def __init__(self) -> None:
+        self.known: set[str | bytes] = set()
+
+    def __contains__(self, text: str) -> bool:
+        return _key_of(text) in self.known
+
+    def add(self, text: str) -> None:
+        """Remember a text; if there are too many, forget the others."""
+        if len(self.known) >= _MAX_TEXTS:
+            self.known.clear()
+        self.known.add(_key_of(text))
+
+
+def _key_of(text: str) -> str | bytes:
+    if len(text) <= _SHORT_CHARS:
+        return text
+    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
 
 
 # ------------------------------------------------------------------ rules
@@ -222,12 +256,20 @@ class Rules(BaseModel):
     _patterns: list[tuple[str, _Pattern]] = PrivateAttr(default_factory=list)
     _allow: list[_Pattern] = PrivateAttr(default_factory=list)
     _names: list[tuple[list[str], regex.Pattern[str]]] = PrivateAttr(default_factory=list)
+    _harmless: defaultdict[bool, HarmlessTexts] = PrivateAttr(
+        default_factory=lambda: defaultdict(HarmlessTexts)
+    )
 
     def model_post_init(self, _context: Any) -> None:
         """Compile the patterns and names once."""
         self._patterns = [(kind, _Pattern(text)) for kind, text in self.patterns.items()]
         self._allow = [_Pattern(text) for text in self.allow]
         self._names = [(words, _name_pattern(words)) for words in map(split_name, self.names)]
+
+    @property
+    def harmless_texts(self) -> defaultdict[bool, HarmlessTexts]:
+        """The texts that need no redaction, by whether identifiers are redacted; added to."""
+        return self._harmless
 
     def load_redactor(self) -> Callable[[str], str] | None:
         """Return the function that `redactor` names; None if it names none.
@@ -305,6 +347,9 @@ class Rules(BaseModel):
     def allows(self, match: str) -> bool:
         """Return whether an `allow` pattern keeps `match`, a text that would be redacted."""
         return any(pattern.matches_all_of(match) for pattern in self._allow)
+
+
+NO_RULES = Rules()
 
 
 def _name_pattern(words: list[str]) -> regex.Pattern[str]:

@@ -12,7 +12,7 @@ from pathlib import PurePath
 from typing import Any
 
 from kp_langchain.errors import UnstableTextError
-from kp_langchain.redaction.custom_rules import Rules
+from kp_langchain.redaction.custom_rules import NO_RULES, Rules
 from kp_langchain.redaction.documents import Document, Literal, mask_documents, read_documents
 from kp_langchain.redaction.fields import (
     SensitiveField,
@@ -34,7 +34,7 @@ from kp_langchain.redaction.structures import (
     plain_key,
     read_mapping,
 )
-from kp_langchain.redaction.text import MAX_PASSES, harmless_texts, redact_text, replacement
+from kp_langchain.redaction.text import MAX_PASSES, redact_text, replacement
 from kp_langchain.values import DEEPEST, MAX_DEPTH
 
 # ------------------------------------------------------------------ one value
@@ -53,10 +53,8 @@ class Walker:
     """Rebuilds one value with everything sensitive replaced.
 
     Args:
+        session: Has the rules, the secrets named so far and the texts known so far; both are added to.
         identifiers: Whether to redact identifiers as well as secrets.
-        rules: The user's rules.
-        secrets: The secrets that may occur elsewhere; added to.
-        clean_texts: What texts have become; added to.
         search: Finds the secrets that other texts have named, if any.
         redactor: The user's function for each remaining text, if any.
 
@@ -68,25 +66,22 @@ class Walker:
 
     def __init__(
         self,
+        session: Session,
         *,
         identifiers: bool,
-        rules: Rules,
-        secrets: Secrets,
-        clean_texts: CleanTexts,
         search: SecretSearch | None = None,
         redactor: Callable[[str], str] | None = None,
     ) -> None:
         self.counts: Counter[str] = Counter()
         self.has_match = False
         self.changes: dict[int, str] = {}
-        self._secrets = secrets
-        self._clean_texts = clean_texts
+        self._session = session
         self._identifiers = identifiers
-        self._rules = rules
         self._search = search
         self._redactor = redactor
-        self._classify_name = rules.classifier(identifiers=identifiers)
-        self._harmless = harmless_texts(rules, identifiers=identifiers)
+        self._classify_name = session.rules.classifier(identifiers=identifiers)
+        self._clean_texts = session.clean_texts[identifiers]
+        self._harmless = session.rules.harmless_texts[identifiers]
         # Short texts that are known to stay as they are.
         is_final = search is not None or redactor is not None
         self._unchanged = frozenset[str | bytes]() if is_final else self._harmless.known
@@ -120,8 +115,8 @@ class Walker:
 
     def _replace(self, kind: str, match: str = "") -> str:
         self.counts[kind] += 1
-        self._secrets.note(kind, match)
-        return replacement(kind, match, self._rules) if match else placeholder(kind)
+        self._session.secrets.note(kind, match)
+        return replacement(kind, match, self._session.rules) if match else placeholder(kind)
 
     def _replaced(self, value: Any, clean: Any) -> Any:
         """Take note that a literal of a text becomes `clean`, and return `clean`."""
@@ -186,12 +181,7 @@ class Walker:
         return masked.restore(self._plain_text(masked.text, kinds, masked.mask))
 
     def _walk_documents(self, documents: list[Document]) -> Walker:
-        walker = Walker(
-            identifiers=self._identifiers,
-            rules=self._rules,
-            secrets=self._secrets,
-            clean_texts=self._clean_texts,
-        )
+        walker = Walker(self._session, identifiers=self._identifiers)
         for document in documents:
             field = self._classify_name(document.name)
             if field is not None:
@@ -200,13 +190,10 @@ class Walker:
         return walker
 
     def _plain_text(self, text: str, kinds: list[str], mask: str = "") -> str:
+        session = self._session
+        identifiers = self._identifiers
         return redact_text(
-            text,
-            kinds,
-            self._secrets,
-            identifiers=self._identifiers,
-            rules=self._rules,
-            mask=mask,
+            text, kinds, session.secrets, identifiers=identifiers, rules=session.rules, mask=mask
         )
 
     def _leaf(self, value: Any, field: SensitiveField | None, name: str) -> Any:
@@ -227,28 +214,22 @@ class Walker:
                 return self._replace(field.kind, text)
             if is_whole and value >= _MIN_IDENTIFIER and self._identifiers:
                 kinds: list[str] = []
-                redact_text(text, kinds, identifiers=True, rules=self._rules)
+                redact_text(text, kinds, identifiers=True, rules=self._session.rules)
                 return self._replace(kinds[0], text) if kinds else value
             return value
         if field is not None:
             return self._replace(field.kind)
-        return value if isinstance(value, _TEXTLESS_TYPES) else self._object(value)
-
-    def _object(self, value: Any) -> str:
-        """Return the text of a path, and the type name of any other object.
-
-        `str` and `repr` are not called: they may run any code.
-        """
         if isinstance(value, PurePath):
             return self._text(str(value))
-        return f"<{type(value).__name__}>"
+        # `str` and `repr` are not called: they may run any code.
+        return value if isinstance(value, _TEXTLESS_TYPES) else f"<{type(value).__name__}>"
 
     def _must_redact(self, text: str, name: str, field: SensitiveField) -> bool:
         return (
             is_sensitive(text, name, field)
             and PLACEHOLDER.fullmatch(text) is None
             and not text.startswith("[BLOB:")
-            and not self._rules.allows(text)
+            and not self._session.rules.allows(text)
         )
 
     def _bytes(self, value: bytes | bytearray, field: SensitiveField | None, name: str) -> Any:
@@ -256,7 +237,9 @@ class Walker:
         text = content.decode("utf-8", "surrogateescape")
         if field is not None and self._must_redact(text, name, field):
             clean = self._replace(field.kind, text)
-        elif b"\0" in content or (len(content) > _LONG_BYTES and not _is_utf8(content)):
+        elif b"\0" in content or (
+            len(content) > _LONG_BYTES and text.encode("utf-8", "ignore") != content
+        ):
             # Binary data, or UTF-16, which no finder matches.
             clean = summary_of_bytes(content)
             self.counts[BLOB] += 1
@@ -330,8 +313,8 @@ class Walker:
     ) -> dict[Any, Any]:
         """Return a message of a chat whose text lacks the secrets that it gives."""
         text: str = dict.__getitem__(message, key)
-        given = [one for one in secrets if not self._rules.allows(one.text)]
-        clean = self._secrets.take_answer(str.__str__(text), given, self._replace)
+        given = [one for one in secrets if not self._session.rules.allows(one.text)]
+        clean = self._session.secrets.take_answer(str.__str__(text), given, self._replace)
         return dict(dict.items(message)) | {key: self._replaced(text, clean)}
 
     def _entry_field(self, key: Any, item: Any, context: MappingFields, name: str) -> NamedField:
@@ -408,9 +391,7 @@ class Walker:
         field = self._classify_name(name)
         if field is None or has_type(pair[1], dict):
             return self.walk(pair, depth)
-        first = self.walk(pair[0], depth + 1)
-        second = self.walk(pair[1], depth + 1, field, name)
-        return [first, second] if isinstance(pair, list) else _build_tuple(pair, [first, second])
+        return self._row(pair, [(None, ""), (field, name)], depth)
 
 
 def _build_tuple(value: tuple[Any, ...], items: list[Any]) -> Any:
@@ -423,14 +404,6 @@ def _field_of_content(field: SensitiveField, content: Any) -> SensitiveField:
     """Return what a name says about its content; a mapping may also hold ordinary fields."""
     is_mapping = field.may_hold_fields and has_type(content, dict)
     return field._replace(is_strong=False) if is_mapping else field
-
-
-def _is_utf8(content: bytes) -> bool:
-    try:
-        content.decode()
-    except UnicodeDecodeError:
-        return False
-    return True
 
 
 def _is_pair(value: Any) -> bool:
@@ -451,16 +424,18 @@ class Session:
         redactor: The user's function for each text that is left, if any.
 
     Attributes:
+        rules: The user's rules.
         secrets: What the parts have named so far.
+        clean_texts: What texts have become so far, by whether identifiers are redacted.
     """
 
     def __init__(
         self, *, rules: Rules | None = None, redactor: Callable[[str], str] | None = None
     ) -> None:
+        self.rules = rules or NO_RULES
         self.secrets = Secrets()
-        self._rules = rules or _NO_RULES
+        self.clean_texts: dict[bool, CleanTexts] = defaultdict(dict)
         self._redactor = redactor
-        self._clean_texts: dict[bool, CleanTexts] = defaultdict(dict)
 
     def learn(self, parts: Sequence[Any], level: str) -> bool:
         """Take note of the secrets that the parts name.
@@ -472,11 +447,11 @@ class Session:
         Returns:
             Whether nothing in them is sensitive by itself.
         """
-        walker = self._walker(level)
+        walker = Walker(self, identifiers=level != "private")
         for part in parts:
             walker.walk(part)
         for kind, word in typed_secrets(parts):
-            if not self._rules.allows(word):
+            if not self.rules.allows(word):
                 self.secrets.note(kind, word, is_answer=True)
         return not walker.counts
 
@@ -489,7 +464,7 @@ class Session:
             is_step: Whether the answer is a step of the run, and not its task.
         """
         given = secrets_given(question, answer)
-        secrets = [one for one in given if not self._rules.allows(one.text)]
+        secrets = [one for one in given if not self.rules.allows(one.text)]
         if secrets:
             self.secrets.note_answer(answer, secrets, is_step=is_step)
 
@@ -503,7 +478,7 @@ class Session:
         """
         while True:
             search = self.secrets.search
-            walker = self._walker(level, search=search)
+            walker = Walker(self, identifiers=level != "private", search=search)
             clean = walker.walk(value)
             if self.secrets.search is search:
                 break
@@ -520,25 +495,5 @@ class Session:
         is_over = not (walker.has_match and self.secrets.has_numbers)
         if self._redactor is None and is_over:
             return clean, walker.counts
-        last = self._walker(level, redactor=self._redactor)
+        last = Walker(self, identifiers=level != "private", redactor=self._redactor)
         return last.walk(clean), walker.counts + last.counts
-
-    def _walker(
-        self,
-        level: str,
-        *,
-        search: SecretSearch | None = None,
-        redactor: Callable[[str], str] | None = None,
-    ) -> Walker:
-        identifiers = level != "private"
-        return Walker(
-            identifiers=identifiers,
-            rules=self._rules,
-            search=search,
-            redactor=redactor,
-            secrets=self.secrets,
-            clean_texts=self._clean_texts[identifiers],
-        )
-
-
-_NO_RULES = Rules()

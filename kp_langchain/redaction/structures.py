@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import Enum
 from functools import lru_cache
 from types import MappingProxyType, SimpleNamespace
 from typing import Any, NamedTuple
 
-from pydantic import BaseModel, SecretBytes, SecretStr
+from pydantic import SecretBytes, SecretStr
 
 from kp_langchain.redaction.fields import SensitiveField, looks_like_password
 from kp_langchain.redaction.spans import lazy_pattern, word_set
 from kp_langchain.redaction.tables import load_table
+from kp_langchain.values import fields_of
 
 # ------------------------------------------------------------------ objects that hold data
 
@@ -27,15 +26,15 @@ def has_type(value: Any, *kinds: type) -> bool:
     return issubclass(type(value), kinds)
 
 
-def parts_of(value: Any) -> dict[Any, Any] | list[Any] | None:
-    """Return the content of an object, or None if the object holds no data.
+def parts_of(value: Any) -> dict[Any, Any] | None:
+    """Return the content of an object as a new dict, or None if the object holds no data.
 
     Args:
         value: Anything but a dict, list, tuple or set.
 
     Returns:
-        A new dict for a mapping, dataclass, pydantic model, attrs class or enum member, and a new
-        list for a deque. For an exception, a dict of its type, arguments and notes.
+        The content of a mapping, dataclass, pydantic model or enum member; of an exception, its
+        type, arguments and notes.
     """
     if value is None or isinstance(value, (*_PLAIN, type)):
         return None
@@ -43,21 +42,14 @@ def parts_of(value: Any) -> dict[Any, Any] | list[Any] | None:
         return {"secret": value.get_secret_value()}
     if isinstance(value, Mapping):
         return dict(value.items())
-    if isinstance(value, deque):
-        return list(value)
     if isinstance(value, BaseException):
         notes = list(getattr(value, "__notes__", ()))
         content = {"type": type(value).__name__, "args": list(value.args)}
         return content | ({"notes": notes} if notes else {})
     if isinstance(value, Enum):
         return {"name": value.name, "value": value.value}
-    if isinstance(value, BaseModel):
-        return {**vars(value), **(value.model_extra or {})}
-    if dataclasses.is_dataclass(value):
-        fields: Any = dataclasses.fields(value)
-    else:
-        fields = getattr(type(value), "__attrs_attrs__", None)
-    return None if fields is None else {one.name: getattr(value, one.name, None) for one in fields}
+    fields = fields_of(value)
+    return None if fields is None else dict(fields)
 
 
 # ------------------------------------------------------------------ mappings and rows

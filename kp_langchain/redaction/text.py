@@ -2,54 +2,18 @@
 
 from __future__ import annotations
 
-import hashlib
 from bisect import bisect_right
 from collections.abc import Iterator
-from functools import lru_cache
 
 from kp_langchain.errors import UnstableTextError
 from kp_langchain.redaction import contexts, formats, named_values, questions
-from kp_langchain.redaction.custom_rules import Rules, pseudonym
+from kp_langchain.redaction.custom_rules import NO_RULES, Rules, pseudonym
 from kp_langchain.redaction.finders import Finders, symbols_in, words_in
 from kp_langchain.redaction.formats import BLOB, summary
 from kp_langchain.redaction.identifiers import FINDERS as IDENTIFIERS
 from kp_langchain.redaction.identifiers import KINDS, narrow
 from kp_langchain.redaction.repeated import Secrets
 from kp_langchain.redaction.spans import PLACEHOLDER, Span, placeholder
-
-# ------------------------------------------------------------------ texts that are known
-
-_SHORT_CHARS = 64
-_MAX_TEXTS = 16_384
-
-
-class HarmlessTexts:
-    """A bounded set of texts; longer ones are remembered only by their hash.
-
-    Attributes:
-        known: The texts, or their hashes.
-    """
-
-    def __init__(self) -> None:
-        self.known: set[str | bytes] = set()
-
-    def __contains__(self, text: str) -> bool:
-        return _remembered(text) in self.known
-
-    def add(self, text: str) -> None:
-        """Remember a text; if there are too many, forget the others."""
-        if len(self.known) >= _MAX_TEXTS:
-            self.known.clear()
-        self.known.add(_remembered(text))
-
-
-def _remembered(text: str) -> str | bytes:
-    if len(text) <= _SHORT_CHARS:
-        return text
-    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
-
-
-# ------------------------------------------------------------------ one text
 
 PERSONAL = KINDS
 """Kinds that identify a person; all others are secrets."""
@@ -70,25 +34,8 @@ CERTAIN = Finders(*formats.CERTAIN, *contexts.CERTAIN)
 """Finders of the secrets that no `allow` rule can keep."""
 
 _NO_SECRETS = PERSONAL | {BLOB}
-_NO_RULES = Rules()
 MAX_PASSES = 8
 _ASCII_LOWER = {upper: upper + 32 for upper in range(ord("A"), ord("Z") + 1)}
-
-
-def harmless_texts(rules: Rules, *, identifiers: bool) -> HarmlessTexts:
-    """Return the texts that are known to need no redaction, to read and to add to.
-
-    Args:
-        rules: The user's rules.
-        identifiers: Whether to redact identifiers as well as secrets.
-    """
-    patterns = tuple(rules.patterns.items())
-    return _harmless_texts(patterns, tuple(rules.names), tuple(rules.allow), identifiers)
-
-
-@lru_cache(maxsize=16)
-def _harmless_texts(*_rules: object) -> HarmlessTexts:
-    return HarmlessTexts()
 
 
 def redact_text(
@@ -117,7 +64,7 @@ def redact_text(
         UnstableTextError: The text still changes after eight passes.
         SlowPatternError: A pattern of `rules` takes too long on the text.
     """
-    rules = rules or _NO_RULES
+    rules = rules or NO_RULES
     for _ in range(MAX_PASSES):
         try:
             found = _find(text, identifiers=identifiers, rules=rules)

@@ -251,7 +251,7 @@ class Rude:
         (MappingProxyType({"password": "hunter2"}), {"password": "[REDACTED:password]"}),
         (UserDict({"a": TOKEN}), {"a": GONE}),
         (OrderedDict(a=TOKEN), {"a": GONE}),
-        (deque([TOKEN, 1]), [GONE, 1]),
+        (deque([TOKEN, 1]), "<deque>"),
         (Login("bob", "hunter2"), {"user": "bob", "password": "[REDACTED:password]"}),
         (
             Account(name="x", api_key="hunter2", inner=[Login("b", "c3")]),
