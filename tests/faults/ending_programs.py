@@ -1,7 +1,8 @@
-"""Programs that play agent runs and end, each in its way: `python -m tests.faults.ending_programs`.
+"""Programs that play agent runs and end, each in its way, for `tests.faults.endings`.
 
-Each works in the current folder: the store is `runs.db`, and the id of each run whose `invoke`
-returned is appended to the file `finished` before the program goes on.
+`python -m tests.faults.ending_programs NAME` is one of them; web services and a task queue follow,
+which play a run a request. Each works in the current folder: the store is `runs.db`, and the id of
+each run whose `invoke` returned is appended to the file `finished` before the program goes on.
 """
 
 from __future__ import annotations
@@ -13,8 +14,8 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from collections.abc import Callable, Iterable
+from concurrent.futures import ProcessPoolExecutor
 from functools import cache, partial
 from multiprocessing.context import BaseContext
 from pathlib import Path
@@ -44,14 +45,13 @@ def program(name: str) -> Callable[[Callable[[], object]], Callable[[], object]]
 
 @cache
 def handler() -> KPCallbackHandler:
-    # Without the model, a life of a second would mostly be spent loading it.
-    embedder = "auto" if os.environ.get("ENDINGS_EMBEDDER") else None
-    return KPCallbackHandler("finance", store=STORE, scorer=Scorer(embedder=embedder))
+    # Without the model, which would take most of the life of a second to load.
+    return KPCallbackHandler("finance", store=STORE, scorer=Scorer(embedder=None))
 
 
-def play_one(runnable: Any, inputs: Any, watching: KPCallbackHandler | None = None) -> None:
+def play_one(runnable: Any, inputs: Any) -> None:
     run_id = uuid4()
-    runnable.invoke(inputs, {"callbacks": [watching or handler()], "run_id": run_id})
+    runnable.invoke(inputs, {"callbacks": [handler()], "run_id": run_id})
     append(FINISHED, run_id)
 
 
@@ -77,11 +77,6 @@ async def aplay_five() -> None:
     await asyncio.gather(*(aplay() for _ in range(5)))
 
 
-def play_for_ever() -> None:
-    while True:
-        play()
-
-
 # ---------------------------------------------------------------- one process
 
 
@@ -95,20 +90,6 @@ def exception() -> None:
 def system_exit() -> None:
     play(5)
     sys.exit(3)
-
-
-@program("os._exit")
-def os_exit() -> None:
-    play(5)
-    handler().flush()
-    play(5)
-    os._exit(0)
-
-
-@program("os._exit before the store was opened")
-def os_exit_at_once() -> None:
-    play(5)
-    os._exit(0)
 
 
 @program("Ctrl-C in a tool")
@@ -129,7 +110,8 @@ def interrupted_tool() -> None:
 @program("SIGTERM, handler calls sys.exit")
 def exits_on_sigterm() -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
-    play_for_ever()
+    while True:
+        play()
 
 
 @program("with handler, then os._exit")
@@ -164,13 +146,6 @@ def loop_end_with_tasks() -> None:
     asyncio.run(main())
 
 
-@program("ThreadPoolExecutor, not waited for")
-def thread_pool() -> None:
-    pool = ThreadPoolExecutor(3)
-    for _ in range(6):
-        pool.submit(play_plainly)
-
-
 @program("threads, not waited for")
 def threads() -> None:
     for _ in range(3):
@@ -179,7 +154,6 @@ def threads() -> None:
 
 PROGRAMS["script end"] = partial(play, 5)
 PROGRAMS["asyncio.run"] = lambda: asyncio.run(aplay_five())
-PROGRAMS["until killed"] = play_for_ever
 
 # ---------------------------------------------------------------- several processes
 
@@ -200,11 +174,6 @@ def pool_joined(context: BaseContext) -> None:
     pool.join()
 
 
-def pool_terminated(context: BaseContext) -> None:
-    with context.Pool(2) as pool:
-        pool.map(play, [1] * 8)
-
-
 def executor(context: BaseContext) -> None:
     with ProcessPoolExecutor(2, mp_context=context) as pool:
         list(pool.map(play, [1] * 8))
@@ -214,7 +183,6 @@ def enter_multiprocessing() -> None:
     ways: dict[str, Callable[[BaseContext], None]] = {
         "Process": lambda context: run_children(context, play, 4, 2),
         "Pool closed and joined": pool_joined,
-        "with Pool()": pool_terminated,
         "ProcessPoolExecutor": executor,
     }
     for method in multiprocessing.get_all_start_methods():
@@ -223,15 +191,6 @@ def enter_multiprocessing() -> None:
 
 
 enter_multiprocessing()
-
-
-@program("os.fork, child ends by os._exit")
-def forked_os_exit() -> None:
-    child = os.fork()
-    play(2)
-    if not child:
-        os._exit(0)
-    os.waitpid(child, 0)
 
 
 @program("os.fork, child ends by sys.exit")
@@ -272,15 +231,55 @@ def joblib_workers() -> None:
     joblib.Parallel(n_jobs=2)(joblib.delayed(play)(1) for _ in range(8))
 
 
-def play_with(watching: KPCallbackHandler) -> None:
-    """Play in another process with a handler that was sent there."""
-    play_one(searching(), ASK, watching)
+# ---------------------------------------------------------------- services and queues
 
 
-@program("handler sent to ProcessPoolExecutor, spawn")
-def sent_to_executor() -> None:
-    with ProcessPoolExecutor(2, mp_context=multiprocessing.get_context("spawn")) as pool:
-        list(pool.map(play_with, [handler()] * 4))
+def asgi() -> Any:
+    from starlette.applications import Starlette
+    from starlette.requests import Request
+    from starlette.responses import PlainTextResponse
+    from starlette.routing import Route
+
+    async def ask(_: Request) -> PlainTextResponse:
+        await aplay()
+        return PlainTextResponse("42")
+
+    def ask_in_a_thread(_: Request) -> PlainTextResponse:
+        play()
+        return PlainTextResponse("42")
+
+    routes = [Route("/", ask), Route("/thread", ask_in_a_thread)]
+    return Starlette(routes=routes, lifespan=handler().lifespan)
+
+
+def wsgi(_: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+    play()
+    start_response("200 OK", [("Content-Type", "text/plain"), ("Content-Length", "2")])
+    return [b"42"]
+
+
+def make_celery_app(folder: Path) -> Any:
+    """Return an application whose queue is in a folder."""
+    from celery import Celery
+
+    app = Celery("endings", broker="filesystem://")
+    app.conf.broker_transport_options = {
+        "data_folder_in": str(folder / "queue"),
+        "data_folder_out": str(folder / "queue"),
+        "processed_folder": str(folder / "queue"),
+        "control_folder": str(folder / "control"),
+        "store_processed": False,
+    }
+    app.conf.worker_hijack_root_logger = False
+    app.task(name="play")(play)
+    return app
+
+
+def __getattr__(name: str) -> Any:
+    """Make `celery_app` when Celery asks for it: other programs do not need Celery."""
+    if name == "celery_app":
+        return make_celery_app(Path())
+    raise AttributeError(name)
 
 
 def main() -> None:

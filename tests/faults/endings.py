@@ -1,4 +1,4 @@
-"""Every way in which a process ends: `python -m tests.faults.endings` prints the table.
+"""Every way in which a process ends in order: `python -m tests.faults.endings` prints the table.
 
 A real program plays agent runs, notes each whose `invoke` returned, and ends. Then the next
 process uses the store, which also scores what was left unscored; what was noted and is not stored
@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
-import os
 import random
 import signal
 import socket
@@ -18,16 +17,13 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, suppress
 from functools import partial
-from itertools import product
 from pathlib import Path
 
-from kp_langchain import TraceStore
 from tests import programs
-from tests.faults.ending_programs import FINISHED, IN_A_TOOL, PROGRAMS, STORE
+from tests.faults.ending_programs import FINISHED, IN_A_TOOL, PROGRAMS, STORE, make_celery_app
 from tests.faults.processes import (
     ENOUGH_S,
     UnexpectedEndError,
@@ -38,43 +34,40 @@ from tests.faults.processes import (
     wait_until,
 )
 
-REQUESTS = 5
 End = Callable[[Path], None]
-ENDS: dict[str, End] = {}
-MISSING: dict[str, list[str]] = {}
-# Python is given no chance there, or the program asked for none: what is lost is the time between
-# a run's end and the disk.
-ABRUPT = {
-    name
-    for name in PROGRAMS
-    if name.startswith(("with Pool()", "os._exit", "os.fork, child ends by os._exit"))
+_REQUESTS = 5
+_CLIENTS = 8
+_ANSWERS_UNDER_LOAD = 60
+# What a way needs, by the first word of its name.
+_PACKAGES = {
+    "uvicorn": ("uvicorn", "starlette"),
+    "gunicorn": ("gunicorn", "uvicorn", "starlette"),
+    "Celery": ("celery",),
+    "joblib": ("joblib",),
+    "pytest-xdist": ("xdist",),
 }
 
 
-def enter(name: str, end: End, *needed: str, abrupt: bool = False) -> None:
-    """Enter a way of ending, or the packages that it needs and that are not installed."""
-    missing = [package for package in needed if not importlib.util.find_spec(package)]
-    if missing:
-        MISSING[name] = missing
-    else:
-        ENDS[name] = end
-    if abrupt:
-        ABRUPT.add(name)
+def missing_packages(name: str) -> list[str]:
+    """Return the packages that a way of ending needs and that are not installed."""
+    needed = _PACKAGES.get(name.replace(",", " ").split()[0], ())
+    return [package for package in needed if not importlib.util.find_spec(package)]
+
+
+# ---------------------------------------------------------------- programs, and signals to them
 
 
 def program(folder: Path, name: str) -> AbstractContextManager[programs.Program]:
     return started(folder, "-m", "tests.faults.ending_programs", name)
 
 
-# ---------------------------------------------------------------- programs, and signals to them
-
-
-def by_itself(folder: Path, *, name: str, status: int = 0) -> None:
+def end_by_itself(folder: Path, *, name: str) -> None:
+    status = {"exception": 1, "sys.exit": 3}.get(name, 0)
     with program(folder, name) as playing:
         ended(playing, folder / "output", status)
 
 
-def interrupted(folder: Path) -> None:
+def interrupt(folder: Path) -> None:
     with program(folder, "Ctrl-C in a tool") as playing:
         wait_until((folder / IN_A_TOOL).exists, "the tool waits", folder / "output", playing)
         playing.send_signal(signal.SIGINT)
@@ -82,27 +75,14 @@ def interrupted(folder: Path) -> None:
         ended(playing, folder / "output", 1, -signal.SIGINT)
 
 
-def terminated(folder: Path, *, name: str, status: int) -> None:
+def terminate(folder: Path) -> None:
     """Send SIGTERM at a random moment of an endless loop of runs."""
-    finished = folder / FINISHED
-    with program(folder, name) as playing:
-        wait_until(lambda: len(lines_in(finished)) > 0, "it plays", folder / "output", playing)
+    with program(folder, "SIGTERM, handler calls sys.exit") as playing:
+        output = folder / "output"
+        wait_until(lambda: len(lines_in(folder / FINISHED)) > 0, "it plays", output, playing)
         time.sleep(random.uniform(0.0, 0.5))
         playing.send_signal(signal.SIGTERM)
-        ended(playing, folder / "output", status)
-
-
-def enter_programs() -> None:
-    statuses = {"exception": 1, "sys.exit": 3}
-    for name in PROGRAMS:
-        needed = ["joblib"] if name.startswith("joblib") else []
-        enter(name, partial(by_itself, name=name, status=statuses.get(name, 0)), *needed)
-    enter("Ctrl-C in a tool", interrupted)
-    by_handler = "SIGTERM, handler calls sys.exit"
-    enter(by_handler, partial(terminated, name=by_handler, status=0))
-    endless = partial(terminated, name="until killed", status=-signal.SIGTERM)
-    enter("SIGTERM", endless, abrupt=True)
-    del ENDS["until killed"]
+        ended(playing, output, 0)
 
 
 # ---------------------------------------------------------------- web services
@@ -121,33 +101,22 @@ def is_answered(address: Path, path: str) -> bool:
     return False
 
 
-def has_runs(path: Path) -> bool:
-    if not path.exists():
-        return False
-    with TraceStore(path) as store:
-        return store.count() > 0
-
-
-def served(
+def serve(
     folder: Path,
-    *command: str,
-    number: int = signal.SIGTERM,
-    expected: tuple[int, ...] = (0,),
-    load: bool = False,
-    opened: bool = False,
+    *,
+    command: Sequence[str],
+    signal_number: int = signal.SIGTERM,
+    under_load: bool = False,
     path: str = "/",
 ) -> None:
-    """Ask a service that listens on the socket `s`, then end it; idle, or while it is asked.
-
-    With `opened`, it is asked once more after its first run is on disk, as in a longer life.
-    """
-    answered = Counter[str]()
+    """Ask a service that listens on the socket `s`, then end it; idle, or while it is asked."""
+    answers = Counter[str]()
     stop = threading.Event()
     output = folder / "output"
 
     def ask() -> bool:
         good = is_answered(folder / "s", path)
-        answered["runs"] += good
+        answers["good"] += good
         return good
 
     def ask_again_and_again() -> None:
@@ -156,97 +125,44 @@ def served(
 
     with started(folder, "-m", *command) as playing:
         wait_until(ask, "it answers", output, playing)
-        if opened:
-            wait_until(lambda: has_runs(folder / STORE), "a run is stored", output, playing)
-        for _ in range(REQUESTS):
+        for _ in range(_REQUESTS):
             ask()
-        clients = [threading.Thread(target=ask_again_and_again) for _ in range(8 * load)]
-        for one in clients:
-            one.start()
-        if load:
-            wait_until(lambda: answered["runs"] >= 60, "many are answered", output, playing)
-        playing.send_signal(number)
-        ended(playing, output, *expected)
+        clients = [
+            threading.Thread(target=ask_again_and_again) for _ in range(_CLIENTS * under_load)
+        ]
+        for client in clients:
+            client.start()
+        if under_load:
+            enough = _ANSWERS_UNDER_LOAD
+            wait_until(lambda: answers["good"] >= enough, "many are answered", output, playing)
+        playing.send_signal(signal_number)
+        ended(playing, output, 0, -signal_number)
         stop.set()
-        for one in clients:
-            one.join()
+        for client in clients:
+            client.join()
 
 
-UVICORN = (
-    "uvicorn", "--factory", "--uds", "s", "--log-level", "warning",
+_WSGI, _ASGI = "tests.faults.ending_programs:wsgi", "tests.faults.ending_programs:asgi"
+_UVICORN = (
+    "uvicorn", _ASGI, "--factory", "--uds", "s", "--log-level", "warning",
     "--timeout-worker-healthcheck", "600",  # s; by default it kills those that wait for a core
 )  # fmt: skip
-GUNICORN = ("gunicorn", "--bind", "unix:s", "--log-level", "error", "-w", "2")
-ASGI, WSGI = "tests.faults.ending_services:asgi", "tests.faults.ending_services:wsgi"
-LIFESPAN = f"{ASGI}_with_lifespan"
-LOADS = {"idle": False, "mid-load": True}
-
-
-def enter_uvicorn() -> None:
-    serve = partial(partial, served, expected=(0, -signal.SIGTERM))
-    needed = ("uvicorn", "starlette")
-    for (when, load), workers in product(LOADS.items(), ((), ("--workers", "4"))):
-        name = f"uvicorn{', 4 workers' if workers else ''}"
-        words = (*UVICORN, *workers)
-        plain = with_words(serve(load=load, opened=True), *words, ASGI)
-        enter(f"{name}, {when}", plain, *needed, abrupt=True)
-        if not load:
-            at_once = with_words(serve(), *words, ASGI)
-            enter(f"{name}, {when}, at once", at_once, *needed, abrupt=True)
-        lifespan = with_words(serve(load=load), *words, LIFESPAN)
-        enter(f"{name}, lifespan, {when}", lifespan, *needed)
-    in_threads = with_words(serve(load=True, path="/thread"), *UVICORN, LIFESPAN)
-    enter("uvicorn, lifespan, runs in threads, mid-load", in_threads, *needed)
-
-
-def enter_gunicorn() -> None:
-    workers = {
-        "sync": (WSGI,),
-        "gthread": ("-k", "gthread", "--threads", "4", WSGI),
-        "sync, preload": ("--preload", WSGI),
-    }
-    for name, words in workers.items():
-        for (when, load), number in product(LOADS.items(), (signal.SIGTERM, signal.SIGQUIT)):
-            end = with_words(partial(served, load=load, number=number), *GUNICORN, *words)
-            enter(f"gunicorn {name}, {number.name[3:]}, {when}", end, "gunicorn")
-        few = with_words(served, *GUNICORN, "--max-requests", "3", *words)
-        enter(f"gunicorn {name}, max_requests", few, "gunicorn")
-    kinds = {"uvicorn.workers.UvicornWorker": ("uvicorn",), "asgi": ()}
-    for (kind, needed), app, (when, load) in product(
-        kinds.items(), (ASGI, LIFESPAN), LOADS.items()
-    ):
-        lifespan = ", lifespan" if app == LIFESPAN else ""
-        end = with_words(
-            partial(served, load=load, opened=not lifespan), *GUNICORN, "-k", kind, f"{app}()"
-        )
-        enter(
-            f"gunicorn {kind.rpartition('.')[2]}{lifespan}, TERM, {when}",
-            end, "gunicorn", "starlette", *needed,
-            abrupt=bool(needed) and not lifespan,  # it ends as uvicorn does
-        )  # fmt: skip
-
-
-def with_words(serve: Callable[..., None], *words: str) -> End:
-    return lambda folder: serve(folder, *words)
+_GUNICORN = ("gunicorn", "--bind", "unix:s", "--log-level", "error", "-w", "2")
+_UVICORN_WORKER = (*_GUNICORN, "-k", "uvicorn.workers.UvicornWorker", f"{_ASGI}()")
 
 
 # ---------------------------------------------------------------- workers of other packages
 
 
-def celery(folder: Path, *options: str, tasks: int = 8, enough: int = 8) -> None:
+def work_for_celery(folder: Path, *options: str, tasks: int = 8, enough: int = 8) -> None:
     """Have a worker do tasks; end it after some of them."""
-    from tests.faults.ending_services import celery as celery_app
-
     for name in ("queue", "control"):
         (folder / name).mkdir()
-    app = celery_app()
-    options_of_broker = app.conf.broker_transport_options
-    for name, value in options_of_broker.items():
-        if isinstance(value, str):
-            options_of_broker[name] = str(folder / value)
+    app = make_celery_app(folder)
     words = (
-        "celery", "-A", "tests.faults.ending_celery:app", "worker", "--pool", "prefork", "-c", "2",
-        "--without-gossip", "--without-mingle", "--without-heartbeat", "-l", "error", *options,
+        "celery", "-A", "tests.faults.ending_programs:celery_app", "worker", "--pool", "prefork",
+        "-c", "2", "--without-gossip", "--without-mingle", "--without-heartbeat", "-l", "error",
+        *options,
     )  # fmt: skip
     finished, output = folder / FINISHED, folder / "output"
     with started(folder, "-m", *words) as playing:
@@ -257,7 +173,7 @@ def celery(folder: Path, *options: str, tasks: int = 8, enough: int = 8) -> None
         ended(playing, output, 0)
 
 
-def xdist(folder: Path) -> None:
+def run_pytest_xdist(folder: Path) -> None:
     """Play in the workers of pytest-xdist."""
     (folder / "test_plays.py").write_text(
         "import pytest\nfrom tests.faults.ending_programs import play\n\n\n"
@@ -268,18 +184,38 @@ def xdist(folder: Path) -> None:
         ended(playing, folder / "output", 0)
 
 
-def enter_workers() -> None:
-    enter("Celery prefork, TERM", celery, "celery")
-    enter("Celery prefork, TERM, mid-load", partial(celery, tasks=200, enough=20), "celery")
-    few = with_words(celery, "--max-tasks-per-child", "2")
-    enter("Celery prefork, max_tasks_per_child", few, "celery")
-    enter("pytest-xdist", xdist, "xdist")
-
-
-enter_programs()
-enter_uvicorn()
-enter_gunicorn()
-enter_workers()
+ENDS: dict[str, End] = {
+    **{name: partial(end_by_itself, name=name) for name in PROGRAMS},
+    "Ctrl-C in a tool": interrupt,
+    "SIGTERM, handler calls sys.exit": terminate,
+    "uvicorn, idle": partial(serve, command=_UVICORN),
+    "uvicorn, mid-load": partial(serve, command=_UVICORN, under_load=True),
+    "uvicorn, 4 workers, mid-load": partial(
+        serve, command=(*_UVICORN, "--workers", "4"), under_load=True
+    ),
+    "uvicorn, runs in threads, mid-load": partial(
+        serve, command=_UVICORN, under_load=True, path="/thread"
+    ),
+    "gunicorn sync, max_requests": partial(
+        serve, command=(*_GUNICORN, "--max-requests", "3", _WSGI)
+    ),
+    "gunicorn sync, preload, mid-load": partial(
+        serve, command=(*_GUNICORN, "--preload", _WSGI), under_load=True
+    ),
+    "gunicorn gthread, mid-load": partial(
+        serve, command=(*_GUNICORN, "-k", "gthread", "--threads", "4", _WSGI), under_load=True
+    ),
+    "gunicorn sync, QUIT, mid-load": partial(
+        serve, command=(*_GUNICORN, _WSGI), signal_number=signal.SIGQUIT, under_load=True
+    ),
+    "gunicorn UvicornWorker, idle": partial(serve, command=_UVICORN_WORKER),
+    "gunicorn UvicornWorker, mid-load": partial(serve, command=_UVICORN_WORKER, under_load=True),
+    "Celery prefork, mid-load": partial(work_for_celery, tasks=200, enough=20),
+    "Celery prefork, max_tasks_per_child": lambda folder: work_for_celery(
+        folder, "--max-tasks-per-child", "2"
+    ),
+    "pytest-xdist": run_pytest_xdist,
+}
 
 
 # ---------------------------------------------------------------- the account
@@ -297,37 +233,29 @@ def play_end(name: str, folder: Path) -> Counter[str]:
     )
 
 
-def play_once(name: str) -> Counter[str]:
-    with tempfile.TemporaryDirectory() as folder:
-        try:
-            return play_end(name, Path(folder))
-        except UnexpectedEndError as error:
-            print(f"{name}: {error}", file=sys.stderr)
-            return Counter(failed=1)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description="Print what each way of ending loses.")
     parser.add_argument("--times", type=int, default=50, help="processes per way")
-    parser.add_argument("--at-once", type=int, default=1, help="so many play side by side")
     parser.add_argument("--only", default="", help="part of a way's name")
-    parser.add_argument("--embedder", action="store_true", help="with the embedding model")
     options = parser.parse_args()
-    if options.embedder:
-        os.environ["ENDINGS_EMBEDDER"] = "1"
     print("| way of ending | times | finished | lost | doubled | failed | s |")
     print(f"| --- |{' ---: |' * 6}", flush=True)
-    clean = True
+    bad = 0
     for name in (one for one in ENDS if options.only in one):
         began = time.perf_counter()
-        with ThreadPoolExecutor(options.at_once) as pool:
-            total = sum(pool.map(play_once, [name] * options.times), Counter[str]())
-        clean = clean and not (total["doubled"] or total["failed"])
-        clean = clean and (name in ABRUPT or not total["lost"])
+        total = Counter[str]()
+        for _ in range(options.times):
+            try:
+                with tempfile.TemporaryDirectory() as folder:
+                    total += play_end(name, Path(folder))
+            except UnexpectedEndError as error:
+                print(f"{name}: {error}", file=sys.stderr)
+                total["failed"] += 1
+        bad += total["lost"] + total["doubled"] + total["failed"]
         counts = [total[what] for what in ("finished", "lost", "doubled", "failed")]
         cells = [name, options.times, *counts, f"{time.perf_counter() - began:.0f}"]
         print(f"| {' | '.join(map(str, cells))} |", flush=True)
-    sys.exit(not clean)
+    sys.exit(bool(bad))
 
 
 if __name__ == "__main__":

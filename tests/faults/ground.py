@@ -19,8 +19,7 @@ from langchain.agents import create_agent
 from kp_langchain import DomainPolicy, KPCallbackHandler, Registry, ScoredTrace, TraceStore
 from kp_langchain.store import StoredRun
 from tests.agents import ASK, ScriptedChatModel, call, handler, say, search
-from tests.faults.clock import shortened_clock
-from tests.faults.processes import ENOUGH_S
+from tests.faults.processes import ENOUGH_S, shortened_clock
 from tests.loopback_registry import LoopbackRegistry
 
 KEY = "kp_0123456789abcdef0123456789abcdef"

@@ -23,9 +23,8 @@ from typing import Any
 
 from kp_langchain import FinishedRun, Registry, TraceStore
 from tests import programs
-from tests.faults.clock import shortened_clock
 from tests.faults.ground import KEY, TIMEOUT_S, Account, Players, has_passed
-from tests.faults.processes import ENOUGH_S, ended, started, wait_until
+from tests.faults.processes import ENOUGH_S, ended, shortened_clock, started, wait_until
 from tests.loopback_registry import LoopbackRegistry, Misbehave
 from tests.loopback_tools import unheard_port
 

@@ -3,6 +3,10 @@
 Processes that write into one store are killed at random moments and started again, many times.
 What was acknowledged (`flush()` returned True, or `on_scored` was called) must be stored then, and
 nothing twice. What merely finished may be lost, if it finished in the last milliseconds.
+
+`--postgres-stops 8` stops a PostgreSQL server at once so many times instead. Writers play on while
+it is down, and notice nothing; once it is back, `flush` returns True again. In the end the store
+has what they acknowledged, once each.
 """
 
 from __future__ import annotations
@@ -17,18 +21,19 @@ from bisect import bisect
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from tests import programs
-from tests.faults.clock import shortened_clock
-from tests.faults.processes import ended, lines_in, started, stored_in, wait_until
-from tests.faults.writer import FLUSH, NEITHER, ON_SCORED
+from tests.faults.processes import ended, lines_in, shortened_clock, started, stored_in, wait_until
+from tests.faults.writer import FLUSH, NEITHER, ON_SCORED, STOP
 
 STORE = "runs.db"
+_RUNS_BETWEEN = 5
 _LONGEST_START_S = 0.6
 # Upper ends of the ages, in ms, by which runs are counted.
 _AGES_MS = (5, 20, 100)
@@ -164,6 +169,52 @@ def acknowledged_in(folder: Path) -> set[str]:
     }
 
 
+def stop_and_start(folder: Path, *, stops: int, writers: int = 4) -> Losses:
+    """Stop a server of one's own under writers, and start it again; see what it has then.
+
+    Args:
+        folder: Where they work.
+        stops: How often.
+        writers: How many of them write at once.
+    """
+    from tests.postgres import running_server, start, stop_at_once
+
+    began = time.perf_counter()
+    names = [str(number) for number in range(writers)]
+    with running_server(folder / "lock") as server, ExitStack() as stack:
+        playing = {
+            name: stack.enter_context(
+                writing(folder, server.get_uri(), name, (FLUSH, ON_SCORED)[number % 2])
+            )
+            for number, name in enumerate(names)
+        }
+
+        def wait_for_all(kind: str, what: str) -> None:
+            paths = [folder / f"{kind}.{name}" for name in names]
+            grown = [
+                partial(has_grown, path, len(lines_in(path)) + _RUNS_BETWEEN) for path in paths
+            ]
+            for name, done in zip(names, grown, strict=True):
+                wait_until(done, what, folder / f"output.{name}", *playing.values())
+
+        wait_for_all("acknowledged", "runs are acknowledged")
+        for _ in range(stops):
+            stop_at_once(server)
+            wait_for_all("finished", "runs finish without the server")
+            start(server)
+            wait_for_all("acknowledged", "runs are acknowledged again")
+        (folder / STOP).touch()
+        for name, program in playing.items():
+            ended(program, folder / f"output.{name}", 0)
+        losses = account(folder, server.get_uri(), dict.fromkeys(names, time.monotonic_ns()))
+    losses.kills, losses.seconds = stops, time.perf_counter() - began
+    return losses
+
+
+def has_grown(path: Path, lines: int) -> bool:
+    return len(lines_in(path)) >= lines
+
+
 def report(name: str, losses: Losses) -> None:
     ages = [
         f"{losses.lost_by_age[age]} of {losses.finished_by_age[age]}"
@@ -180,6 +231,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Kill processes; print what that costs.")
     parser.add_argument("--kills", type=int, default=100, help="of each writer")
     parser.add_argument("--pause-ms", type=float, default=20.0, help="mean pause between runs")
+    parser.add_argument("--postgres-stops", type=int, default=0, help="stop a server, kill nobody")
     options = parser.parse_args()
     heads = [
         "writers", "kills", "acknowledged", "of these lost", "doubled", "finished",
@@ -193,10 +245,16 @@ def main() -> None:
         },
         "1, no pause": {"writers": 1, "ways": (NEITHER,), "most_runs": 200},
     }  # fmt: skip
+    if options.postgres_stops:
+        series = {"4, PostgreSQL stops": {"stops": options.postgres_stops}}
     bad = 0
     for name, how in series.items():
         with tempfile.TemporaryDirectory() as folder:
-            losses = kill_writers(Path(folder), kills=options.kills, **how)
+            if "stops" in how:
+                losses = stop_and_start(Path(folder), **how)
+                bad += sum(losses.lost_at_once)
+            else:
+                losses = kill_writers(Path(folder), kills=options.kills, **how)
         report(name, losses)
         bad += losses.broken + losses.doubled
     sys.exit(bool(bad))

@@ -20,8 +20,7 @@ from uuid import UUID, uuid4
 from langchain_core.runnables import RunnableLambda
 
 from tests.agents import handler, search
-from tests.faults.clock import shortened_clock
-from tests.faults.processes import append
+from tests.faults.processes import append, shortened_clock
 
 FLUSH, ON_SCORED, NEITHER = "flush", "on_scored", "neither"
 STOP = Path("stop")

@@ -2,8 +2,7 @@
 
 Optional, because the server is not part of this project: skipped unless the environment variable
 `KP_TEST_REGISTRY_COMMAND` says how to start it; see `tests/real_registry.py`. The part about
-idempotency needs the program `redis-server`, too. 300 contributions under its real limiter, which
-take eleven minutes, are played by `python -m tests.faults.real_registry`.
+idempotency needs the program `redis-server`, too.
 """
 
 from __future__ import annotations
