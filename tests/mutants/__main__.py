@@ -4,10 +4,9 @@
     python -m tests.mutants --room gate --each 20 --seed 2
     python -m tests.mutants --only gate/check.py:86    all mutants of a line
 
-A mutant is killed if a test that runs the changed line fails or hangs, or if a golden file differs.
-Of the tests, those of the room come first, the fastest of them first, as many as together take
-`--cap` seconds. A mutant that survives tells of behaviour that no test holds, or changes none: then
-`explained.toml` says why.
+A mutant is killed if a test that runs the changed line fails or hangs. Of the tests, those of the
+room come first, the fastest of them first, as many as together take `--cap` seconds. A mutant that
+survives tells of behaviour that no test holds, or changes none.
 """
 
 from __future__ import annotations
@@ -20,39 +19,21 @@ import random
 import signal
 import sys
 import time
-import tomllib
-from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from dataclasses import dataclass
 
+from tests.benchmarks.harness import table
 from tests.mutants.changes import Change, changes
 from tests.mutants.processes import (
     ROOT,
     Test,
     import_others,
     judge,
-    judge_by_golden_files,
     measure,
     text_of,
 )  # fmt: skip
 
-# Of each room, what is changed. Left out of redaction are its caches and the searches that only
-# save time; of the store, what reads, and what the design gives up.
-ROOMS = {
-    "gate": ("gate/*.py",),
-    "scoring": ("scoring/*.py",),
-    "redaction": (
-        "redaction/*.py", "!redaction/finders.py", "!redaction/harmless.py",
-        "!redaction/limits.py", "!redaction/stems.py",
-    ),
-    "store": (
-        "store/jobs.py", "store/journal.py", "store/outbox_queries.py",
-        "store/rows.py", "store/run_queries.py",
-        "store/tables.py", "store/run_columns.py", "store/trace_store.py",
-        "store/vector_queries.py", "store/vectors.py", "store/verdicts.py",
-    ),
-}  # fmt: skip
+ROOMS = ("gate", "scoring", "redaction", "store")
 TESTS = (
     "tests/gate", "tests/scoring", "tests/redaction", "tests/store", "tests/recording",
     "tests/registry", "tests/calibration", "tests/review", "tests/cli",
@@ -60,12 +41,6 @@ TESTS = (
 )  # fmt: skip
 # They start processes, which do not see the mutant, or compare durations.
 TESTS_LEFT_OUT = ("*/test_linear.py", "*/test_processes.py", "*/test_real_server.py")
-# What a mutant of a room that all tests leave alive is held against at last.
-GOLDEN = {
-    "gate": ("recall", "verdicts", "support_desk"), "scoring": ("scores", "verdicts"),
-    "redaction": ("redaction", "situations"), "store": ("recall", "verdicts", "support_desk"),
-}  # fmt: skip
-EXPLAINED = Path(__file__).with_name("explained.toml")
 MEASURED = ROOT / ".pytest_cache" / "mutants.json"
 
 
@@ -80,10 +55,7 @@ class Mutant:
         line: The line that is changed.
         source: The text of that line.
         change: What becomes of what.
-        nth: Which it is of those in the module with the same text and the same change.
-        tests: How many tests run it.
         killed_by: A test that fails, or what ended the tests; empty if it survives.
-        reason: Why it changes nothing, if that is known.
     """
 
     room: str
@@ -92,25 +64,16 @@ class Mutant:
     line: int
     source: str
     change: str
-    nth: int = 1
-    tests: int = 0
     killed_by: str = ""
-    reason: str = ""
 
     def __str__(self) -> str:
-        verdict = f"killed by {self.killed_by}" if self.killed_by else self.reason or "SURVIVES"
+        verdict = f"killed by {self.killed_by}" if self.killed_by else "SURVIVES"
         return f"{self.file}:{self.line}: {verdict}\n    {self.source}\n    {self.change}"
 
 
 def modules(room: str) -> list[str]:
-    """Return the files of a room that are changed."""
-    package = ROOT / "kp_langchain"
-    files: set[Path] = set()
-    for pattern in ROOMS[room]:
-        if pattern.startswith("!"):
-            files -= set(package.glob(pattern[1:]))
-        else:
-            files |= set(package.glob(pattern))
+    """Return the files of a room."""
+    files = (ROOT / "kp_langchain" / room).glob("*.py")
     return sorted(str(file.relative_to(ROOT)) for file in files)
 
 
@@ -119,11 +82,9 @@ def mutants(room: str) -> Iterator[Mutant]:
     for file in modules(room):
         text = text_of(file)
         lines = text.splitlines()
-        known: Counter[tuple[str, str]] = Counter()
         for number, change in enumerate(changes(ast.parse(text))):
-            source, made = lines[change.line - 1].strip(), str(change)
-            known[source, made] += 1
-            yield Mutant(room, file, number, change.line, source, made, known[source, made])
+            source = lines[change.line - 1].strip()
+            yield Mutant(room, file, number, change.line, source, str(change))
 
 
 def draw(options: argparse.Namespace) -> list[Mutant]:
@@ -158,16 +119,13 @@ def try_out(mutant: Mutant, tests: Sequence[Test], cap_s: float) -> None:
     change = changes(tree)[mutant.number]
     chosen = tests_of(change, mutant, tests, cap_s)
     change.make()
-    mutant.tests = len(chosen)
     home = f"tests/{mutant.room}/"
     at_home = [test for test in chosen if test.name.startswith(home)]
     batches = [batch for batch in (at_home, chosen[len(at_home) :]) if batch]
-    mutant.killed_by = judge(mutant.file, tree, batches) or judge_by_golden_files(
-        mutant.file, tree, GOLDEN[mutant.room]
-    )
+    mutant.killed_by = judge(mutant.file, tree, batches)
 
 
-def measured(is_fresh: bool) -> list[Test]:
+def measured_tests() -> list[Test]:
     """Return all tests, measured once for the same code and tests."""
     files = [file for room in ROOMS for file in modules(room)]
     sources = [*ROOT.glob("kp_langchain/**/*.py"), *ROOT.glob("tests/[!m]*/**/*.py")]
@@ -175,7 +133,7 @@ def measured(is_fresh: bool) -> list[Test]:
     for file in sorted(sources):
         digest.update(file.read_bytes())
     version = digest.hexdigest()
-    if not is_fresh and MEASURED.exists():
+    if MEASURED.exists():
         known = json.loads(MEASURED.read_text())
         if known["version"] == version:
             return [Test(**one) for one in known["tests"]]
@@ -192,30 +150,15 @@ def progress(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def reasons() -> dict[tuple[str, str, str, int], str]:
-    """Return why each of the explained survivors changes nothing."""
-    rows = tomllib.loads(EXPLAINED.read_text()).get("survivor", [])
-    return {
-        (row["file"], row["line"], row["change"], row.get("nth", 1)): row["why"] for row in rows
-    }
-
-
-def table(tried: Sequence[Mutant]) -> str:
-    """Return the figures of each room."""
-    rows = [
-        "| room | mutants | killed | survived | per cent | explained |",
-        "| --- |" + " ---: |" * 5,
-    ]
+def figures_of(tried: Sequence[Mutant]) -> str:
+    """Return the table of each room's figures."""
+    rows = []
     for room in [*dict.fromkeys(one.room for one in tried), "all"]:
-        ours = [one for one in tried if room in {one.room, "all"}]
-        alive = [one for one in ours if not one.killed_by]
-        explained = sum(bool(one.reason) for one in alive)
-        share = 100 * len(alive) / max(1, len(ours))
-        rows.append(
-            f"| {room} | {len(ours)} | {len(ours) - len(alive)} | {len(alive)} | {share:.0f} "
-            f"| {explained} |"
-        )
-    return "\n".join(rows)
+        of_room = [one for one in tried if room in {one.room, "all"}]
+        alive = sum(not one.killed_by for one in of_room)
+        share = f"{alive / max(1, len(of_room)):.0%}"
+        rows.append([room, len(of_room), len(of_room) - alive, alive, share])
+    return table("Mutants", ["room", "mutants", "killed", "survived", "share"], rows)
 
 
 def main() -> None:
@@ -225,26 +168,20 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1, help="draws other mutants")
     parser.add_argument("--only", help="all mutants of FILE:LINE")
     parser.add_argument("--cap", type=float, default=15.0, help="seconds of tests for a mutant")
-    parser.add_argument("--fresh", action="store_true", help="measure the tests again")
-    parser.add_argument("--out", type=Path, help="write what became of each mutant to this file")
     options = parser.parse_args()
 
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that the tests end, too
     import_others()
-    tests = measured(options.fresh)
-    known = reasons()
+    tests = measured_tests()
     tried: list[Mutant] = []
     for mutant in draw(options):
         try_out(mutant, tests, options.cap)
-        mutant.reason = known.get((mutant.file, mutant.source, mutant.change, mutant.nth), "")
         tried.append(mutant)
         progress(f"{len(tried)}: {mutant}")
-        if options.out:
-            options.out.write_text(json.dumps([asdict(one) for one in tried], indent=1))
     for mutant in tried:
         if not mutant.killed_by:
             print(mutant)
-    print(table(tried))
+    print(figures_of(tried))
 
 
 if __name__ == "__main__":

@@ -146,34 +146,6 @@ def judge(file: str, tree: ast.Module, batches: Sequence[Sequence[Test]]) -> str
     return str(in_child(run, limit_s=600))
 
 
-def judge_by_golden_files(file: str, tree: ast.Module, sources: Sequence[str]) -> str:
-    """Return which golden file differs with a mutant, as `judge` does.
-
-    Args:
-        file: The module that is changed.
-        tree: The mutant.
-        sources: The names of the golden files.
-    """
-
-    def run() -> str:
-        hand_to_import({file: tree})
-        golden = importlib.import_module("tests.golden.__main__")
-        signal.alarm(600)
-        with golden.isolated():
-            for source in golden.sources():
-                if source.name in sources and not source.missing:
-                    known = golden.Golden.read(source.file)
-                    try:
-                        differs = golden.changed(known, golden.made_now(source))
-                    except Exception:
-                        differs = True
-                    if differs:
-                        return f"the golden file {source.name}"
-        return ""
-
-    return str(in_child(run, limit_s=600))
-
-
 def hand_to_import(trees: Mapping[str, ast.Module]) -> None:
     """Have the import of these files get this code."""
     by_path = {str(ROOT / file): tree for file, tree in trees.items()}
