@@ -5,7 +5,7 @@
     python -m tests.golden --only recall       one source, by the beginning of its name
 
 A golden file has a hash for each case, and the full text of at most 100. Where it has only the
-hash, the text before is made by the commit that last accepted the file, in a worktree of its own.
+hash, `--dump FILE` in a worktree of an earlier commit tells the text before.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ import argparse
 import difflib
 import json
 import os
-import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -27,7 +26,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from tests.golden.normal import normal, short_hash
+from tests.golden.seen import normal, short_hash
 
 ROOT = Path(__file__).resolve().parents[2]
 DATA = Path(__file__).parent / "data"
@@ -69,16 +68,16 @@ def sources(every: int = 1) -> list[Source]:
     beside = {"sample": 0, "missing": "" if recorded.present() else "../shared"}
     learning = {"missing": "" if find_spec("sklearn") else "scikit-learn"}
     made: dict[str, tuple[str, dict[str, Any]]] = {
-        "situations": ("live.of_situations", {}),
-        "answers": ("live.of_answers", {}),
+        "situations": ("cases.of_situations", {}),
+        "answers": ("cases.of_answers", {}),
         "verdicts": ("stored.of_verdicts", {}),
         "support_desk": ("stored.of_support_desk", learning),
         "recall": ("stored.of_recall", {}),
-        "scores": ("texts.of_scores", {}),
-        "imports": ("texts.of_imports", {}),
-        "redaction": ("texts.of_redaction", {"sample": 20}),
-        "corpora": ("texts.of_redaction_corpora", beside),
-        "recorded_runs": ("live.of_recorded_runs", beside),
+        "scores": ("cases.of_scores", {}),
+        "imports": ("cases.of_imports", {}),
+        "redaction": ("cases.of_redaction", {"sample": 20}),
+        "corpora": ("cases.of_redaction_corpora", beside),
+        "recorded_runs": ("cases.of_recorded_runs", beside),
     }
     options = {"recorded_runs": {"every": every}}
     return [
@@ -158,45 +157,6 @@ def changed(golden: Golden, now: Mapping[str, Any], *, is_part: bool = False) ->
     ] + gone
 
 
-def before(source: Source, golden: Golden, names: list[str]) -> dict[str, Any]:
-    """Return the normal form of cases as the golden file holds them, or as its commit made them."""
-    known = {name: golden.sample[name] for name in names if name in golden.sample}
-    if all(name in known or name not in golden.hashes for name in names):
-        return known
-    try:
-        commit = _git("log", "-1", "--format=%H", "--", str(source.file))
-    except (OSError, subprocess.CalledProcessError):
-        commit = ""  # a copy of the files alone
-    if not commit:
-        return known
-    with tempfile.TemporaryDirectory() as folder:
-        tree = Path(folder, "project", "tree")
-        _git("worktree", "add", "--detach", str(tree), commit)
-        try:
-            shared = ROOT.parent / "shared"
-            if shared.is_dir():
-                (tree.parent / "shared").symlink_to(shared)
-            made = Path(folder, "made.json")
-            subprocess.run(
-                [sys.executable, "-m", "tests.golden", "--only", source.name, "--dump", str(made)],
-                cwd=tree, env={**os.environ, "PYTHONPATH": str(tree)}, check=True,
-            )  # fmt: skip
-            earlier = json.loads(made.read_text())
-        finally:
-            _git("worktree", "remove", "--force", str(tree))
-    return known | {
-        name: earlier[name]
-        for name in names
-        # What was accepted and not committed since is not what the commit makes.
-        if name in earlier and short_hash(earlier[name]) == golden.hashes.get(name)
-    }
-
-
-def _git(*words: str) -> str:
-    done = subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True, check=True)
-    return done.stdout.strip()
-
-
 def difference(name: str, was: Any, now: Any, *, is_new: bool) -> str:
     """Return in words how a case differs."""
     if was is None or now is None:
@@ -233,10 +193,9 @@ def compare(source: Source, *, accept: bool = False, least: float = 1.0) -> bool
         print(f"{source.name}: only {len(now)} of {len(golden.hashes)} cases could be made")
     if names:
         shown = names[:_MOST_SHOWN]
-        was = before(source, golden, shown)
         for name in shown:
             is_new = name not in golden.hashes
-            print(difference(name, was.get(name), now.get(name), is_new=is_new))
+            print(difference(name, golden.sample.get(name), now.get(name), is_new=is_new))
         if len(names) > len(shown):
             print(f"... and {len(names) - len(shown)} more cases")
     if accept:

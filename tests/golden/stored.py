@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
-import os
-import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -24,8 +21,8 @@ from kp_langchain import (
 )
 from tests.agents import ASK, agent, call, say
 from tests.cli import support_desk
-from tests.golden.live import ONE_BY_ONE, Cases, domain_of, of_database
-from tests.golden.seen import Seen, Sixteenths, command, logged
+from tests.golden.cases import ONE_BY_ONE, Cases, domain_of, of_database
+from tests.golden.seen import Seen, Sixteenths, command, logged, working_folder
 from tests.recall.words import Listening, middleware, passing_handler, rates
 
 POLICY = DomainPolicy(threshold=0.45, visibility="network")
@@ -52,21 +49,9 @@ ASKED = (
 )  # fmt: skip
 
 
-@contextmanager
-def folder() -> Iterator[Path]:
-    """An empty working folder."""
-    before = Path.cwd()
-    with tempfile.TemporaryDirectory() as name:
-        os.chdir(name)
-        try:
-            yield Path(name)
-        finally:
-            os.chdir(before)
-
-
 def of_verdicts() -> Cases:
     """Each run with each one and two verdicts, given by the handler or by the command."""
-    with folder() as here:
+    with working_folder() as here:
         database = here / "runs.db"
         sequences = [
             names for length in (1, 2) for names in itertools.product(VERDICTS, repeat=length)
@@ -110,7 +95,7 @@ def _options(verdict: dict[str, Any]) -> Iterator[str]:
 
 def of_support_desk() -> Cases:
     """Runs of a support desk from the first to a gate by worth, and every command about them."""
-    with folder() as here:
+    with working_folder() as here:
         database = here / "runs.db"
         right = _play(database, range(72))
         yield from ((f"first: {name}", done) for name, done in of_database(database))
@@ -186,7 +171,7 @@ def _play(database: Path, numbers: range) -> dict[str, bool]:
 
 def of_recall() -> Cases:
     """What later runs are shown, in each of the ways."""
-    with folder() as here, TraceStore(here / "runs.db") as store:
+    with working_folder() as here, TraceStore(here / "runs.db") as store:
         kept = [_keep(store, task, pair) for task, pair in TASKS.items()]
         yield "few-shot of all", {"text": to_few_shot([one.trace for one in kept])}
         yield "few-shot, short", {"text": to_few_shot([one.trace for one in kept], max_tokens=150)}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -61,11 +60,7 @@ class TestCommand:
         assert not golden.compare(self.source(a=1), least=0.4)
         assert golden.compare(self.source(a=1))
         assert golden.compare(self.source(a=3), least=0.4)
-
-    def test_a_part_of_which_hardly_anything_was_made_differs(self) -> None:
-        golden.compare(self.source(a=1, b=2, c=3), accept=True)
-        assert golden.compare(self.source(a=1), least=0.5)
-        assert golden.compare(self.source(), least=0.5)
+        assert golden.compare(self.source(), least=0.5)  # hardly anything was made
 
     def test_two_cases_of_one_name_are_refused(self) -> None:
         twice = golden.Source("letters", lambda: [("a", 1), ("a", 2)])
@@ -91,8 +86,8 @@ INSIDE = {
 }  # fmt: skip
 PUBLIC = {"kp_langchain", "kp_langchain.redaction"}
 ENTRIES = (
-    "golden/live.py", "golden/stored.py", "golden/texts.py",
-    "faults/window.py", "faults/endings.py", "faults/postgres_stops.py", "faults/writer.py",
+    "golden/cases.py", "golden/stored.py",
+    "faults/window.py", "faults/endings.py", "faults/writer.py",
 )  # fmt: skip
 
 
@@ -124,41 +119,3 @@ def _modules(file: Path) -> Iterator[str]:
 def _file(module: str) -> Path:
     place = golden.ROOT.joinpath(*module.split("."))
     return place / "__init__.py" if place.is_dir() else place.with_suffix(".py")
-
-
-def test_a_copy_without_its_commits_shows_what_is_now(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(golden, "ROOT", tmp_path)
-    monkeypatch.setattr(golden, "DATA", tmp_path / "data")
-    for text in ("before", "after"):
-        golden.compare(
-            golden.Source("letters", lambda text=text: [("a", text)], sample=0),
-            accept=text == "before",
-        )
-    assert '--- a: another, without its text before\n"after"' in capsys.readouterr().out
-
-
-def test_the_text_before_is_made_by_the_commit_that_accepted_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    root = tmp_path / "project"
-    module = root / "tests" / "golden"
-    module.mkdir(parents=True)
-    # Stands for an earlier state of this package, of which only the dump is asked.
-    (module / "__main__.py").write_text(
-        'import pathlib, sys; pathlib.Path(sys.argv[-1]).write_text(\'{"a": "before"}\')'
-    )
-    monkeypatch.setattr(golden, "ROOT", root)
-    monkeypatch.setattr(golden, "DATA", module / "data")
-    golden.compare(golden.Source("letters", lambda: [("a", "before")], sample=0), accept=True)
-    for words in ("init -q", "add -A", "-c user.name=n -c user.email=e@example.com commit -qm m"):
-        subprocess.run(["git", *words.split()], cwd=root, check=True)
-    capsys.readouterr()
-    golden.compare(golden.Source("letters", lambda: [("a", "after")], sample=0))
-    assert '-"before"\n+"after"' in capsys.readouterr().out
-    # What was accepted since, and not committed, is not what that commit makes.
-    golden.compare(golden.Source("letters", lambda: [("a", "between")], sample=0), accept=True)
-    capsys.readouterr()
-    golden.compare(golden.Source("letters", lambda: [("a", "after")], sample=0))
-    assert "--- a: another, without its text before" in capsys.readouterr().out
