@@ -6,7 +6,6 @@ It knows no database: runs and verdicts in, `ScoredTrace` out.
 from kp_langchain.gate.check import (
     DEFAULT_THRESHOLDS,
     Threshold,
-    default_threshold,
     threshold_of,
 )
 from kp_langchain.gate.judge import rejudge
@@ -20,7 +19,6 @@ __all__ = [
     "ShownTrace",
     "Threshold",
     "decide",
-    "default_threshold",
     "rejudge",
     "threshold_of",
 ]

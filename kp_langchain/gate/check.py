@@ -74,12 +74,6 @@ def threshold_of(domain: str, configured: float | None) -> Threshold:
     return DEFAULT_THRESHOLDS.get(domain, DEFAULT_THRESHOLDS["default"])
 
 
-def default_threshold(domain: str, *, novelty_measured: bool) -> float:
-    """Return the threshold (0 to 1) of `domain` where no policy sets one."""
-    threshold = threshold_of(domain, None)
-    return threshold.measured if novelty_measured else threshold.unmeasured
-
-
 class JudgedRun(NamedTuple):
     """What the gate saw of a run, and decided.
 

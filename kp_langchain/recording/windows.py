@@ -14,7 +14,7 @@ from kp_langchain.gate.check import JudgedRun, RecentValues
 from kp_langchain.gate.judge import OFF, KeptTrace, drop_repeats
 from kp_langchain.gate.run import gated_value
 from kp_langchain.scoring.novelty_memory import Window
-from kp_langchain.scoring.scorer import default_scorer, default_scorer_with
+from kp_langchain.scoring.scorer import default_scorer
 from kp_langchain.store.kept_runs import MOST_COMPARED, follow_kept, kept_trace
 from kp_langchain.store.novelty import StoredMemory
 from kp_langchain.store.rows import trace_key
@@ -86,18 +86,16 @@ class Windows:
         if self._store is None:
             return default_scorer()
         database, backoff = self._store.database, self._backoff
-
-        def memory(max_remembered: int) -> StoredMemory:
-            return StoredMemory(
-                database,
-                max_remembered,
-                may_read=lambda: not backoff.is_pausing,
-                writes=False,
-            )
-
         with self._lock:
             if self._scorer is None:
-                self._scorer = default_scorer_with(memory)
+                scorer = default_scorer()
+                memory = StoredMemory(
+                    database,
+                    scorer.max_remembered,
+                    may_read=lambda: not backoff.is_pausing,
+                    writes=False,
+                )
+                self._scorer = scorer.with_memory(memory)
             return self._scorer
 
     def is_remembered_by(self, scorer: object) -> bool:

@@ -43,10 +43,6 @@ class Dimension:
     why: str = ""
 
 
-NOT_SCORED = Dimension(0.0, 0.0, 0.0, "not scored by the version that stored this breakdown")
-"""A dimension that a breakdown of an earlier version lacks: it added nothing to the score."""
-
-
 @dataclass(frozen=True, slots=True)
 class Nearest:
     """The remembered trace that is most similar to the scored one.
@@ -90,8 +86,6 @@ class WaterfallRow:
 @dataclass(frozen=True, slots=True)
 class ScoreBreakdown:
     """A score and everything that it follows from.
-
-    A dimension that a later version adds has the default `NOT_SCORED`.
 
     Attributes:
         total: The score, 0 to 1.
@@ -359,16 +353,12 @@ class ScoreBreakdown:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> ScoreBreakdown:
-        """Return the breakdown that `to_dict` wrote, also in another version of this package.
-
-        Unknown keys are ignored. A dimension that is missing is one that the version did not score:
-        its value, weight and contribution are 0.
+        """Return the breakdown that `to_dict` wrote; unknown keys are ignored.
 
         Raises:
-            pydantic.ValidationError: Another key is missing, or a value is wrong; the message names
-                it.
+            pydantic.ValidationError: A key is missing or its value is wrong; the message names it.
         """
-        return _ADAPTER.validate_python(dict.fromkeys(DIMENSION_NAMES, NOT_SCORED) | dict(data))
+        return _ADAPTER.validate_python(dict(data))
 
 
 # Made at import: made on first use in a forked child, it may wait for ever for a lock of Python's.

@@ -134,17 +134,12 @@ class VectorCache:
         with self._lock:
             self._append(row, length, key, self._clock())
 
-    def insert(
-        self, vectors: ArrayLike, keys: Sequence[str | None], ages_s: Sequence[float]
-    ) -> None:
-        """Remember vectors that are not new, each in its place by age.
-
-        A key that is in the cache already is left out.
+    def insert(self, vectors: ArrayLike, keys: Sequence[str]) -> None:
+        """Remember many vectors, the last as the newest; a key that is there already is left out.
 
         Args:
             vectors: Finite numbers of any magnitude, shape (n, dimensions).
             keys: What they stand for, n of them.
-            ages_s: Their ages in seconds. Of equally old vectors, those inserted last are newer.
 
         Raises:
             VectorError: As for `add`; nothing has been inserted then.
@@ -152,19 +147,11 @@ class VectorCache:
         rows, lengths = self._read(np.asarray(vectors))
         with self._lock:
             self._expire()
-            known = {*self._keys} - {None}
-            new = [at for at, key in enumerate(keys) if key not in known]
-            used = self._in_use
-            added_at = self._clock() - np.asarray(ages_s, dtype=np.float64)[new]
-            added_at = np.concatenate((self._added_at[used], added_at))
-            by_age = np.argsort(added_at, kind="stable")[-self._max_elements :]
-            all_keys = [*self._keys, *(keys[at] for at in new)]
-            self._refill(
-                np.concatenate((self._rows[used], rows[new]))[by_age],
-                np.concatenate((self._lengths[used], lengths[new]))[by_age],
-                added_at[by_age],
-                [all_keys[at] for at in by_age],
-            )
+            known, now = set(self._keys), self._clock()
+            for row, length, key in zip(rows, lengths, keys, strict=True):
+                if key not in known:
+                    known.add(key)
+                    self._append(row, length, key, now)
 
     def remove(self, keys: Set[str]) -> None:
         """Forget the vectors with some keys."""

@@ -1,13 +1,12 @@
 """The formulas of a score: four dimensions, their weighted sum, three rules; and the worth.
 
 The formulas are those of the KnowledgePulse scoring documents. A dimension is a row of `DIMENSIONS`
-and a field of the same name in `ScoringWeights` and in `ScoreBreakdown`; all else follows from the
-table.
+and a field of the same name in `ScoringWeights` and in `ScoreBreakdown`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, NamedTuple
@@ -68,29 +67,6 @@ class TraceShape:
         return cls(*[int(counts.get(name, 0)) for name in cls.__slots__])
 
 
-@dataclass(slots=True)
-class Evidence:
-    """Everything that the formulas of a trace's dimensions use.
-
-    Attributes:
-        shape: The trace's shape.
-        success: Whether the run succeeded.
-        confidence: The outcome's confidence, 0 to 1.
-        similarity: Highest cosine similarity with a remembered trace; None if none was compared.
-        novelty_source: Where novelty came from, as in `ScoreBreakdown`.
-        baseline: Cosine similarity of unrelated texts to the embedder, 0 to below 1.
-        step_cap: Complexity counts at most this many steps; None counts all.
-    """
-
-    shape: TraceShape
-    success: bool
-    confidence: float
-    similarity: float | None
-    novelty_source: str
-    baseline: float
-    step_cap: int | None
-
-
 def complexity(shape: TraceShape, *, step_cap: int | None = None) -> float:
     """Return how varied and long the run was, 0 to 1.
 
@@ -134,7 +110,8 @@ def outcome_confidence(confidence: float, *, success: bool) -> float:
     Raises:
         ValueError: `confidence` is not within 0..1.
     """
-    check_confidence(confidence)
+    if not 0.0 <= confidence <= 1.0:  # true of NaN as well, in a trace built without validation
+        raise ValueError(f"outcome.confidence is {confidence!r}; it must be within 0..1")
     return confidence * (1.0 if success else 0.3)
 
 
@@ -147,16 +124,6 @@ def estimated_success(confidence: float, *, looked_successful: bool, proves_fail
         proves_failure: Whether the run itself proves that it failed.
     """
     return not proves_failure and (looked_successful or confidence >= 0.5)
-
-
-def check_confidence(confidence: float) -> None:
-    """Check that an outcome's confidence is within 0..1.
-
-    Raises:
-        ValueError: It is not (possible in a trace built without validation).
-    """
-    if not 0.0 <= confidence <= 1.0:  # true of NaN as well
-        raise ValueError(f"outcome.confidence is {confidence!r}; it must be within 0..1")
 
 
 def why_outcome(
@@ -177,26 +144,31 @@ def why_outcome(
     return f"confidence {confidence:.2f}{origin}, {ending}"
 
 
-def _why_complexity(evidence: Evidence) -> str:
-    shape = evidence.shape
+def why_complexity(shape: TraceShape) -> str:
+    """Return in words what the dimension complexity rests on."""
     steps = _count(shape.steps, "step", "steps")
     recoveries = _count(shape.error_recoveries, "error recovery", "error recoveries")
     return f"{shape.step_types} of 4 step types, {steps}, {recoveries}"
 
 
-def _why_novelty(evidence: Evidence) -> str:
-    if evidence.similarity is None:
-        return why_neutral(evidence.novelty_source)
-    if evidence.novelty_source == REPEAT:
+def why_novelty(similarity: float | None, source: str, baseline: float) -> str:
+    """Return in words what the dimension novelty rests on.
+
+    Args:
+        similarity: As for `novelty`.
+        source: Where novelty came from, as in `ScoreBreakdown.novelty_source`.
+        baseline: As for `novelty`.
+    """
+    if similarity is None:
+        return why_neutral(source)
+    if source == REPEAT:
         return "exact repeat of a remembered trace"
-    why = f"similarity {evidence.similarity:.3f} to the {evidence.novelty_source}"
-    if evidence.baseline:
-        why += f", counted from the embedder's baseline {evidence.baseline:.3g}"
-    return why
+    why = f"similarity {similarity:.3f} to the {source}"
+    return f"{why}, counted from the embedder's baseline {baseline:.3g}" if baseline else why
 
 
-def _why_tool_diversity(evidence: Evidence) -> str:
-    shape = evidence.shape
+def why_tool_diversity(shape: TraceShape) -> str:
+    """Return in words what the dimension tool diversity rests on."""
     tools = _count(shape.distinct_tools, "distinct tool", "distinct tools")
     return f"{tools} in {_count(shape.steps, 'step', 'steps')}"
 
@@ -207,60 +179,26 @@ def _count(number: int, one: str, many: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class DimensionDefinition:
-    """What defines a dimension.
+    """A dimension and its names for people.
 
     Attributes:
         name: Its field in `ScoringWeights` and in `ScoreBreakdown`.
         label: Its name in the lines of `ScoreBreakdown.text`.
         short_label: Its name in the one line of `ScoreBreakdown.line`.
         headings: The heading of its column in a table: in a wide one, and in a narrow one.
-        formula: Returns its value, 0 to 1.
-        why: Returns in a few words what the value rests on.
     """
 
     name: str
     label: str
     short_label: str
     headings: tuple[str, str]
-    formula: Callable[[Evidence], float]
-    why: Callable[[Evidence], str]
 
 
 DIMENSIONS = (
-    DimensionDefinition(
-        "complexity",
-        label="complexity",
-        short_label="complexity",
-        headings=("compl.", "cplx"),
-        formula=lambda evidence: complexity(evidence.shape, step_cap=evidence.step_cap),
-        why=_why_complexity,
-    ),
-    DimensionDefinition(
-        "novelty",
-        label="novelty",
-        short_label="novelty",
-        headings=("novel.", "novl"),
-        formula=lambda evidence: novelty(evidence.similarity, evidence.baseline),
-        why=_why_novelty,
-    ),
-    DimensionDefinition(
-        "tool_diversity",
-        label="tool diversity",
-        short_label="tools",
-        headings=("tools", "tool"),
-        formula=lambda evidence: tool_diversity(evidence.shape),
-        why=_why_tool_diversity,
-    ),
-    DimensionDefinition(
-        "outcome_confidence",
-        label="outcome confidence",
-        short_label="outcome",
-        headings=("outc.", "outc"),
-        formula=lambda evidence: outcome_confidence(evidence.confidence, success=evidence.success),
-        why=lambda evidence: why_outcome(
-            evidence.confidence, TRACE_SOURCE, success=evidence.success
-        ),
-    ),
+    DimensionDefinition("complexity", "complexity", "complexity", ("compl.", "cplx")),
+    DimensionDefinition("novelty", "novelty", "novelty", ("novel.", "novl")),
+    DimensionDefinition("tool_diversity", "tool diversity", "tools", ("tools", "tool")),
+    DimensionDefinition("outcome_confidence", "outcome confidence", "outcome", ("outc.", "outc")),
 )
 """The dimensions, in the order in which the weighted sum adds them."""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Iterable, Sequence, Set
 from functools import partial
 from typing import TYPE_CHECKING, Generic, NamedTuple, Protocol, TypeVar, runtime_checkable
@@ -119,28 +118,21 @@ class InProcessMemory:
 
     Args:
         max_elements: How many traces it remembers; None for 1,000.
-        ttl_ms: Milliseconds after which it forgets a trace; None for when newer ones need the room.
         cache: The caller's cache, which has its own bounds.
     """
 
     def __init__(
-        self,
-        max_elements: int | None = None,
-        ttl_ms: float | None = None,
-        *,
-        cache: VectorCache | None = None,
+        self, max_elements: int | None = None, *, cache: VectorCache | None = None
     ) -> None:
         self._max_elements = max_elements or DEFAULT_MAX_ELEMENTS
-        self._ttl_ms = ttl_ms
         self._own_cache: VectorCache | None = None
         self._callers_cache = cache
-        self._repeats = RepeatMemory(self._max_elements, ttl_ms) if cache is None else cache.repeats
+        self._repeats = RepeatMemory(self._max_elements) if cache is None else cache.repeats
         self._section = self._repeats.section  # vectors and repeats change together
 
     def __reduce__(self) -> tuple[partial[InProcessMemory], tuple[()]]:
         # Only the bounds travel to another process; what is remembered stays in this one.
-        bounds = (self._max_elements, self._ttl_ms)
-        return (partial(type(self), *bounds, cache=self._callers_cache), ())
+        return (partial(type(self), self._max_elements, cache=self._callers_cache), ())
 
     @property
     def max_elements(self) -> int:
@@ -199,31 +191,24 @@ class InProcessMemory:
             if self._callers_cache is not None:
                 self._callers_cache.clear()
 
-    def insert(self, entries: Sequence[MemoryEntry], ages_s: Sequence[float]) -> None:
-        """Remember entries that are not new; known traces are left out.
+    def insert(self, entries: Sequence[MemoryEntry]) -> None:
+        """Remember many entries, the last as the newest; known traces are left out.
 
         Args:
             entries: The entries; their vectors come from the same embedder.
-            ages_s: Their ages in seconds. Of equally old ones, the last is the newest.
 
         Raises:
             VectorError: As for `compare`.
             BadEmbeddingError: As for `compare`.
         """
-        pairs = list(zip(entries, ages_s, strict=True))
+        texts = [(one.fingerprint, one.trace_id) for one in entries if one.fingerprint is not None]
+        vectors = {one.trace_id: one.vector for one in entries if one.vector is not None}
         with self._section:
-            self._repeats.insert(
-                (one.fingerprint, one.trace_id, age_s)
-                for one, age_s in pairs
-                if one.fingerprint is not None
-            )
-            rows = [
-                (one.vector, one.trace_id, age_s) for one, age_s in pairs if one.vector is not None
-            ]
-            if rows:
-                vectors, ids, ages = zip(*rows, strict=True)
-                cache = self._cache_for(entries[0].identity, len(vectors[0]))
-                cache.insert(vectors, ids, ages)
+            self._repeats.insert(texts)
+            if vectors:
+                rows = list(vectors.values())
+                cache = self._cache_for(entries[0].identity, len(rows[0]))
+                cache.insert(rows, list(vectors))
 
     def _cache_for(self, identity: EmbedderIdentity, dimensions: int) -> VectorCache:
         """Return the cache for vectors of an embedder."""
@@ -239,7 +224,7 @@ class InProcessMemory:
         if cache is None or not cache.claim(identity):
             from kp_langchain.scoring.cache import VectorCache
 
-            cache = self._own_cache = VectorCache(self._max_elements, dimensions, self._ttl_ms)
+            cache = self._own_cache = VectorCache(self._max_elements, dimensions)
             cache.claim(identity)
         elif dimensions != cache.dimensions:
             raise BadEmbeddingError(
@@ -248,52 +233,32 @@ class InProcessMemory:
         return cache
 
 
-def check_bounds(max_remembered: int | None, ttl_ms: float | None) -> None:
-    """Check the bounds of a memory.
-
-    Args:
-        max_remembered: How many traces it remembers; None for the default.
-        ttl_ms: Milliseconds after which it forgets a trace; None for never.
-
-    Raises:
-        ConfigError: One of them is unusable.
-    """
-    if max_remembered is not None:
-        check_above_0("max_remembered", max_remembered, alternative=", or None")
-    if ttl_ms is not None and not (is_number(ttl_ms) and 0 <= ttl_ms < math.inf):
-        raise ConfigError(f"ttl_ms is {ttl_ms!r}; it must be milliseconds from 0, or None")
-
-
-def check_above_0(name: str, value: object, *, alternative: str = "") -> None:
-    """Raise a `ConfigError` that names an argument unless it is a whole number above 0."""
+def check_count(name: str, value: object) -> None:
+    """Raise a `ConfigError` that names an argument unless it is a whole number above 0, or None."""
+    if value is None:
+        return
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise ConfigError(f"{name} is {value!r}; it must be a whole number above 0{alternative}")
-
-
-def is_number(value: object) -> bool:
-    """Return whether a value is a number, and no truth value."""
-    return isinstance(value, int | float) and not isinstance(value, bool)
+        raise ConfigError(f"{name} is {value!r}; it must be a whole number above 0, or None")
 
 
 def resolve_memory(
-    cache: VectorCache | NoveltyMemory | None, max_remembered: int | None, ttl_ms: float | None
+    cache: VectorCache | NoveltyMemory | None, max_remembered: int | None
 ) -> NoveltyMemory:
     """Return the memory that the options of a scorer stand for.
 
     Args:
         cache: A `VectorCache`, a `NoveltyMemory`, or None for a memory of the scorer's own.
         max_remembered: How many traces that memory remembers; None for the default.
-        ttl_ms: Milliseconds after which it forgets a trace; None for never.
 
     Raises:
-        ConfigError: An option is unusable, or a cache comes with bounds.
+        ConfigError: An option is unusable, or a cache comes with `max_remembered`.
     """
-    check_bounds(max_remembered, ttl_ms)
+    check_count("max_remembered", max_remembered)
     if cache is None:
-        return InProcessMemory(max_remembered, ttl_ms)
-    if (max_remembered, ttl_ms) != (None, None):
+        return InProcessMemory(max_remembered)
+    if max_remembered is not None:
         raise ConfigError(
-            "cache comes with max_remembered or ttl_ms; give the cache these bounds itself: "
+            "cache comes with max_remembered; give the cache its bounds itself: "
             "VectorCache(max_elements, dimensions, ttl_ms)"
         )
     if isinstance(cache, NoveltyMemory):

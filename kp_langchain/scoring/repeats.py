@@ -5,11 +5,9 @@ from __future__ import annotations
 import re
 import time
 import unicodedata
-from bisect import insort
 from collections import Counter
 from collections.abc import Callable, Iterable, Set
 from hashlib import sha256
-from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from kp_langchain._forksafe import GatedLock
@@ -115,31 +113,19 @@ class RepeatMemory:
 
     def add(self, digest: bytes, key: str | None) -> None:
         """Remember a fingerprint under a key."""
-        self._put(digest, key, self._clock())
-
-    def insert(self, fingerprints: Iterable[tuple[bytes, str, float]]) -> None:
-        """Remember fingerprints that are not new, each in its place by age.
-
-        One that is remembered under the same key already is left out.
-
-        Args:
-            fingerprints: For each itself, its key, and its age in seconds. Of equally old ones,
-                the last is the newest.
-        """
-        self._expire()
-        now = self._clock()
-        known = {(digest, key) for _, digest, key in self._rows}
-        for digest, key, age_s in fingerprints:
-            if (digest, key) not in known:
-                known.add((digest, key))
-                self._put(digest, key, now - age_s)
-        self._expire()
-
-    def _put(self, digest: bytes, key: str | None, added_at: float) -> None:
-        insort(self._rows, (added_at, digest, key), key=itemgetter(0))
+        self._rows.append((self._clock(), digest, key))
         self._counts[digest] += 1
         if len(self._rows) > self._max_elements:
             self._drop(1)
+
+    def insert(self, fingerprints: Iterable[tuple[bytes, str]]) -> None:
+        """Remember many fingerprints with their keys; a pair that is there already is left out."""
+        self._expire()
+        known = {(digest, key) for _, digest, key in self._rows}
+        for digest, key in fingerprints:
+            if (digest, key) not in known:
+                known.add((digest, key))
+                self.add(digest, key)
 
     def _expire(self) -> None:
         if self._ttl_ms is None:

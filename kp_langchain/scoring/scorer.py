@@ -33,26 +33,30 @@ from kp_langchain.policy import PROFILES, ScoringWeights
 from kp_langchain.schema import ReasoningTrace
 from kp_langchain.scoring.breakdown import Dimension, Nearest, ScoreBreakdown
 from kp_langchain.scoring.dimensions import (
-    DIMENSIONS,
-    Evidence,
+    DIMENSION_NAMES,
+    TRACE_SOURCE,
     TraceShape,
-    check_confidence,
     combine,
+    complexity,
+    novelty,
+    outcome_confidence,
+    tool_diversity,
+    why_complexity,
+    why_novelty,
+    why_outcome,
+    why_tool_diversity,
 )
 from kp_langchain.scoring.novelty_memory import (
-    InProcessMemory,
     Match,
     MemoryEntry,
     NoveltyMemory,
-    check_above_0,
-    is_number,
+    check_count,
     report_memory_failure,
     resolve_memory,
 )
 from kp_langchain.scoring.repeats import embedded_text, fingerprint
 
 if TYPE_CHECKING:
-    from kp_langchain.config import Settings
     from kp_langchain.scoring.cache import VectorCache
 
 TraceLike: TypeAlias = ReasoningTrace | Mapping[str, Any]
@@ -95,9 +99,7 @@ class Scorer:
             the hash of its text is remembered. None for no limit: the first evaluation waits until
             the model is loaded. An embedder of your own takes the time that it needs.
         max_remembered: How many embeddings it remembers; 1,000 by default. A `cache` has its own
-            bounds, so it cannot be combined with this or with `ttl_ms`.
-        ttl_ms: Milliseconds after which an embedding is forgotten; None for when newer ones need
-            the room.
+            bounds, so it cannot be combined with this.
 
     Raises:
         ConfigError: The embedder, the cache, its bounds, the baseline, the step cap or the budget
@@ -115,12 +117,10 @@ class Scorer:
         step_cap: int | None = None,
         latency_budget_ms: float | None = None,
         max_remembered: int | None = None,
-        ttl_ms: float | None = None,
     ) -> None:
-        if step_cap is not None:
-            check_above_0("step_cap", step_cap, alternative=", or None")
+        check_count("step_cap", step_cap)
         _check_budget(latency_budget_ms)
-        self._memory = resolve_memory(cache, max_remembered, ttl_ms)
+        self._memory = resolve_memory(cache, max_remembered)
         self._arguments: dict[str, Any] = {
             "profiles": _check_profiles(profiles or {}),
             "embedder": embedder,
@@ -129,7 +129,6 @@ class Scorer:
             "step_cap": step_cap,
             "latency_budget_ms": latency_budget_ms,
             "max_remembered": max_remembered,
-            "ttl_ms": ttl_ms,
         }
         self._profiles = {**PROFILES, **self._arguments["profiles"]}
         self._step_cap = step_cap
@@ -147,10 +146,9 @@ class Scorer:
         """Return a scorer that has another memory, and is this one in everything else.
 
         Args:
-            memory: The memory; its bounds take the place of `max_remembered` and `ttl_ms`.
+            memory: The memory; its bounds take the place of `max_remembered`.
         """
-        changes = {"cache": memory, "max_remembered": None, "ttl_ms": None}
-        return type(self)(**self._arguments | changes)
+        return type(self)(**self._arguments | {"cache": memory, "max_remembered": None})
 
     @property
     def profiles(self) -> Mapping[str, ScoringWeights]:
@@ -287,28 +285,28 @@ class Scorer:
         trace = ReasoningTrace.model_validate(trace)
         profile, used_weights = self._weights_for(trace, weights)
         success, confidence = trace.metadata.success, trace.outcome.confidence
-        check_confidence(confidence)
+        outcome_confidence(confidence, success=success)  # refused before anything is remembered
         embedding = self._embed(text := embedded_text(trace), self._deadline(started))
         self._last_embedding = text, embedding
         entry = self._entry(text, trace, embedding)
         nearest, source = self._compare(entry, embedding, ignore, remember=remember)
         shape = TraceShape.of(trace)
-        evidence = Evidence(
-            shape,
-            success,
-            confidence,
-            None if nearest is None else nearest.similarity,
-            source,
-            entry.identity.baseline,
-            self._step_cap,
-        )
-        dimensions: dict[str, Any] = {}
-        contributions = []
-        for row in DIMENSIONS:
-            value, weight = row.formula(evidence), getattr(used_weights, row.name)
-            contribution = value * weight
-            contributions.append(contribution)
-            dimensions[row.name] = Dimension(value, weight, contribution, row.why(evidence))
+        similarity = None if nearest is None else nearest.similarity
+        baseline = entry.identity.baseline
+        values = {
+            "complexity": (complexity(shape, step_cap=self._step_cap), why_complexity(shape)),
+            "novelty": (novelty(similarity, baseline), why_novelty(similarity, source, baseline)),
+            "tool_diversity": (tool_diversity(shape), why_tool_diversity(shape)),
+            "outcome_confidence": (
+                outcome_confidence(confidence, success=success),
+                why_outcome(confidence, TRACE_SOURCE, success=success),
+            ),
+        }
+        dimensions = {}
+        for name in DIMENSION_NAMES:
+            (value, why), weight = values[name], getattr(used_weights, name)
+            dimensions[name] = Dimension(value, weight, value * weight, why)
+        contributions = [dimension.contribution for dimension in dimensions.values()]
         weighted_sum, total, rules = combine(contributions, shape, success=success)
         return ScoreBreakdown(
             total=total,
@@ -434,7 +432,10 @@ def _check_budget(budget_ms: float | None) -> None:
     Raises:
         ConfigError: It is not a number above 0, at most a day.
     """
-    if budget_ms is not None and not (is_number(budget_ms) and 0 < budget_ms <= _BUDGET_MS_MAX):
+    if budget_ms is None:
+        return
+    is_number = isinstance(budget_ms, int | float) and not isinstance(budget_ms, bool)
+    if not is_number or not 0 < budget_ms <= _BUDGET_MS_MAX:
         raise ConfigError(
             f"latency_budget_ms is {budget_ms!r}; it must be a number of milliseconds above 0, "
             "at most a day, or None"
@@ -474,10 +475,10 @@ async def aevaluate_value(trace: TraceLike) -> float:
 def default_scorer() -> Scorer:
     """Return the one scorer behind `evaluate_value`, `aevaluate_value`, and handlers without store.
 
-    Its latency budget, memory and step cap are the settings `latency_budget_ms`, `novelty_memory`,
-    and `step_cap` at the time of the first call. The budget limits how long
-    `evaluate` waits for a model, and so the scoring of runs; `evaluate_value` waits for the model
-    before it calls `evaluate`.
+    Its latency budget, memory and step cap are the settings `latency_budget_ms`, `novelty_memory`
+    and `step_cap` at the time of the first call. The budget limits how long `evaluate` waits for a
+    model, and so the scoring of runs; `evaluate_value` waits for the model before it calls
+    `evaluate`.
 
     Handlers with a store have this scorer with another memory, which is in the store.
 
@@ -487,26 +488,12 @@ def default_scorer() -> Scorer:
     global _default_scorer
     with _default_lock:
         if _default_scorer is None:
-            settings = _settings()
+            from kp_langchain.config import Settings
+
+            settings = Settings()
             _default_scorer = Scorer(
-                step_cap=settings.step_cap, latency_budget_ms=settings.latency_budget_ms
-            ).with_memory(InProcessMemory(settings.novelty_memory))
+                step_cap=settings.step_cap,
+                latency_budget_ms=settings.latency_budget_ms,
+                max_remembered=settings.novelty_memory,
+            )
         return _default_scorer
-
-
-def default_scorer_with(make_memory: Callable[[int], NoveltyMemory]) -> Scorer:
-    """Return a scorer that differs from the default one only in where it remembers.
-
-    Args:
-        make_memory: Makes the memory from the number of traces that it remembers.
-
-    Raises:
-        ConfigError: A setting cannot be read or used.
-    """
-    return default_scorer().with_memory(make_memory(_settings().novelty_memory))
-
-
-def _settings() -> Settings:
-    from kp_langchain.config import Settings
-
-    return Settings()

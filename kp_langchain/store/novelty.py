@@ -171,7 +171,7 @@ class StoredMemory:
             if vector is not None and len(vector) != self._dimensions:
                 vector = None
             entries.append(MemoryEntry(row.trace_id, row.fingerprint, vector, self._identity))
-        self._window.insert(entries, [0.0] * len(entries))
+        self._window.insert(entries)
 
     def _remember(self, entry: MemoryEntry) -> None:
         """Write an entry, and prune now and then."""

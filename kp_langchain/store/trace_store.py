@@ -17,7 +17,7 @@ from kp_langchain.errors import ConfigError
 from kp_langchain.gate import Rescored
 from kp_langchain.gate.check import WINDOW, JudgedRun
 from kp_langchain.scoring.breakdown import ScoreBreakdown
-from kp_langchain.scoring.novelty_memory import check_bounds
+from kp_langchain.scoring.novelty_memory import check_count
 from kp_langchain.scoring.repeats import DEFAULT_MAX_ELEMENTS
 from kp_langchain.store import deletion, run_queries
 from kp_langchain.store.confidence_models import ConfidenceModels
@@ -202,7 +202,7 @@ class TraceStore:
         Raises:
             ConfigError: `max_remembered` is unusable.
         """
-        check_bounds(max_remembered, None)
+        check_count("max_remembered", max_remembered)
         return StoredMemory(self._database, max_remembered or DEFAULT_MAX_ELEMENTS)
 
     def get(self, id: str) -> StoredRun | None:  # noqa: A002  (the word of the command line too)

@@ -27,7 +27,7 @@ from kp_langchain import (
     trace_from_messages,
 )
 from kp_langchain.embedding.embedder import NO_IDENTITY, EmbedderIdentity
-from kp_langchain.gate import default_threshold, rejudge
+from kp_langchain.gate import rejudge, threshold_of
 from kp_langchain.gate.check import WINDOW, JudgedRun, RecentValues, check
 from kp_langchain.gate.judge import SURER_BY, KeptTrace, drop_repeats
 from kp_langchain.scoring import MemoryEntry, Worth
@@ -71,7 +71,7 @@ def checked(one, values=(), base_rate=0.0, **policy):
 HUNDRED = [number / 100 for number in range(100)]
 BY_WORTH = {"gate": "worth"}
 FIXED = {"worth_threshold": 0.3, "threshold": 0.7}
-BUILT_IN = default_threshold("default", novelty_measured=False)
+BUILT_IN = threshold_of("default", None).unmeasured
 
 
 @pytest.mark.parametrize(
@@ -106,8 +106,7 @@ def test_what_a_run_is_held_against(one, values, policy, gate, threshold, rate):
 def test_the_threshold_of_a_domain_depends_on_whether_novelty_was_measured(
     domain, measured, unmeasured
 ):
-    assert default_threshold(domain, novelty_measured=True) == measured
-    assert default_threshold(domain, novelty_measured=False) == unmeasured
+    assert threshold_of(domain, None) == (measured, unmeasured)
 
 
 @given(units, units)

@@ -461,16 +461,3 @@ def test_from_dict_names_what_is_wrong_or_missing(explained, key, values):
     del data["weighted_sum"]
     with pytest.raises(ValidationError, match="weighted_sum"):
         ScoreBreakdown.from_dict(data)
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_a_breakdown_stored_before_a_dimension_existed_can_be_read(name, explained):
-    breakdown, _ = explained
-    data = breakdown.to_dict()
-    del data[name], data["unreadable_share"]
-    earlier = ScoreBreakdown.from_dict(data)
-    assert earlier.dimensions[name] == Dimension(
-        0, 0, 0, "not scored by the version that stored this breakdown"
-    )
-    assert dataclasses.replace(earlier, **{name: getattr(breakdown, name)}) == breakdown
-    assert ScoreBreakdown.from_dict(earlier.to_dict()) == earlier

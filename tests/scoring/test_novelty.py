@@ -20,7 +20,7 @@ from langchain_core.embeddings import Embeddings
 from kp_langchain import Scorer, VectorCache
 from kp_langchain.embedding.embedder import EmbedderIdentity
 from kp_langchain.errors import ConfigError, VectorError
-from kp_langchain.gate import default_threshold
+from kp_langchain.gate import threshold_of
 from kp_langchain.scoring import (
     FastembedEmbedder,
     Match,
@@ -376,7 +376,7 @@ def test_the_gate_stands_where_it_stands_without_novelty_and_the_log_has_the_sha
         for text, is_measured in (("read it", True), (CHINESE * 9, False)):
             searching().invoke({"messages": [("user", text)]}, {"callbacks": [watching]})
             scored = watching.last(60)
-            assert scored.threshold == default_threshold("finance", novelty_measured=is_measured)
+            assert scored.threshold == threshold_of("finance", None)[0 if is_measured else 1]
     *_, record = (one for one in caplog.records if one.levelno == logging.INFO)
     assert record.unreadable_share > 0.4
     assert record.novelty_source == "unreadable"

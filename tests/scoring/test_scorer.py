@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import math
-import time
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -107,11 +106,6 @@ CACHE = VectorCache()
         ),
         ({"max_remembered": 0}, "max_remembered is 0; it must be a whole number above 0, or None"),
         ({"max_remembered": True}, "max_remembered is True"),
-        ({"ttl_ms": -1}, "ttl_ms is -1"),
-        ({"ttl_ms": math.nan}, "ttl_ms is nan"),
-        ({"ttl_ms": math.inf}, "ttl_ms is inf"),
-        ({"ttl_ms": "1"}, "ttl_ms is '1'"),
-        ({"cache": CACHE, "ttl_ms": 5}, "VectorCache"),
         ({"cache": CACHE, "max_remembered": 5}, "VectorCache"),
         ({"profiles": {"legal": {**EQUAL, "novelty": 0.5}}}, r"profile 'legal'.*1\.25"),
         ({"profiles": [EQUAL]}, "profiles is a list"),
@@ -210,13 +204,6 @@ def test_the_settings_bound_the_memory_of_the_process(no_models, monkeypatch, ma
     assert default_scorer().max_remembered == 1
     assert default_scorer().score(second).nearest.trace_id == second.id
     assert default_scorer().score(first).nearest is None  # the second has pushed it out
-
-
-def test_a_scorer_forgets_by_age(make_trace):
-    own = Scorer(embedder=Words(), ttl_ms=1e-3)
-    own.remember(make_trace())
-    time.sleep(1e-3)
-    assert own.score(make_trace()).nearest is None
 
 
 def test_a_handler_without_a_scorer_goes_by_the_settings(no_models, monkeypatch, make_trace):
