@@ -95,10 +95,10 @@ class LangSmithScores(TracingTool):
                 run_ids=run_ids[start : start + _BATCH],
                 feedback_key=None if key is None else [key],
             ):
-                run_id, source, at = str(one.run_id), one.feedback_source, one.modified_at
+                run_id, source = str(one.run_id), one.feedback_source
                 if run_id not in by_run or (one.score, one.value) == (None, None):
                     continue
-                at = at or one.created_at
+                at = one.modified_at or one.created_at
                 yield ToolFeedback(
                     trace_id=by_run[run_id].trace_id,
                     span_id=by_run[run_id].span_id,

@@ -94,7 +94,7 @@ class OpikScores(TracingTool):
                 return api.spans.get_span_by_id(span_id, strip_attachments=True)
             return api.traces.get_trace_by_id(trace_id, strip_attachments=True)
 
-        places = [(one.trace_id, None) for one in traces]
+        places: list[tuple[str, str | None]] = [(one.trace_id, None) for one in traces]
         places += [(one.trace_id, one.span_id) for one in traces if one.is_part]
         for (trace_id, span_id), subject in read_each(read, dict.fromkeys(places)):
             for score in subject.feedback_scores or ():

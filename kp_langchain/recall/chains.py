@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -15,7 +14,7 @@ from langchain_core.retrievers import BaseRetriever
 from pydantic import PrivateAttr
 
 from kp_langchain.errors import ConfigError
-from kp_langchain.recall.example_search import Example, ExampleSearch, check_options, search_of
+from kp_langchain.recall.example_search import Example, check_options, search_of
 from kp_langchain.recording.answers import objective_in
 from kp_langchain.recording.handler import KPCallbackHandler
 from kp_langchain.recording.langchain_context import ambient_run_id, current_handlers
@@ -87,17 +86,26 @@ def note_shown(
 # ------------------------------------------------------------------ retriever and selector
 
 
-@dataclass(frozen=True, slots=True)
-class _Options:
+class _ExampleFinder:
     """What `KPRetriever` and `KPExampleSelector` have in common; see their arguments."""
 
-    search: ExampleSearch
-    domain: str
-    namespace: str | None
-    limit: int
-    floor: float | None
-    max_tokens: int
-    with_outputs: bool
+    def __init__(
+        self,
+        domain: str,
+        namespace: object,
+        store: Location,
+        limit: int,
+        floor: float | None,
+        max_tokens: int,
+        with_outputs: bool,
+        embedder: object,
+    ) -> None:
+        check_options(limit, floor, max_tokens)
+        self.domain, self._namespace = domain, check_namespace(namespace)
+        self._limit, self._floor = limit, floor
+        self._max_tokens, self._with_outputs = max_tokens, with_outputs
+        trace_store = store if isinstance(store, TraceStore) else default_store(store)
+        self._search = search_of(trace_store, embedder)
 
     def examples(
         self,
@@ -114,36 +122,19 @@ class _Options:
             run_id: The id of the run; by default the one around this code.
             handlers: The handlers that record it; by default those of that run.
         """
-        examples = self.search.find(
+        examples = self._search.find(
             task,
             domain=self.domain,
-            namespace=namespace_in(metadata or {}, self.namespace),
-            limit=self.limit,
-            floor=self.floor,
+            namespace=namespace_in(metadata or {}, self._namespace),
+            limit=self._limit,
+            floor=self._floor,
         ).found
-        tokens, outputs = self.max_tokens, self.with_outputs
+        tokens, outputs = self._max_tokens, self._with_outputs
         pairs = [(one, one.as_text(max_tokens=tokens, with_outputs=outputs)) for one in examples]
         shown = [(one, text) for one, text in pairs if text]
         text = "\n".join(text for _, text in shown)
         note_shown([one for one, _ in shown], text, run_id=run_id, handlers=handlers)
         return shown
-
-
-def _options(
-    domain: str,
-    namespace: object,
-    store: Location,
-    limit: int,
-    floor: float | None,
-    max_tokens: int,
-    with_outputs: bool,
-    embedder: object,
-) -> _Options:
-    check_options(limit, floor, max_tokens)
-    trace_store = store if isinstance(store, TraceStore) else default_store(store)
-    search = search_of(trace_store, embedder)
-    text = check_namespace(namespace)
-    return _Options(search, domain, text, limit, floor, max_tokens, with_outputs)
 
 
 class KPRetriever(BaseRetriever):
@@ -174,7 +165,7 @@ class KPRetriever(BaseRetriever):
         MissingExtraError: Nothing that runs an embedding model is installed.
     """
 
-    _options: _Options = PrivateAttr()
+    _finder: _ExampleFinder = PrivateAttr()
 
     def __init__(
         self,
@@ -190,7 +181,7 @@ class KPRetriever(BaseRetriever):
         **fields: Any,
     ) -> None:
         super().__init__(**fields)
-        self._options = _options(
+        self._finder = _ExampleFinder(
             domain, namespace, store, limit, floor, max_tokens, with_outputs, embedder
         )
 
@@ -198,7 +189,7 @@ class KPRetriever(BaseRetriever):
         self, query: str, *, run_manager: CallbackManagerForRetrieverRun
     ) -> list[Document]:
         handlers = [one for one in run_manager.handlers if isinstance(one, KPCallbackHandler)]
-        examples = self._options.examples(query, run_manager.metadata, run_manager.run_id, handlers)
+        examples = self._finder.examples(query, run_manager.metadata, run_manager.run_id, handlers)
         return [
             Document(
                 page_content=text,
@@ -208,7 +199,7 @@ class KPRetriever(BaseRetriever):
                     "similarity": one.similarity,
                     "trust": one.trust,
                     "credit": one.credit,
-                    "domain": self._options.domain,
+                    "domain": self._finder.domain,
                 },
             )
             for one, text in examples
@@ -259,7 +250,7 @@ class KPExampleSelector(BaseExampleSelector):
         escape_braces: bool = True,
         embedder: object = "auto",
     ) -> None:
-        self._options = _options(
+        self._finder = _ExampleFinder(
             domain, namespace, store, limit, floor, max_tokens, with_outputs, embedder
         )
         self._task_key = task_key
@@ -286,7 +277,7 @@ class KPExampleSelector(BaseExampleSelector):
             StoreError: The store cannot be read.
             EmbedderError: The embedder fails.
         """
-        examples = self._options.examples(self._task(input_variables), ambient_metadata())
+        examples = self._finder.examples(self._task(input_variables), ambient_metadata())
         return [
             {
                 "task": self._escape(one.trace.task.objective),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import Future, wait
 from contextlib import contextmanager
 from functools import partial
@@ -85,7 +85,7 @@ class _Search(NamedTuple):
         future: Its result.
         task_id: The id of the message that states the task; None if it has none.
         domain: The domain of the run.
-        metadata: The metadata of the run.
+        thread: The id of the run's thread; "" for none.
         runs: The ids of the run around this code and of those around it, the root last; empty if
             no handler records it.
     """
@@ -93,7 +93,7 @@ class _Search(NamedTuple):
     future: Future[_Response]
     task_id: str | None
     domain: str
-    metadata: Mapping[str, Any]
+    thread: str
     runs: tuple[UUID, ...]
 
 
@@ -176,8 +176,10 @@ class KPMiddleware(_Middleware):
         )
         # A model or a database that hangs delays nobody who uses another one.
         self._lane = lane_for(self._search, SEARCHING)
-        self._prompts: _Recent[_Prompt] = _Recent()  # by the id of the agent's graph
-        self._hold_out_keys: _Recent[str] = _Recent()  # by the id of the root run
+        # By the ids of the agent's graph, and of the root run.
+        self._prompts: OrderedDict[UUID | None, _Prompt] = OrderedDict()
+        self._hold_out_keys: OrderedDict[UUID | None, str] = OrderedDict()
+        self._lock = ForkSafeLock()
         self.leave_to_parent()
         leave_in_child(self)
         self._is_off = Settings.current().disabled
@@ -209,13 +211,10 @@ class KPMiddleware(_Middleware):
     ) -> ModelResponse[Any]:
         """Call the model with examples before the task."""
         with _no_errors():
-            if not self._is_off:
-                prompt = self._known_prompt()
-                if prompt is None:
-                    search = self._start_search(request)
-                    wait([search.future], self._timeout_s)
-                    prompt = self._finish(search)
-                request = _with_text(request, prompt)
+            search = self._start_search(request)
+            if search is not None:
+                wait([search.future], self._timeout_s)
+            request = self._with_examples(request, search)
         return handler(request)
 
     async def awrap_model_call(
@@ -225,24 +224,19 @@ class KPMiddleware(_Middleware):
     ) -> ModelResponse[Any]:
         """Call the model with examples before the task."""
         with _no_errors():
-            if not self._is_off:
-                prompt = self._known_prompt()
-                if prompt is None:
-                    search = self._start_search(request)
-                    future = asyncio.wrap_future(search.future)
-                    await asyncio.wait([future], timeout=self._timeout_s)
-                    prompt = self._finish(search)
-                request = _with_text(request, prompt)
+            search = self._start_search(request)
+            if search is not None:
+                await asyncio.wait([asyncio.wrap_future(search.future)], timeout=self._timeout_s)
+            request = self._with_examples(request, search)
         return await handler(request)
 
     # ---------------------------------------------------------------- what they do
 
-    def _known_prompt(self) -> _Prompt | None:
-        """Return what earlier model calls of this agent's run were shown; None for its first."""
+    def _start_search(self, request: ModelRequest[Any]) -> _Search | None:
+        """Begin a search for the first model call of an agent's run; return None for others."""
         runs = _runs_around()
-        return self._prompts.get(_graph_in(runs)) if runs else None
-
-    def _start_search(self, request: ModelRequest[Any]) -> _Search:
+        if self._is_off or _graph_in(runs) in self._prompts:
+            return None
         messages, metadata = request.messages, ambient_metadata()
         position = _task_position(messages)
         task_id = None if position is None else messages[position].id
@@ -262,7 +256,17 @@ class KPMiddleware(_Middleware):
                 _tool_names(request.tools),
             )
             self._lane.submit(partial(_answer, future, find))
-        return _Search(future, task_id, domain, metadata, _runs_around())
+        return _Search(future, task_id, domain, id_text(metadata.get("thread_id")), runs)
+
+    def _with_examples(
+        self, request: ModelRequest[Any], search: _Search | None
+    ) -> ModelRequest[Any]:
+        """Return a request with what its run is shown: that of a search, or of an earlier call."""
+        if self._is_off:
+            return request
+        if search is not None:
+            return _with_text(request, self._finish(search))
+        return _with_text(request, self._prompts[_graph_in(_runs_around())])
 
     def _finish(self, search: _Search) -> _Prompt:
         """Decide what the run is shown, note it and log it; nothing if the search is not done."""
@@ -279,11 +283,9 @@ class KPMiddleware(_Middleware):
         if is_held_out:
             text, reason = "", "the run is held out, so that others can be compared with it"
         note_shown(response.examples, text, held_out=is_held_out)
-        prompt = _Prompt(text, search.task_id)
-        if search.runs:
-            self._prompts.set_default(_graph_in(search.runs), prompt)
         _log(search, response, text, reason)
-        return prompt
+        prompt = _Prompt(text, search.task_id)
+        return self._remembered(self._prompts, _graph_in(search.runs), prompt)
 
     def _hold_out_key(self, search: _Search) -> str:
         """Return the text whose hash decides whether the run is held out.
@@ -292,12 +294,23 @@ class KPMiddleware(_Middleware):
         message that states the task: a run that is resumed after a pause has another root run, but
         the same message. The first agent of a root run decides for all agents inside it.
         """
-        thread = id_text(search.metadata.get("thread_id"))
-        if not search.runs:
-            return str(uuid4())
-        root = search.runs[-1]
-        key = f"{thread}\0{search.task_id}" if thread and search.task_id else str(root)
-        return self._hold_out_keys.set_default(root, key)
+        root = search.runs[-1] if search.runs else None
+        key = str(root or uuid4())
+        if search.thread and search.task_id and root:
+            key = f"{search.thread}\0{search.task_id}"
+        return self._remembered(self._hold_out_keys, root, key)
+
+    def _remembered(
+        self, values: OrderedDict[UUID | None, _Value], run_id: UUID | None, value: _Value
+    ) -> _Value:
+        """Return the value of a run, which is set if it has none; the oldest are forgotten."""
+        if run_id is None:
+            return value
+        with self._lock:
+            value = values.setdefault(run_id, value)
+            if len(values) > _MOST_RUNS:
+                values.popitem(last=False)
+            return value
 
     # ---------------------------------------------------------------- on the lane's thread
 
@@ -324,22 +337,6 @@ class KPMiddleware(_Middleware):
             self._search.update(self._domain)
 
 
-class _Recent(OrderedDict["UUID", _Value]):
-    """Values by the ids of runs; the oldest are forgotten."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._lock = ForkSafeLock()
-
-    def set_default(self, run_id: UUID, value: _Value) -> _Value:
-        """Return the value of a run, which is set if it has none."""
-        with self._lock:
-            value = self.setdefault(run_id, value)
-            if len(self) > _MOST_RUNS:
-                self.popitem(last=False)
-            return value
-
-
 def _runs_around() -> tuple[UUID, ...]:
     """Return the ids of the run around this code and of those around it, the root last.
 
@@ -352,9 +349,9 @@ def _runs_around() -> tuple[UUID, ...]:
     return next(filter(None, paths), ())
 
 
-def _graph_in(runs: Sequence[UUID]) -> UUID:
+def _graph_in(runs: Sequence[UUID]) -> UUID | None:
     """Return the id of the agent's graph, inside which is the node that calls the model."""
-    return runs[1] if len(runs) > 1 else runs[0]
+    return runs[min(1, len(runs) - 1)] if runs else None
 
 
 def _answer(future: Future[_Response], find: Callable[[], _Response]) -> None:
@@ -400,11 +397,9 @@ def _tool_names(tools: Sequence[object]) -> frozenset[str]:
 
 
 def _tool_name(tool: object) -> str:
-    if not isinstance(tool, dict):
-        name = getattr(tool, "name", "")  # a function has none
-    elif tool.get("type") not in (None, "function", "custom"):
-        name = ""  # a tool of the provider, whose calls may have other names
-    else:
+    name = getattr(tool, "name", "")  # a function has none
+    # Calls of a tool of the provider's may have other names.
+    if isinstance(tool, dict) and tool.get("type") in (None, "function", "custom"):
         function = tool.get("function")
         name = (function if isinstance(function, dict) else tool).get("name")
     return name if isinstance(name, str) else ""

@@ -15,7 +15,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
-from functools import partial
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +24,6 @@ from kp_langchain.config import Settings
 from kp_langchain.recall.planted_instructions import PlantedInstruction, find_planted
 from kp_langchain.recording.bounds import Bounds, Counters, short_name
 from kp_langchain.recording.redactor import Redactor, clean_texts
-from kp_langchain.recording.user_calls import JUDGING, Lane
 from kp_langchain.registry.answers import Answer
 from kp_langchain.registry.search import DEFAULT_LIMIT
 from kp_langchain.schema import CONTEXT, TRACE_ID_PREFIX, ReasoningTrace, TraceStep
@@ -51,21 +49,11 @@ _UUID_ID = re.compile(r"kp:trace:[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.
 # What a unit says and claims, whoever sent it under whichever id.
 _CONTENT: dict[str, Any] = {
     "metadata": {"success", "quality_score"},
-    "task": {"objective", "input_schema"},
-    "steps": {
-        "__all__": {
-            "step_id": True,
-            "type": True,
-            "content": True,
-            "tool": {"name", "mcp_server"},
-            "input": True,
-            "output_summary": True,
-            "latency_ms": True,
-            "attempts": True,
-        }
-    },
+    "task": True,
+    "steps": True,
     "outcome": {"result_summary", "confidence"},
 }
+_STEP_FIELDS = {"step_id", "type", "content", "tool", "input", "output_summary", "latency_ms"}
 
 
 @dataclass(slots=True)
@@ -203,13 +191,11 @@ class UnitExaminer:
         domain: The domain that was asked for.
         settings: The settings, whose rules redact and whose bounds cut.
         redactor: The user's function that redacts further, if any.
-        lane: Where that function is called.
     """
 
     domain: str
     settings: Settings
     redactor: Callable[[str], str] | None = None
-    lane: Lane = field(default_factory=partial(Lane, JUDGING))
 
     def examine(self, unit: Mapping[str, Any]) -> ExaminedUnit:
         """Return a unit as it may be written.
@@ -251,12 +237,8 @@ class UnitExaminer:
             rules=self.settings.redaction,
             hook=self.redactor,
         )
-        make = partial(_redacted_wire, trace, redaction, self.domain)
         with suppress(Exception):  # of the user's function; it may quote the unit
-            if self.redactor is None:
-                wire = make()
-            else:
-                wire = self.lane.call(make, self.settings.function_timeout_s)
+            wire = _redacted_wire(trace, redaction, self.domain)
             if not redaction.has_failed:
                 return ReasoningTrace.model_validate(wire)
         raise RefusedUnitError("it could not be redacted")
@@ -354,22 +336,15 @@ def _redacted_wire(trace: ReasoningTrace, redaction: Redactor, domain: str) -> d
 
 
 def _redacted_step(step: TraceStep, redaction: Redactor) -> dict[str, Any]:
-    tool = None
+    values = step.model_dump(include=_STEP_FIELDS, exclude_none=True)
     if step.tool is not None:
         names = {"name": step.tool.name, "mcp_server": step.tool.mcp_server}
-        tool = {key: short_name(name) for key, name in names.items() if name is not None}
-    summary = step.output_summary
-    values = {
-        "step_id": step.step_id,
-        "type": step.type,
-        "content": step.content,
-        "tool": tool,
-        "input": step.input,
-        "output_summary": summary if summary is None else redaction.text(summary, _LEVEL),
-        "latency_ms": step.latency_ms,
-        "attempts": step.tries if step.tries > 1 else None,
-    }
-    return redaction.step({key: one for key, one in values.items() if one is not None}, _LEVEL)
+        values["tool"] = {key: short_name(name) for key, name in names.items() if name is not None}
+    if step.output_summary is not None:
+        values["output_summary"] = redaction.text(step.output_summary, _LEVEL)
+    if step.tries > 1:
+        values["attempts"] = step.tries
+    return redaction.step(values, _LEVEL)
 
 
 def _as_texts(finding: PlantedInstruction) -> dict[str, str]:

@@ -6,6 +6,7 @@ import time
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 from uuid import UUID
 from zlib import crc32
@@ -105,7 +106,7 @@ class KeepWorthy(SpanProcessor):
             if not value > 0:
                 raise ConfigError(f"{name} is {value!r}; give a number above 0")
         self._processor = processor
-        self._new_traces = lambda: _Traces(share_of_rest, max_spans, max_wait_s)
+        self._new_traces = partial(_Traces, share_of_rest, max_spans, max_wait_s)
         self._lock = ForkSafeLock()
         self._is_shut_down = False
         self.leave_to_parent()
