@@ -94,8 +94,7 @@ def _finder_of_row(row: dict[str, Any]) -> Finder:
                 if is_sensitive(text[start:end], name, field):
                     yield Span(start, end, field.kind)
 
-    symbols, words = row.get("symbols", ("",)), row.get("words", starts)
-    return Finder(find, tuple(symbols), tuple(words), is_named=row.get("named", False))
+    return Finder(find, tuple(row.get("words", starts)), is_named=row.get("named", False))
 
 
 def _matches_at(
@@ -382,9 +381,9 @@ def _is_value(value: str, name: str, field: SensitiveField, sign: str = "") -> b
 _CONTEXTS = load_table("contexts")["context"]
 CERTAIN = (
     *(_finder_of_row(row) for row in _CONTEXTS if row.get("certain")),
-    Finder(_find_in_urls, (":/",), ("//",)),
-    Finder(_find_in_manifests, (":",), ("stringdata:", "data:"), is_named=True),
-    Finder(_find_in_statements, ("()",), ("values", "from stdin"), is_named=True),
+    Finder(_find_in_urls, ("//",)),
+    Finder(_find_in_manifests, ("stringdata:", "data:"), is_named=True),
+    Finder(_find_in_statements, ("values", "from stdin"), is_named=True),
 )
 """Contexts that leave no doubt."""
 _OTHERS = (

@@ -16,7 +16,7 @@ from functools import cache, partial
 from itertools import pairwise
 from typing import NamedTuple
 
-from kp_langchain.redaction.finders import ANY_DIGIT, Finder
+from kp_langchain.redaction.finders import Finder
 from kp_langchain.redaction.spans import (
     DIGITS,
     LETTERS,
@@ -310,7 +310,8 @@ _TYPE_BEFORE = lazy_pattern(r"data:([\w.+\-]{1,40}/[\w.+\-]{1,80})")
 
 
 def _find_blobs(text: str, _low: str) -> Iterator[Span]:
-    if _LONG_RUN not in character_classes(text, _BASE64_CLASS):
+    is_short = len(text) < _MIN_CHARS_OF_BLOBS
+    if is_short or _LONG_RUN not in character_classes(text, _BASE64_CLASS):
         return
     for match in _RUN.finditer(text):
         if _is_base64(match.group().rpartition(",")[2]):
@@ -351,11 +352,11 @@ def _decode(run: str) -> bytes | None:
         return None
 
 
-_KEY_BLOCKS = Finder(_find_armoured, ("-",), ("private key", "openvpn"))
+_KEY_BLOCKS = Finder(_find_armoured, ("private key", "openvpn"))
 CERTAIN = (Finder(partial(_find, with_markers=False)), _KEY_BLOCKS)
 """Without credentials that only have a marker such as `sk_`."""
 FINDERS = (
     Finder(partial(_find, with_markers=True)),
     _KEY_BLOCKS,
-    Finder(_find_blobs, (ANY_DIGIT,), shortest=_MIN_CHARS_OF_BLOBS),
+    Finder(_find_blobs),
 )

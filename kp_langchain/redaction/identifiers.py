@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from kp_langchain.redaction import national_ids
-from kp_langchain.redaction.finders import ANY_DIGIT, Finder
+from kp_langchain.redaction.finders import Finder
 from kp_langchain.redaction.national_ids import ROWS, TABLE, find_by_label
 from kp_langchain.redaction.spans import (
     DIGITS,
@@ -338,7 +338,7 @@ def _finder_of_row(row: dict[str, Any]) -> Finder:
                     if text[start:end].lower() not in _COMMON_USERS:
                         yield Span(start, end, row["kind"])
 
-    return Finder(find, tuple(row.get("symbols", ("",))), words)
+    return Finder(find, words)
 
 
 def _parts(beginning: re.Match[str], match: re.Match[str]) -> list[tuple[int, int]]:
@@ -348,10 +348,10 @@ def _parts(beginning: re.Match[str], match: re.Match[str]) -> list[tuple[int, in
 
 
 FINDERS = (
-    Finder(_find_emails, ("@", "%" + ANY_DIGIT)),
+    Finder(_find_emails, _EMAIL_SIGNS),
     *map(_finder_of_row, _TABLE["pattern"]),
-    Finder(_find_hexadecimal, (":" + ANY_DIGIT, "-" + ANY_DIGIT, "." + ANY_DIGIT)),
-    Finder(find_numbers, (ANY_DIGIT,)),
+    Finder(_find_hexadecimal),
+    Finder(find_numbers),
 )
 
 

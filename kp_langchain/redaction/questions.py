@@ -23,7 +23,7 @@ from kp_langchain.redaction.fields import (
     looks_like_password,
     without_accents,
 )
-from kp_langchain.redaction.finders import NON_ASCII, Finder
+from kp_langchain.redaction.finders import Finder
 from kp_langchain.redaction.named_values import names_in
 from kp_langchain.redaction.spans import Span, lazy_pattern, word_set
 from kp_langchain.redaction.structures import has_type
@@ -357,4 +357,4 @@ def _may_speak(name: str) -> bool:
     return not name[:1].islower() or name in _ROLES
 
 
-FINDERS = (Finder(_find_in_transcripts, symbols=(":", ">", NON_ASCII), is_named=True),)
+FINDERS = (Finder(_find_in_transcripts, is_named=True),)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from kp_langchain.errors import UnstableTextError
 from kp_langchain.redaction import contexts, formats, named_values, questions
 from kp_langchain.redaction.custom_rules import NO_RULES, Rules, pseudonym
-from kp_langchain.redaction.finders import Finders, symbols_in, words_in
+from kp_langchain.redaction.finders import Finders, words_in
 from kp_langchain.redaction.formats import BLOB, summary
 from kp_langchain.redaction.identifiers import FINDERS as IDENTIFIERS
 from kp_langchain.redaction.identifiers import KINDS, narrow
@@ -131,7 +131,7 @@ def _lower_same_length(text: str) -> str:
 def _find_with(finders: Finders, text: str) -> list[Span]:
     """Return the matches of the finders in a text."""
     text = narrow(text)
-    return finders.find(text, _lower_same_length(text), symbols_in(text))
+    return finders.find(text, _lower_same_length(text))
 
 
 def _merge_overlaps(text: str, spans: list[Span]) -> list[Span]:
