@@ -11,13 +11,12 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from pkgutil import resolve_name
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import Annotated, Any, cast
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PrivateAttr, SecretStr
 
 from kp_langchain._logging import warn_once
 from kp_langchain.errors import ConfigError, SlowPatternError
-from kp_langchain.redaction.extents import value_at
 from kp_langchain.redaction.fields import (
     SensitiveField,
     classify_name,
@@ -26,9 +25,6 @@ from kp_langchain.redaction.fields import (
     split_name,
 )
 from kp_langchain.redaction.spans import Span, lazy_pattern
-
-if TYPE_CHECKING:
-    import regex
 
 # ------------------------------------------------------------------ keyed hashes that replace identifiers
 
@@ -106,13 +102,13 @@ _NAME_CHARS_MAX = 128
 _LONGEST_SEARCH_S = 1.0
 _PAUSE_AFTER_TIMEOUT_S = 60.0
 _LONGEST_QUOTE_CHARS = 80
-# Between a name and its value: `=`, `:` or `is`.
-_ASSIGNMENT = re.compile(
-    r"(?:\\{0,40}[\"'`])?"
-    r"(?:[ \t]{0,8}(?:=>|:=|={1,2}|:|\uff1a|%3[aAdD])\s{0,8}|[ \t]+(?:is|was)[ \t]+)"
-)
-# Between a flag and its value.
-_FLAG_GAP = re.compile(r"[ \t]+(?!-)")
+# A user's name, as a flag or before a sign, and its value. NAME is the expression of its words.
+_OF_NAME = r"""(?ix)(?<![^\W_]) (?:[\w\-]{0,64}[_\-])? NAME (?![^\W_])
+    (?: (?:\\{0,40}["'`])?
+        (?: [ \t]{0,8}(?:=>|:=|={1,2}|:|\uff1a|%3[aAdD])\s{0,8} | [ \t]+(?:is|was)[ \t]+ )
+      | (?<=--?[\w\-]*)[ \t]+(?!-) )
+    (?: \\{0,40}(?P<quote>["'`])(?P<secret>(?:(?!\\{0,40}(?P=quote))[^\n]){1,512})
+      | (?P<secret>[^\s"'`,;<>(){}\[\]\\&|]{1,512}) )"""
 
 
 class _Pattern:
@@ -121,11 +117,12 @@ class _Pattern:
     Python's own `re` has no time limit, and it holds the GIL, so the agent's threads would wait.
     """
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, *, is_overlapped: bool = False) -> None:
         # Imported here because it takes 40 ms and most users have no patterns.
         import regex
 
         self._text = text
+        self._is_overlapped = is_overlapped
         self._slow_until = 0.0
         self._expression = regex.compile(text)
         self._group = _SECRET if _SECRET in self._expression.groupindex else 0
@@ -139,7 +136,9 @@ class _Pattern:
         """
         if time.monotonic() >= self._slow_until:
             try:
-                matches = self._expression.finditer(text, timeout=_LONGEST_SEARCH_S)
+                matches = self._expression.finditer(
+                    text, overlapped=self._is_overlapped, timeout=_LONGEST_SEARCH_S
+                )
                 extents = [match.span(self._group) for match in matches]
                 return [Span(start, end, kind) for start, end in extents if start < end]
             except TimeoutError:
@@ -255,7 +254,7 @@ class Rules(BaseModel):
 
     _patterns: list[tuple[str, _Pattern]] = PrivateAttr(default_factory=list)
     _allow: list[_Pattern] = PrivateAttr(default_factory=list)
-    _names: list[tuple[list[str], regex.Pattern[str]]] = PrivateAttr(default_factory=list)
+    _names: list[tuple[list[str], str, _Pattern]] = PrivateAttr(default_factory=list)
     _harmless: defaultdict[bool, HarmlessTexts] = PrivateAttr(
         default_factory=lambda: defaultdict(HarmlessTexts)
     )
@@ -264,7 +263,11 @@ class Rules(BaseModel):
         """Compile the patterns and names once."""
         self._patterns = [(kind, _Pattern(text)) for kind, text in self.patterns.items()]
         self._allow = [_Pattern(text) for text in self.allow]
-        self._names = [(words, _name_pattern(words)) for words in map(split_name, self.names)]
+        for words in map(split_name, self.names):
+            name = r"[ _\-.]?".join(map(re.escape, words))
+            # Overlapped, or else a match would hide the names that start within it.
+            pattern = _Pattern(_OF_NAME.replace("NAME", f"(?:{name})"), is_overlapped=True)
+            self._names.append((words, _kind_of(words), pattern))
 
     @property
     def harmless_texts(self) -> defaultdict[bool, HarmlessTexts]:
@@ -304,10 +307,9 @@ class Rules(BaseModel):
         """
         if self.names and len(name) <= _NAME_CHARS_MAX:
             words = split_name(name)
-            for own_words, _ in self._names:
+            for own_words, kind, _ in self._names:
                 if words[-len(own_words) :] == own_words:
-                    kind = re.sub(r"[^a-z0-9_]", "", "_".join(own_words))[:40]
-                    return SensitiveField(kind or "named")
+                    return SensitiveField(kind)
         return classify_name(name)
 
     def classifier(self, *, identifiers: bool) -> Callable[[str], SensitiveField | None]:
@@ -336,33 +338,19 @@ class Rules(BaseModel):
         """
         for kind, pattern in self._patterns:
             yield from pattern.spans(text, kind)
-        # One search per name: in a joint expression, a match would hide names that start within it.
-        for _, name_pattern in self._names:
-            for name in name_pattern.finditer(text, overlapped=True):
-                extent = _value_after(text, name)
-                if extent is not None and not is_placeholder(text[slice(*extent)]):
-                    field = self.classify_name(name.group())
-                    yield Span(*extent, field.kind if field else "named")
+        for _, kind, pattern in self._names:
+            for span in pattern.spans(text, kind):
+                if not is_placeholder(text[span.start : span.end]):
+                    yield span
 
     def allows(self, match: str) -> bool:
         """Return whether an `allow` pattern keeps `match`, a text that would be redacted."""
         return any(pattern.matches_all_of(match) for pattern in self._allow)
 
 
+def _kind_of(words: list[str]) -> str:
+    """Return the kind of the values of a user's name."""
+    return re.sub(r"[^a-z0-9_]", "", "_".join(words))[:40] or "named"
+
+
 NO_RULES = Rules()
-
-
-def _name_pattern(words: list[str]) -> regex.Pattern[str]:
-    import regex
-
-    name = r"[ _\-.]?".join(map(regex.escape, words))
-    return regex.compile(rf"(?<![^\W_])(?:[\w\-]{{0,64}}[_\-])?{name}(?![^\W_])", regex.IGNORECASE)
-
-
-def _value_after(text: str, name: regex.Match[str]) -> tuple[int, int] | None:
-    assignment = _ASSIGNMENT.match(text, name.end())
-    if assignment is None and name.group().startswith("-"):
-        assignment = _FLAG_GAP.match(text, name.end())
-    if assignment is None:
-        return None
-    return value_at(text, assignment.end())

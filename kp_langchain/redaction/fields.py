@@ -241,25 +241,7 @@ NEVER_WORDS = frozenset(("token", "session", "authorization", "credential"))
 
 CODE_KINDS = frozenset(("otp", "pin", "cvv"))
 _TEMPLATE = lazy_pattern(
-    r"""
-    <[^<>\n]{0,80}> | \$\w{0,20}\{[^}\n]{0,80}\}?
-    | (?-i:\$cred\w{0,12} | \$[a-z]{1,20}(?:_[a-z]{1,20}){1,4})
-    | [\w\-]{0,12}(?:\{[a-z_](?:[a-z_.]|\d(?!\d\d)){0,40}(?:[\[(:][\w.'"]{0,24}[\])]?)?\}[\w\-.:/]{0,12}){1,8} | \$\([^)\n]{0,200}\)? | \$[0-9]{1,2}
-    | (?-i:\$[A-Z_][A-Z0-9_]{0,60}) | \$[a-z_]{0,30}(?:password|secret|token|key)[a-z_]{0,30}
-    | \$\.[\w.\[\]*]{1,80}                                              # a JSONPath
-    | \$env:\w{1,60} | 0x[0-9a-f]{1,12} | \d{1,6}[ ](?:bytes?|bits?|chars?|characters?|digits?|letters?|days?|minutes?|seconds?)
-    | (?-i:%[A-Z_][A-Z0-9_]{0,60}%) | %\(?\w{0,40}\)?s
-    | \d{1,6}(?:\.\d{1,6})?(?:[num]?s|h)                                 # a duration
-    | \{\{.{0,80}\}\} | \{[a-z_][\w.\[\]'"!:]{0,60}\}
-    | ([^\d])\1{2,} | [\w\-]{0,10}?[x*]{8,} | [\w\-]{0,6}\*+ | \?[a-z ]{0,20} | (?:String|Int|ID)! | \?+ | [·•●]+
-    | (?:insert|enter|put|your)[_\- ][a-z_\- ]{0,40} | [a-z_\-]{0,40}[_\-]here
-    | (?:change|replace)[_\- ](?:me|this)\w{0,8} | not[ _](?:set|given|configured|provided)
-    | [\w\-]{0,12}(?:\.{3}|…)
-    | process\.env\b.{0,80} | os\.(?:environ|getenv)\b.{0,80}
-    | \[(?:redacted|hidden|masked|filtered|protected|omitted|removed|secret|encrypted)\]
-    | (?-i:[\w/+]{8,40}EXAMPLE(?:KEY)?)                                 # in documentation
-    | h1:[\w+/]{43}= | SHA256:[\w+/]{43}=?(?:[ ].{0,40})? | (?-i:(?:[0-9A-F]{2}:){15,31}[0-9A-F]{2})              # a fingerprint
-    """,
+    "|".join(row["form"] for row in load_table("placeholders")["placeholder"]),
     re.IGNORECASE | re.ASCII | re.VERBOSE,
 )
 _TICKER = lazy_pattern(r"[A-Z]{2,5}|(?:ERC|BEP|TRC|EIP)-\d{1,4}")
@@ -279,7 +261,6 @@ _WORD_AND_NUMBER = lazy_pattern(r"[A-Za-z]{3,}[0-9]{1,4}")
 PHRASE = lazy_pattern(r"[a-z]{3,12}(?:-[a-z]{3,12}){3,8}|[a-z]{3,12}(?:_[a-z]{3,12}){3,8}")
 """Four words and more that are a password."""
 _HARD_SIGN = lazy_pattern(r"[A-Za-z0-9][!*^+][A-Za-z0-9]")  # that is in no word, name or path
-_SIGN_INSIDE = lazy_pattern(r"[A-Za-z][!#%*^+$&][A-Za-z]")
 _TWO_WORDS_AND_NUMBER = lazy_pattern(r"(?:[A-Z][a-z]{3,}[.\-_+*!@#]?){2}[0-9]{2,4}[a-z]?")
 _LINES = lazy_pattern(r"#L\d+(?:C\d+)?(?:-L?\d+(?:C\d+)?)?\Z|#lines-\d")  # of a file, in a link
 _ID = lazy_pattern(rf"(?:{'|'.join(NAMES['sentences']['id_prefixes'].split())})[_\-]")
@@ -364,16 +345,11 @@ def looks_like_bare_password(value: str) -> bool:
     return (
         len(value) >= 6
         and looks_like_password(value)
-        and (any(map(str.isdigit, value)) or _is_scrambled_with_sign(value))
+        and any(map(str.isdigit, value))
         and "://" not in value
         and _ARGUMENT.match(value) is None
         and _TECHNICAL_TERM.fullmatch(value) is None
     )
-
-
-def _is_scrambled_with_sign(value: str) -> bool:
-    """Return whether a value without digits changes case very often, and has a sign inside."""
-    return len(value) >= 8 and _SIGN_INSIDE.search(value) is not None and is_mixed(value)
 
 
 def is_evident(value: str, field: SensitiveField) -> bool:

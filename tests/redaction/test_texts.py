@@ -317,6 +317,14 @@ def test_a_context_or_link_finds_its_examples(row: dict[str, Any]) -> None:
         assert redact(text) == Redaction(text, {})
 
 
+@pytest.mark.parametrize("row", load_table("placeholders")["placeholder"])
+def test_a_placeholder_stays_and_what_looks_like_one_goes(row: dict[str, Any]) -> None:
+    for value in row["finds"]:
+        assert redact({"password": value}) == Redaction({"password": value}, {})
+    for value in row["keeps"]:
+        assert redact({"password": value}).value == {"password": "[REDACTED:password]"}
+
+
 NAMES = load_table("names")
 GROUPS: list[dict[str, Any]] = [
     *NAMES["telling"],
