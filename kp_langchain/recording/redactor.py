@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from kp_langchain.recording.bounds import Counters
     from kp_langchain.recording.pauses import Exchange
     from kp_langchain.redaction.custom_rules import Rules
-    from kp_langchain.redaction.repeated import Named, Secrets
+    from kp_langchain.redaction.repeated import Secrets
+    from kp_langchain.redaction.secret_search import Named
 
 UNREDACTABLE = "[REDACTED:failed]"
 _REMOVED = "(removed)"  # in place of an empty text if the wire form requires a text

@@ -19,7 +19,7 @@ from kp_langchain.redaction.fields import (
     split_name,
 )
 from kp_langchain.redaction.finders import Finder, stems_in
-from kp_langchain.redaction.spans import Span, lazy_pattern, occurrences
+from kp_langchain.redaction.spans import Span, lazy_pattern, load_table, occurrences
 from kp_langchain.redaction.structures import (
     KEYS,
     NamedField,
@@ -27,7 +27,6 @@ from kp_langchain.redaction.structures import (
     element_field,
     plain_key,
 )
-from kp_langchain.redaction.tables import load_table
 
 # ------------------------------------------------------------------ commands, URLs, SQL, manifests
 

@@ -15,8 +15,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from kp_langchain.redaction.national_ids import FORMAL_KINDS, has_form, label_kind
-from kp_langchain.redaction.spans import PLACEHOLDER, lazy_pattern, word_set
-from kp_langchain.redaction.tables import load_table
+from kp_langchain.redaction.spans import PLACEHOLDER, lazy_pattern, load_table, word_set
 
 # ------------------------------------------------------------------ names
 

@@ -25,11 +25,11 @@ from kp_langchain.redaction.spans import (
     character_classes,
     class_table,
     lazy_pattern,
+    load_table,
     long_runs,
     starts_word,
     trie,
 )
-from kp_langchain.redaction.tables import load_table
 
 # ------------------------------------------------------------------ published formats and markers
 

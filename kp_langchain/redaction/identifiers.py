@@ -22,10 +22,10 @@ from kp_langchain.redaction.spans import (
     character_classes,
     class_table,
     lazy_pattern,
+    load_table,
     occurrences,
     word_set,
 )
-from kp_langchain.redaction.tables import load_table
 
 # ------------------------------------------------------------------ numbers
 

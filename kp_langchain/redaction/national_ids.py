@@ -11,8 +11,7 @@ from collections import defaultdict
 from functools import lru_cache
 from typing import Any
 
-from kp_langchain.redaction.spans import Span, lazy_pattern, trie
-from kp_langchain.redaction.tables import load_table
+from kp_langchain.redaction.spans import Span, lazy_pattern, load_table, trie
 
 TABLE = load_table("identifiers")
 ROWS: list[dict[str, Any]] = TABLE["identifier"]

@@ -25,9 +25,8 @@ from kp_langchain.redaction.fields import (
 )
 from kp_langchain.redaction.finders import Finder
 from kp_langchain.redaction.named_values import names_in
-from kp_langchain.redaction.spans import Span, lazy_pattern, word_set
+from kp_langchain.redaction.spans import Span, lazy_pattern, load_table, word_set
 from kp_langchain.redaction.structures import has_type
-from kp_langchain.redaction.tables import load_table
 from kp_langchain.values import ANSWER_CHARS, ASKED_CHARS
 
 # ------------------------------------------------------------------ questions and answers

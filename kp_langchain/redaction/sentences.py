@@ -32,8 +32,7 @@ from kp_langchain.redaction.fields import (
     looks_like_bare_password,
     looks_like_password,
 )
-from kp_langchain.redaction.spans import lazy_pattern, word_set
-from kp_langchain.redaction.tables import load_table
+from kp_langchain.redaction.spans import lazy_pattern, load_table, word_set
 
 # ------------------------------------------------------------------ notations and relations of the table
 

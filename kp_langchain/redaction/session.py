@@ -14,21 +14,22 @@ from typing import Any
 from kp_langchain.errors import UnstableTextError
 from kp_langchain.redaction.custom_rules import NO_RULES, Rules
 from kp_langchain.redaction.documents import Document, Literal, mask_documents, read_documents
-from kp_langchain.redaction.fields import (
-    SensitiveField,
-    is_sensitive,
-)
+from kp_langchain.redaction.fields import SensitiveField, is_sensitive
 from kp_langchain.redaction.formats import BLOB, summary_of_bytes
 from kp_langchain.redaction.questions import Secret, answers_in, secrets_given
-from kp_langchain.redaction.repeated import Secrets, SecretSearch, is_typed, typed_secrets
+from kp_langchain.redaction.repeated import Secrets, typed_secrets
+from kp_langchain.redaction.secret_search import SecretSearch, is_typed
 from kp_langchain.redaction.spans import PLACEHOLDER, distinct_key, placeholder
 from kp_langchain.redaction.structures import (
     KEYS,
     PRIVATE_KEY,
     MappingFields,
     NamedField,
+    build_tuple,
+    field_of_content,
     has_type,
     header_fields,
+    is_pair,
     lines_of_key,
     parts_of,
     plain_key,
@@ -185,7 +186,7 @@ class Walker:
         for document in documents:
             field = self._classify_name(document.name)
             if field is not None:
-                field = _field_of_content(field, document.value)
+                field = field_of_content(field, document.value)
             walker.walk(document.value, 0, field, document.name)
         return walker
 
@@ -208,9 +209,9 @@ class Walker:
         if isinstance(value, (bytes, bytearray)):
             return self._bytes(value, field, name)
         if isinstance(value, (int, float)):
-            is_whole = isinstance(value, int) and abs(value) < 10**40
-            text = repr(int(value)) if is_whole else repr(float(value)) if value < 10**40 else ""
-            if field is not None and self._must_redact(text or "0000", name, field):
+            is_whole = isinstance(value, int)
+            text = repr(int(value)) if is_whole else repr(float(value))
+            if field is not None and self._must_redact(text, name, field):
                 return self._replace(field.kind, text)
             if is_whole and value >= _MIN_IDENTIFIER and self._identifiers:
                 kinds: list[str] = []
@@ -273,7 +274,7 @@ class Walker:
             return self._sequence(list.__iter__(value), depth, field, name)
         if isinstance(value, tuple):
             items = self._sequence(tuple.__iter__(value), depth, field, name, is_tuple=True)
-            return _build_tuple(value, items)
+            return build_tuple(value, items)
         members: dict[Any, None] = {}
         for item in frozenset(value):
             members[distinct_key(self.walk(item, depth, field, name), members)] = None
@@ -328,12 +329,12 @@ class Walker:
         if key_field is None:
             is_plain = plain_key(key_name) in KEYS.plain_keys
             return (None if is_plain else context.inherited), name
-        return _field_of_content(key_field, item), key_name
+        return field_of_content(key_field, item), key_name
 
     def _rows(self, rows: Any, columns: Sequence[NamedField], depth: int) -> Any:
         """Redact the rows of a table, whose columns have names of their own."""
         result = [self._row(row, columns, depth + 1) for row in rows]
-        return result if isinstance(rows, list) else _build_tuple(rows, result)
+        return result if isinstance(rows, list) else build_tuple(rows, result)
 
     def _row(self, row: Any, columns: Sequence[NamedField], depth: int) -> Any:
         if not has_type(row, list, tuple) or len(row) != len(columns):
@@ -341,7 +342,7 @@ class Walker:
         cells = [
             self.walk(cell, depth + 1, *column) for cell, column in zip(row, columns, strict=True)
         ]
-        return cells if isinstance(row, list) else _build_tuple(row, cells)
+        return cells if isinstance(row, list) else build_tuple(row, cells)
 
     def _key(self, key: Any) -> Any:
         if isinstance(key, (str, bytes, int, tuple, frozenset)):
@@ -364,8 +365,8 @@ class Walker:
         for place, key, secrets in answers_in(members):
             members[place] = self._without_answer(members[place], key, secrets)
         result: list[Any] = []
-        has_pairs = bool(members) and all(_is_pair(member) for member in members)
-        is_pair = is_tuple and _is_pair(members)
+        has_pairs = bool(members) and all(is_pair(member) for member in members)
+        may_be_named = is_tuple and is_pair(members)
         item_field, item_name = field, name
         key_lines = lines_of_key(members)
         for place, item in enumerate(members):
@@ -377,7 +378,7 @@ class Walker:
                 result.append(self.walk(item, depth, item_field, item_name))
             item_field, item_name = field, name
             # A flag, or the name of a pair, is the field name of the next item.
-            if has_type(item, str) and (item.startswith("-") or (is_pair and place == 0)):
+            if has_type(item, str) and (item.startswith("-") or (may_be_named and place == 0)):
                 next_field = self._classify_name(item)
                 following = members[place + 1] if place + 1 < len(members) else ""
                 is_flag = has_type(following, str) and following.startswith("-")
@@ -392,22 +393,6 @@ class Walker:
         if field is None or has_type(pair[1], dict):
             return self.walk(pair, depth)
         return self._row(pair, [(None, ""), (field, name)], depth)
-
-
-def _build_tuple(value: tuple[Any, ...], items: list[Any]) -> Any:
-    """Return items as a tuple of the type of `value`."""
-    make = getattr(type(value), "_make", None)
-    return tuple(items) if make is None else make(items)
-
-
-def _field_of_content(field: SensitiveField, content: Any) -> SensitiveField:
-    """Return what a name says about its content; a mapping may also hold ordinary fields."""
-    is_mapping = field.may_hold_fields and has_type(content, dict)
-    return field._replace(is_strong=False) if is_mapping else field
-
-
-def _is_pair(value: Any) -> bool:
-    return has_type(value, list, tuple) and len(value) == 2 and has_type(value[0], str, bytes)
 
 
 # ------------------------------------------------------------------ the parts of one run

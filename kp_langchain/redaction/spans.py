@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+import tomllib
 from collections.abc import Iterable, Iterator
+from importlib.resources import files
 from typing import Any, NamedTuple, TypeVar, cast
 
 # ------------------------------------------------------------------ patterns
@@ -172,3 +174,15 @@ def escape_length_before(text: str, end: int) -> int:
 def word_set(text: str | Iterable[str]) -> frozenset[str]:
     """Return the words of `text`, which are separated by white space."""
     return frozenset((text if isinstance(text, str) else " ".join(text)).split())
+
+
+# ------------------------------------------------------------------ tables
+
+
+def load_table(name: str) -> dict[str, Any]:
+    """Return the content of the table `NAME.toml` of the folder `tables`.
+
+    Args:
+        name: The name of the file, without its ending.
+    """
+    return tomllib.loads(files(__package__).joinpath(f"tables/{name}.toml").read_text("utf-8"))

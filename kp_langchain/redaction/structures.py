@@ -12,8 +12,7 @@ from typing import Any, NamedTuple
 from pydantic import SecretBytes, SecretStr
 
 from kp_langchain.redaction.fields import SensitiveField, looks_like_password
-from kp_langchain.redaction.spans import lazy_pattern, word_set
-from kp_langchain.redaction.tables import load_table
+from kp_langchain.redaction.spans import lazy_pattern, load_table, word_set
 from kp_langchain.values import fields_of
 
 # ------------------------------------------------------------------ objects that hold data
@@ -175,6 +174,23 @@ def header_fields(rows: Sequence[Any], classify: Classify) -> list[NamedField]:
     fields = column_fields(header, classify)
     # Of two columns, the first row may also be a name and its value.
     return fields if fields and (width > 2 or fields[0][0] is None) else []
+
+
+def build_tuple(value: tuple[Any, ...], items: list[Any]) -> Any:
+    """Return items as a tuple of the type of `value`."""
+    make = getattr(type(value), "_make", None)
+    return tuple(items) if make is None else make(items)
+
+
+def field_of_content(field: SensitiveField, content: Any) -> SensitiveField:
+    """Return what a name says about its content; a mapping may also hold ordinary fields."""
+    is_mapping = field.may_hold_fields and has_type(content, dict)
+    return field._replace(is_strong=False) if is_mapping else field
+
+
+def is_pair(value: Any) -> bool:
+    """Return whether a value is a list or tuple of two, and the first may be a name."""
+    return has_type(value, list, tuple) and len(value) == 2 and has_type(value[0], str, bytes)
 
 
 def lines_of_key(members: Sequence[Any]) -> range:

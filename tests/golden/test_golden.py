@@ -82,7 +82,7 @@ class TestCommand:
 INSIDE = {
     "tests/commands.py": {"kp_langchain.cli.app", "kp_langchain.embedding.local_models"},
     "tests/agents.py": {"kp_langchain.demo.scripted"},
-    "tests/redaction/cases.py": {"kp_langchain.redaction.tables"},
+    "tests/redaction/cases.py": {"kp_langchain.redaction.spans"},
 }  # fmt: skip
 PUBLIC = {"kp_langchain", "kp_langchain.redaction"}
 ENTRIES = (

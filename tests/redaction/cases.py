@@ -20,7 +20,7 @@ from urllib.parse import quote
 from uuid import UUID
 from xml.sax.saxutils import escape
 
-from kp_langchain.redaction.tables import load_table
+from kp_langchain.redaction.spans import load_table
 
 Case = tuple[str, Any, str]
 _FOLDER: Final = Path(__file__).parent

@@ -13,7 +13,7 @@ import pytest
 
 from kp_langchain.errors import ConfigError
 from kp_langchain.redaction import LEVELS, Redaction, redact
-from kp_langchain.redaction.tables import load_table
+from kp_langchain.redaction.spans import load_table
 from tests.redaction.cases import (
     BENIGN,
     CASES,
