@@ -117,7 +117,7 @@ class LangSmithScores(TracingTool):
             self._project_ids[key] = client.read_project(project_name=project).id
         return self._project_ids[key]
 
-    def _connect(self, project: str | None = None) -> Client:
+    def _connect(self, project: str | None = None) -> Any:
         """Return a client that sends at once, and so tells of failures, to where a project is.
 
         A forked child must not use its parent's connections.

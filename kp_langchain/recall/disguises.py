@@ -26,7 +26,6 @@ _MOST_PARTS = 100  # hidden or encoded parts of a text that are read one by one
 _PART_CHARS = 4000
 _FEWEST_SECRET_CHARS = 8
 
-_WITHIN_WORD = re.compile(r"[^\W\d_](?:[\u00ad\u200b-\u200f\u2060-\u2064\ufeff])[^\W\d_]")
 _ACCENTS = re.compile("[\u0300-\u036f]")
 _LOOK_ALIKE = {
     "a": "\u0430\u03b1\u0251\u1d00", "b": "\u0432\u0299", "c": "\u0441\u1d04",
@@ -107,8 +106,7 @@ def readings(text: str) -> Iterator[Reading]:
     if len(text) > 2 * _END_CHARS:
         text = f"{text[:_END_CHARS]} … {text[-_END_CHARS:]}"
     text = _without_escapes(text)
-    words = plain_words(text)
-    yield Reading(words, text, _disguise_of(text))
+    yield Reading(plain_words(text), text)
     for part in _first_and_rest(_comments(text)):
         yield Reading(plain_words(part), part, "not shown on the page", is_hidden=True)
     for part in _first_and_rest(_decodings(text)):
@@ -145,19 +143,6 @@ def _with_latin_letters(text: str) -> str:
     return _WORD.sub(
         lambda word: word[0].translate(_TO_LATIN) if _LATIN.search(word[0]) else word[0], text
     )
-
-
-def _disguise_of(text: str) -> str:
-    if text.isascii():
-        return ""
-    if _WITHIN_WORD.search(text):
-        return "invisible characters"
-    low = text.lower()
-    has_mixed_word = any(
-        _LATIN.search(word) and _OTHERS.search(word)
-        for word in islice(_WORD.findall(low), _END_CHARS)
-    )
-    return "letters that look alike" if has_mixed_word else ""
 
 
 def _comments(text: str) -> Iterator[str]:

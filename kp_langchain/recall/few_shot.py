@@ -22,7 +22,7 @@ from __future__ import annotations
 import builtins
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from types import MappingProxyType
@@ -135,7 +135,6 @@ def compose_few_shot(
     max_tokens: int = 800,
     with_outputs: bool = False,
     first_number: int = 1,
-    count: Callable[[str], int] = estimate_tokens,
 ) -> FewShot:
     """Return traces as examples for a prompt, and which of them are shown.
 
@@ -145,23 +144,21 @@ def compose_few_shot(
         max_tokens: The tokens of the whole text at most.
         with_outputs: Whether to show what tools returned.
         first_number: The number of the first example.
-        count: Returns what counts as the tokens of a text; for lines together as many as for each
-            by itself. `len` limits the characters.
 
     Raises:
         ConfigError: As for `to_few_shot`.
     """
     traces = trace if isinstance(trace, Sequence) else [trace]
     trusts = _trusts(trust, len(traces))
-    left = max_tokens - count(f"{HEADER}\n")
+    left = max_tokens - estimate_tokens(f"{HEADER}\n")
     bodies: dict[int, str] = {}
     for position in reversed(range(min(len(traces), max(left // _FEWEST_TOKENS, 1)))):
         frame = "\n".join(_frame(first_number + position, traces[position], trusts[position]))
-        room = left // (position + 1) - count(f"{frame}\n")
-        body = _body(traces[position], room, count, with_outputs=with_outputs)
+        room = left // (position + 1) - estimate_tokens(f"{frame}\n")
+        body = _body(traces[position], room, with_outputs=with_outputs)
         if body:
             bodies[position] = body
-            left -= count(f"{frame}\n{body}\n")
+            left -= estimate_tokens(f"{frame}\n{body}\n")
     shown = tuple(sorted(bodies))
     lines = [HEADER] if shown else []
     for number, position in enumerate(shown, first_number):
@@ -187,9 +184,7 @@ def _frame(number: int, trace: ReasoningTrace, trust: Trust) -> tuple[str, str]:
     return f"<<<example {number}: {kind}>>>", f"<<<end of example {number}>>>"
 
 
-def _body(
-    trace: ReasoningTrace, max_tokens: int, count: Callable[[str], int], *, with_outputs: bool
-) -> str:
+def _body(trace: ReasoningTrace, max_tokens: int, *, with_outputs: bool) -> str:
     """Return what stands in an example, at its longest; an empty text if nothing fits."""
     task = _clean_line(trace.task.objective, _TASK_CHARS)
     answer = _clean_line(trace.outcome.result_summary, _ANSWER_CHARS)
@@ -198,13 +193,13 @@ def _body(
     first, last = _ends(all_calls, most)
     calls = [_clean_call(call, with_outputs=with_outputs) for call in (*first, *last)]
     is_whole = len(calls) == len(all_calls)
-    gap_tokens = count("\n".join([*_gap(0, 10_000), ""]))
+    gap_tokens = estimate_tokens("\n".join([*_gap(0, 10_000), ""]))
     for share, fewest in _LADDER:
         begin = f"Task: {_quoted(task, round(_TASK_CHARS * share))}"
         end = f"Answer: {_quoted(answer, round(_ANSWER_CHARS * share))}"
         lines = [_call_line(call, share) for call in calls]
-        tokens = [count(f"{line}\n") for line in lines]
-        room = max_tokens - count(f"{begin}\n{end}\n")
+        tokens = [estimate_tokens(f"{line}\n") for line in lines]
+        room = max_tokens - estimate_tokens(f"{begin}\n{end}\n")
         number = len(lines)
         if not (is_whole and sum(tokens) <= room):
             number = 0 if fewest is None else _most_at_ends(tokens, room - 2 * gap_tokens)

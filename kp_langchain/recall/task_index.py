@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from pydantic import ValidationError
 
@@ -39,18 +39,6 @@ _CREDITS_EVERY_S = 10.0
 _MOST_RANKED = 100
 _MOST_TOOLS = 100
 _SMALLEST_CHANGE = 0.1  # of the number of tasks; a larger one calibrates the floor anew
-
-
-class Nearest(NamedTuple):
-    """The result of a search in an index.
-
-    Attributes:
-        candidates: The most similar traces that the run may be shown.
-        floor: The domain's floor, 0 to 1.
-    """
-
-    candidates: list[Candidate]
-    floor: float
 
 
 class TaskIndex:
@@ -113,7 +101,7 @@ class TaskIndex:
         vector: NDArray[np.float32],
         namespaces: Collection[str],
         tools: Collection[str] = (),
-    ) -> Nearest:
+    ) -> tuple[list[Candidate], float]:
         """Return the traces whose tasks are most similar to one, as of the last update.
 
         Of runs and of units there are as many each, so that a flood of units cannot push out this
@@ -123,6 +111,9 @@ class TaskIndex:
             vector: The embedding of the task, shape (dimensions,).
             namespaces: The forms of the run's namespace; traces of others are left out.
             tools: The names of the tools that the agent has; empty if unknown.
+
+        Returns:
+            The traces, and the domain's floor, 0 to 1.
         """
         import numpy as np
 
@@ -139,7 +130,7 @@ class TaskIndex:
                 ):
                     one = self._candidate(task, float(cosines[at]), self._matrix[at], tools)
                     candidates[task.is_own].append(one)
-            return Nearest(candidates[True] + candidates[False], self._floor)
+            return candidates[True] + candidates[False], self._floor
 
     def _candidate(
         self, task: StoredTask, cosine: float, vector: NDArray[np.float32], tools: Collection[str]
@@ -186,8 +177,9 @@ class TaskIndex:
         if not (self._has_changed or self._failed):
             return
         missing = [task for task in self._tasks.values() if task.entry is None]
-        for has_failed in (False, True):  # what failed before comes last, in batches of its own
-            tasks = [task for task in missing if (task.trace_id in self._failed) is has_failed]
+        new = [task for task in missing if task.trace_id not in self._failed]
+        # What failed before comes last, in batches of its own.
+        for tasks in (new, [task for task in missing if task.trace_id in self._failed]):
             for start in range(0, len(tasks), _BATCH_SIZE):
                 if not self._embed_batch(tasks[start : start + _BATCH_SIZE]):
                     return

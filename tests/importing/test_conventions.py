@@ -217,13 +217,6 @@ def test_an_unusable_namespace_is_shared_with_nobody(value: Any, tmp_path: Path)
     assert str(keys.namespace).startswith("unknown:")
 
 
-def test_a_namespace_that_is_none_is_none(tmp_path: Path) -> None:
-    line = {"messages": MESSAGES, "kp_namespace": "acme", "metadata": {"kp_namespace": None}}
-    assert keys_imported([line], tmp_path).namespace == "acme"
-    del line["kp_namespace"]
-    assert keys_imported([line | {"id": 2}], tmp_path).namespace is None
-
-
 def test_one_id_in_two_namespaces_is_that_of_two_runs(tmp_path: Path) -> None:
     line = {"id": 1, "messages": MESSAGES}
     values = [line | {"kp_namespace": one} for one in ("a", "b", "a")]
@@ -267,18 +260,6 @@ def test_keys_of_spans_by_attributes_of_their_own(
     keys = keys_imported(lines(root, *others), tmp_path)
     assert (keys.namespace, keys.session) == ("acme", "s-1")
     assert keys.user == keys_recorded(metadata={"user_id": "ann"}).user
-
-
-def test_tags_of_openinference(tmp_path: Path) -> None:
-    attributes = {
-        "openinference.span.kind": "LLM",
-        "input.value": "a",
-        "output.value": "b",
-    }
-    one = span(1, 0, 0, 1, having=attributes)
-    tags = [{"stringValue": tag} for tag in TAGS]
-    one["attributes"].append({"key": "tag.tags", "value": {"arrayValue": {"values": tags}}})
-    assert list(keys_imported(lines(one), tmp_path).tags) == TAGS
 
 
 # ------------------------------------------------------------------ any content

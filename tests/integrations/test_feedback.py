@@ -415,17 +415,6 @@ def test_of_several_runs_in_one_trace_feedback_is_about_the_one_on_whose_span_it
         assert one.why == "feedback 'whole' is on a trace with 3 runs; give it on the span of one"
 
 
-@pytest.mark.parametrize("name", ["langfuse", "opik", "mlflow"])
-def test_feedback_on_a_trace_with_one_run_is_about_that_run(
-    name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with play(Recorded(name, uuid.uuid4()), monkeypatch, runs=1) as scene:
-        scene.backend.give(scene.runs[0][1], 1)
-        (one,) = scene.read()
-        assert one.verdict is not None
-        assert one.run_id == scene.runs[0][0]
-
-
 @each_tool
 def test_what_goes_wrong_is_one_clear_error(scene: Scene) -> None:
     title, tool = TITLES[scene.tool], connect(scene)
@@ -529,15 +518,6 @@ def test_several_keys_are_not_guessed_among(scene: Scene) -> None:
     assert done.returncode == 1
     assert "correct (1), toxicity (1)" in " ".join(done.stderr.split())
     assert scene.store.verdicts(scene.runs[0][0]) == []
-
-
-@langsmith_alone
-def test_a_refused_key_is_one_message(scene: Scene) -> None:
-    scene.backend.fault = 401, "no"
-    done = scene.label("pull", "langsmith")
-    assert done.returncode == 1
-    assert done.stderr.startswith("error: LangSmith refuses the key; check LANGSMITH_API_KEY")
-    assert "Traceback" not in done.stderr
 
 
 def test_a_store_without_runs_of_the_tool_says_what_to_do() -> None:

@@ -18,9 +18,8 @@ import pytest
 from langchain_core.prompts import ChatPromptTemplate
 from langchain_core.runnables import RunnableLambda, RunnableParallel
 
-from kp_langchain import ConfigError, DomainPolicy, KPCallbackHandler, ScoredTrace, TraceStore
+from kp_langchain import ConfigError, KPCallbackHandler, ScoredTrace, TraceStore
 from kp_langchain.gate.run import ExternalTrace
-from kp_langchain.integrations.langsmith import LangSmithScores
 from kp_langchain.integrations.opentelemetry import OpenTelemetryScores
 from kp_langchain.recording.score_receivers import new_receiver
 from kp_langchain.store import jobs
@@ -291,35 +290,6 @@ def test_scores_of_one_langfuse_project_are_not_sent_to_another(
     assert len(server.sent_to("/scores")) == sent
 
 
-def test_a_langfuse_trace_of_a_chosen_id_gets_the_scores_of_its_run(
-    attach: Callable[..., Tool],
-) -> None:
-    from langfuse.langchain import CallbackHandler
-
-    tool, trace_id = attach("langfuse"), uuid.uuid4().hex
-    key = tool.handlers[0]._langfuse_client._resources.public_key
-    tracer = CallbackHandler(public_key=key, trace_context={"trace_id": trace_id})
-    handler = recorder("langfuse", [])
-    ask_at_once([handler, tracer], runs=1)
-    assert handler.send(60)
-    assert {(one.trace_id, one.span_id) for one in tool.scores()} == {(trace_id, None)}
-
-
-def test_log_records_carry_the_spans_of_langfuse(attach: Callable[..., Tool]) -> None:
-    tool, scored = attach("langfuse"), list[ScoredTrace]()
-    logs, records = tools.log_records()
-    handler = recorder(OpenTelemetryScores(logs), scored)
-    ask_at_once([handler, *tool.handlers], runs=3)
-    assert handler.send(60)
-    tool.flush()
-    sent = [tools.received_record(one.log_record) for one in records.get_finished_logs()]
-    traces = tool.traces()
-    assert len(scored) == 3
-    for run in scored:
-        trace_id = traces[question_in(run.trace.task.objective)]
-        assert is_of(run, {one.name: one for one in sent if one.trace_id == trace_id})
-
-
 def test_scores_go_where_the_tracer_of_langsmith_sends_traces(
     attach: Callable[..., Tool], server: LoopbackTool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -331,23 +301,6 @@ def test_scores_go_where_the_tracer_of_langsmith_sends_traces(
         assert handler.send(60)
         assert len(tool.scores()) == 5
     assert not server.sent_to("/feedback")
-
-
-def test_what_langsmith_refuses_has_failed_also_with_a_client_that_sends_later(
-    attach: Callable[..., Tool], server: LoopbackTool, caplog: pytest.LogCaptureFixture
-) -> None:
-    from langsmith import Client
-
-    tool, backend = attach("langsmith"), ToolServer()
-    server.answer = lambda request: (
-        (422, {"detail": "a secret"}) if b"kp_novelty" in request.body else backend(request)
-    )
-    receiver = LangSmithScores(Client(api_url=server.url, api_key="key"))
-    handler = recorder(receiver, [], policy=DomainPolicy(threshold=0.0))
-    ask_at_once([handler, *tool.handlers], runs=1)
-    assert handler.send(60)
-    assert handler.stats()["kept"] == handler.stats()["scores_failed"] == 1
-    assert "secret" not in caplog.text
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")

@@ -207,12 +207,6 @@ def test_what_does_not_fit_is_left_out_and_said_so() -> None:
     assert to_few_shot([]) == ""
 
 
-@pytest.mark.parametrize("most", [600, 1000])
-def test_characters_may_count_as_well(most: int) -> None:
-    text = compose_few_shot(trace_of(*numbered(50)), max_tokens=most, count=len).text
-    assert 0.7 * most < len(text) <= most
-
-
 @pytest.mark.parametrize("text", FORGERIES)
 def test_nothing_in_a_trace_ends_an_example_or_begins_a_turn(text: str) -> None:
     trace = trace_of(

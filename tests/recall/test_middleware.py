@@ -13,24 +13,18 @@ from langchain.agents import create_agent
 from langchain.agents.middleware import (
     HumanInTheLoopMiddleware,
     SummarizationMiddleware,
-    before_model,
 )
-from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, RemoveMessage, ToolMessage
-from langchain_core.runnables import RunnableLambda, RunnablePassthrough
+from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, ToolMessage
 from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
-from langgraph.graph.message import REMOVE_ALL_MESSAGES
 from langgraph.types import Command
 
 from kp_langchain import (
     ConfigError,
     KPCallbackHandler,
     KPMiddleware,
-    KPRetriever,
     ScoredTrace,
-    Scorer,
     TraceStore,
-    capture,
 )
 from kp_langchain.demo.scripted import ScriptedChatModel, call, say
 from tests.agents import shape
@@ -40,11 +34,9 @@ from tests.recall.words import (
     GARDEN,
     POUND,
     Listening,
-    Words,
     answers,
     keep,
     keep_all,
-    kept_handler,
     middleware,
     passing_handler,
     rates,
@@ -131,20 +123,6 @@ class TestWhatTheModelSees:
         assert [one.shown for one in events] == [[kept], []]  # type: ignore[attr-defined]
         assert "nearest task has similarity" in events[1].reason  # type: ignore[attr-defined]
 
-    def test_options_of_the_text(self, store: TraceStore) -> None:
-        keep_all(store, POUND, "what is one franc in dollars today", "what is one yen in dollars")
-        (plain,) = Played(store, middleware(store)).examples
-        assert "rate of GBPUSD" not in plain
-        assert plain.count("<<<example") == 1
-        (text,) = Played(store, middleware(store, with_outputs=True)).examples
-        assert "rate of GBPUSD" in text
-        (text,) = Played(store, middleware(store, limit=2)).examples
-        assert text.count("<<<example") == 2
-        assert len(Played(store, middleware(store, max_tokens=200)).examples[0]) < 1600
-        played = Played(store, middleware(store, max_tokens=1))
-        assert not played.examples
-        assert played.scored.shown == ()
-
     def test_in_a_conversation_each_turn_has_its_own(self, store: TraceStore) -> None:
         keep_all(store, POUND, GARDEN)
         model = Listening([*answers(), say("In spring.")], asked=[])
@@ -185,22 +163,6 @@ class TestWhatTheModelSees:
             assert "calls tools that the agent lacks" in reason
             shows = middleware(store, floor=0.4)
             assert Played(store, shows, script=script, tools=tools).examples
-
-    def test_a_retriever_around_the_agent_is_no_tool_of_its(self, store: TraceStore) -> None:
-        """The agent has a tool that it did not need, and a node before it retrieves."""
-        shows, keeping = middleware(store, floor=None), kept_handler(store)
-        retrieve = RunnableLambda(
-            lambda task: KPRetriever("other", store=store, embedder=Words()).invoke(task)
-        )
-        for _ in range(2):
-            model = Listening([say("About 1.08, as the documents say.")], asked=[])
-            agent = create_agent(model, [weather], middleware=[shows])
-            chain = {"found": retrieve, "messages": RunnablePassthrough()} | agent
-            chain.invoke(EURO, {"callbacks": [keeping]})
-            keeping.flush()
-        (run, _) = store.runs()
-        assert {one.tool.name for one in run.trace.steps if one.tool} == {"KPRetriever"}
-        assert examples_in(model.asked[0])
 
     def test_a_trace_that_runs_ended_worse_with_until_verdicts_say_otherwise(
         self, store: TraceStore
@@ -295,29 +257,6 @@ class TestTheRun:
         assert all(POUND in asked[0].text for asked in model.asked)
         assert store.count() == 1
 
-    def test_a_handler_that_captures(self, store: TraceStore) -> None:
-        kept = keep(store)
-        with capture("finance", store=None, scorer=Scorer(embedder=None)) as handler:
-            create_agent(
-                ScriptedChatModel(answers()), [rates], middleware=[middleware(store)]
-            ).invoke(ASK)
-        assert shown_ids(last(handler)) == [kept]
-
-    def test_agents_one_after_the_other_in_one_run_have_their_own(self, store: TraceStore) -> None:
-        keep_all(store, POUND, GARDEN)
-        shows, model = middleware(store), Listening([say("1.08"), say("in spring")], asked=[])
-        agent = create_agent(model, [rates], middleware=[shows])
-        tasks = [EURO, "when should my roses be pruned"]
-
-        def ask_all(_: Any) -> str:
-            for task in tasks:
-                agent.invoke({"messages": [("user", task)]})
-            return "done"
-
-        RunnableLambda(ask_all).invoke("all", {"callbacks": [passing_handler(store)]})
-        assert POUND in model.asked[0][0].text
-        assert GARDEN in model.asked[1][0].text
-
     def test_a_run_that_pauses_for_a_human_is_one_run(self, store: TraceStore) -> None:
         kept, shows, recording = keep(store), middleware(store), passing_handler(store)
         script = [say("I look.", *(call("rates", pair=f"{n}") for n in range(4))), say("1.08")]
@@ -354,20 +293,6 @@ class TestTheRun:
         assert len(scored) == 16
         for one in scored:
             assert shown_ids(one) == [kept[one.trace.task.objective.split()[0]]]
-
-    def test_a_retriever_inside_an_agent(self, store: TraceStore) -> None:
-        kept = keep(store)
-
-        @tool
-        def earlier_runs(q: str) -> str:
-            """Return earlier runs."""
-            documents = KPRetriever("finance", store=store, embedder=Words(), floor=0.5).invoke(q)
-            return "\n".join(one.page_content for one in documents)
-
-        script = [say("", call("earlier_runs", q=EURO)), say("One is 1.08.")]
-        played = Played(store, middleware(store), GARDEN, script=script, tools=[earlier_runs])
-        assert shown_ids(played.scored) == [kept]
-        assert "GBPUSD" not in played.scored.trace.model_dump_json()
 
     def test_nothing_is_shown_while_switched_off(
         self, store: TraceStore, monkeypatch: pytest.MonkeyPatch
@@ -410,19 +335,6 @@ class TestOtherMiddleware:
         for asked in model.asked:
             assert is_well_formed(asked)
             assert len(examples_in(asked)) == 1
-
-    def test_a_conversation_that_is_trimmed(self, store: TraceStore) -> None:
-        @before_model
-        def trim(state: Any, runtime: Any) -> Any:
-            if len(state["messages"]) < 3:
-                return None
-            return {"messages": [RemoveMessage(REMOVE_ALL_MESSAGES), *state["messages"][-2:]]}
-
-        keep(store)
-        model = Listening([*answers()[:1] * 3, say("One is 1.08.")], asked=[])
-        create_agent(model, [rates], middleware=[trim, middleware(store)]).invoke(ASK)
-        assert len(model.asked) == 4
-        assert all(is_well_formed(asked) for asked in model.asked)
 
 
 @pytest.mark.parametrize(

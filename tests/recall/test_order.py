@@ -5,7 +5,6 @@ The arithmetic alone: what a search shows of it stands in `test_search`.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
@@ -28,7 +27,6 @@ from kp_langchain.recall.ranking import (
     rank,
 )
 from kp_langchain.store.side_tables import OutcomeCount
-from tests.benchmarks.credit import CASES, simulate
 
 # ------------------------------------------------------------------ the order
 
@@ -65,18 +63,6 @@ def test_all_above_the_floor_in_an_order_of_their_own(found, shuffled, floor):
     other = list(found)
     shuffled.shuffle(other)
     assert ids(rank(other, floor=floor)) == ids(ranked)
-
-
-@given(st.lists(TRUSTS, unique=True, min_size=2), UNITS, st.lists(UNITS, min_size=6, max_size=6))
-def test_of_equally_similar_ones_a_verdict_comes_first_and_a_registry_last(
-    trusts, similarity, numbers
-):
-    found = [
-        candidate(trust, trust=trust, similarity=similarity, confidence=confidence, worth=worth)
-        for trust, confidence, worth in zip(trusts, numbers, numbers[3:], strict=False)
-    ]
-    in_order = [trust for trust in ("verdict", "own", "registry") if trust in trusts]
-    assert ids(rank(found, floor=0.0)) == in_order
 
 
 USUAL, DETOUR = {"search": 2, "book": 1}, {"search": 9, "wait": 4}
@@ -212,18 +198,6 @@ def test_credit_is_the_difference_to_the_runs_that_went_without_shrunk_towards_n
     )
     assert judged.value < guessed.value < 0
     assert judged.shown == guessed.shown == 4
-
-
-@pytest.mark.parametrize(
-    ("name", "least", "most"),
-    [
-        ("changes nothing, at 0.5", 0, 0.2),
-        ("changes nothing, at 0.9", 0, 0.1),
-        ("0.4 instead of 0.7, 100 runs", 0.6, 1),
-    ],
-)
-def test_how_often_credit_errs(name, least, most):
-    assert least <= simulate(CASES[name], 15).ever <= most
 
 
 @given(
@@ -364,30 +338,6 @@ def test_many_runs_of_few_tasks_prove_no_more_than_one_run_of_each(number):
     same = [SAME_PLAN] * number * 20
     assert calibrate_floor(np.tile(vectors, (20, 1)), same) == pytest.approx(once)
     assert calibrate_floor(np.repeat(vectors, 20, axis=0), same) == pytest.approx(once)
-
-
-@given(
-    st.lists(st.tuples(PLANS, st.integers(0, 3)), max_size=60),
-    st.sampled_from([0.0, 1e-30]),
-    st.floats(0, 0.99),
-)
-def test_whatever_the_vectors_the_floor_is_within_its_limits(found, odd, baseline):
-    vectors = np.eye(4, 8, dtype=np.float32)[[at for _, at in found]]
-    vectors[::7] = odd
-    floor = calibrate_floor(vectors, [plan for plan, _ in found], baseline)
-    assert LOWEST_FLOOR <= floor <= HIGHEST_FLOOR
-    assert floor == calibrate_floor(vectors, [plan for plan, _ in found], baseline)
-
-
-def test_a_large_domain_is_sampled():
-    random = np.random.default_rng(1)
-    vectors = random.normal(size=(10_000, 64)).astype(np.float32)
-    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
-    many = [{"search": 1, f"tool {at % 7}": 1} for at in range(10_000)]
-    began = time.thread_time()
-    first = calibrate_floor(vectors, many)
-    assert time.thread_time() - began < 20  # seconds; all pairs of plans would take minutes
-    assert first == calibrate_floor(vectors, many)
 
 
 @given(PLANS, PLANS)

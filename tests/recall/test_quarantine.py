@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from kp_langchain import KPRetriever, Registry, Settings, StoreError, TraceStore
+from kp_langchain import Registry, Settings, StoreError, TraceStore
 from kp_langchain.embedding.embedder import NO_IDENTITY
 from kp_langchain.recall import quarantine
 from kp_langchain.recall.example_search import ExampleSearch
@@ -98,33 +98,6 @@ def test_what_is_pulled_waits_and_pulling_again_changes_only_what_the_registry_c
     assert {one for one, state in states(store).items() if state != "admitted"} == {changed["id"]}
     assert sorted(recalled(store)) == sorted({one["id"] for one in units} - {changed["id"]})
     assert same["id"] in recalled(store)
-
-
-def test_a_retriever_finds_what_is_admitted_as_long_as_it_is(
-    store: TraceStore, server: LoopbackRegistry
-) -> None:
-    first, second = unit(1), unit(2)
-    fill(server, first, second)
-    kept_traces = KPRetriever("finance", store=store, embedder=Words(), floor=0.5, limit=5)
-
-    def found() -> set[str | None]:
-        return {document.id for document in kept_traces.invoke("add up the fees of month 3")}
-
-    pull_all(store, server)
-    assert found() == set()
-    store.pulled.admit(first["id"], second["id"], by="ada")
-    assert found() == {first["id"], second["id"]}
-    first["task"]["objective"] = "add up the fees of month 7"
-    pull_all(store, server)
-    assert found() == {second["id"]}
-    changed = store.pulled.get(first["id"])
-    assert changed is not None
-    store.pulled.admit(first["id"], by="ada", digest=changed.digest)
-    assert found() == {first["id"], second["id"]}
-    store.pulled.reject(second["id"], by="ada")
-    assert found() == {first["id"]}
-    store.pulled.forget(first["id"])
-    assert found() == set()
 
 
 @pytest.mark.parametrize(
@@ -385,28 +358,6 @@ def test_what_was_not_asked_for_is_not_taken_and_what_comes_twice_counts_once(
     trace = store.pulled.trace(unit(2)["id"])
     assert trace is not None
     assert trace.metadata.task_domain == "finance"
-
-
-def test_no_pull_asks_again_before_the_registry_allows_it(
-    store: TraceStore, server: LoopbackRegistry
-) -> None:
-    server.misbehave = lambda number, method, path: "429_retry_after"
-    for _ in range(5):
-        pulled = pull_all(store, server, timeout_s=1.0, sleep=lambda seconds: pytest.fail("slept"))
-        assert pulled.answer.kind == "later"
-        assert "no request may be sent for" in pulled.answer.reason
-    assert server.count_429 <= 2
-    key_id = Registry(server.url, api_key=KEY).key_id
-    assert len(store.outbox.standing(server.url, key_id).throttled_at) == server.count_429
-
-
-def test_a_unit_can_be_examined_by_itself() -> None:
-    examined = UnitExaminer("finance", Settings()).examine(with_content(0, PLANTED))
-    assert examined.trace.task.objective == "add up the fees of month 0"
-    assert examined.findings
-    assert len(examined.digest) == 64
-    examined = UnitExaminer("finance", Settings()).examine(unit(0) | {"id": "kp:trace:ledger.7"})
-    assert examined.trace.id == "kp:trace:ledger.7"  # which is no UUID
 
 
 @pytest.mark.parametrize("one", [None, [], "unit", 3])
