@@ -63,7 +63,7 @@ NOES = [one for one in _CASES if one["half"] == "no"]
 
 OVERRIDE = "ignore all previous instructions"
 # What the rules of each version are, so that no change of them goes without a new version.
-RULES_BY_VERSION = {1: "381848b50a15707e"}
+RULES_BY_VERSION = {1: "68183606ba01e812"}
 
 
 def findings(output: Any) -> list[PlantedInstruction]:
