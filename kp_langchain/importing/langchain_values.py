@@ -13,8 +13,6 @@ from langchain_core.messages import (
     AIMessage,
     AIMessageChunk,
     BaseMessage,
-    ChatMessage,
-    FunctionMessage,
     HumanMessage,
     HumanMessageChunk,
     SystemMessage,
@@ -29,8 +27,6 @@ _CLASSES: Final[Mapping[str, type[BaseMessage]]] = {
     for kind in (
         AIMessage,
         AIMessageChunk,
-        ChatMessage,
-        FunctionMessage,
         HumanMessage,
         HumanMessageChunk,
         SystemMessage,
@@ -41,25 +37,18 @@ _TYPES: Final[Mapping[str, type[BaseMessage]]] = {
     kind.model_fields["type"].default: kind for kind in _CLASSES.values()
 }
 _ROLES: Final = {
-    "assistant": "ai",
-    "ai": "ai",
-    "model": "ai",
-    "user": "human",
-    "human": "human",
-    "system": "system",
-    "developer": "system",
-    "tool": "tool",
-    "function": "function",
+    "assistant": AIMessage,
+    "ai": AIMessage,
+    "model": AIMessage,
+    "system": SystemMessage,
+    "developer": SystemMessage,
+    "tool": ToolMessage,
+    "function": ToolMessage,
 }
 _FIELDS: Final = (
     "additional_kwargs", "response_metadata", "name", "id", "tool_calls", "invalid_tool_calls",
-    "tool_call_id", "status", "role",
+    "tool_call_id", "status",
 )  # fmt: skip
-_REQUIRED: Final[Mapping[type[BaseMessage], dict[str, Any]]] = {
-    ToolMessage: {"tool_call_id": ""},
-    FunctionMessage: {"name": ""},
-    ChatMessage: {"role": "user"},
-}
 _COMMAND: Final = frozenset({"graph", "update", "resume", "goto"})
 _MAX_DEPTH = 60
 
@@ -80,14 +69,16 @@ def restore(value: Any, depth: int = 0) -> Any:
         return [restore(item, depth + 1) for item in value]
     if not isinstance(value, dict):
         return value
-    if value.get("lc") == 1 and "id" in value:
-        return _from_constructor(value, depth)
     if (message := message_in(value)) is not None:
         return message
-    page = value.get("page_content")
-    if isinstance(page, str) and value.get("type") == "Document":
+    arguments, name = value, value.get("type")
+    if value.get("lc") == 1 and "id" in value:
+        arguments, name = value.get("kwargs"), _class_name(value)
+        if not isinstance(arguments, dict):
+            return value.get("repr") or value
+    if name == "Document" and isinstance(page := arguments.get("page_content"), str):
         return Document(page)
-    fields = {key: restore(item, depth + 1) for key, item in value.items()}
+    fields = {key: restore(item, depth + 1) for key, item in arguments.items()}
     return SimpleNamespace(**fields) if set(fields) == _COMMAND else fields
 
 
@@ -95,42 +86,32 @@ def message_in(value: Any) -> BaseMessage | None:
     """Return the message that a value is in one of LangChain's own forms; None if it is none."""
     if not isinstance(value, dict):
         return None
-    kind = value.get("type")
     if value.get("lc") == 1:
-        message = _from_constructor(value, 0)
-        return message if isinstance(message, BaseMessage) else None
-    if not isinstance(kind, str) or kind not in _TYPES:
+        kind, fields = _CLASSES.get(_class_name(value)), value.get("kwargs")
+    else:
+        kind, fields = _TYPES.get(text_of(value.get("type"))), value.get("data")
+        if "additional_kwargs" in value or "response_metadata" in value:
+            fields = value
+    if kind is None or not isinstance(fields, dict) or "content" not in fields:
         return None
-    data = value.get("data")
-    if isinstance(data, dict) and "content" in data:
-        return _message(_TYPES[kind], data)
-    if "content" in value and ("additional_kwargs" in value or "response_metadata" in value):
-        return _message(_TYPES[kind], value)
-    return None
+    return _message(kind, fields)
 
 
 def message_of_role(role: object, content: Any, **fields: Any) -> BaseMessage:
     """Return a message by the role that OpenAI and others give it; unknown roles are a user's."""
-    kind = _ROLES.get(role.lower(), "human") if isinstance(role, str) else "human"
-    return _message(_TYPES[kind], {"content": content, **fields})
+    kind = _ROLES.get(text_of(role).lower(), HumanMessage)
+    return _message(kind, {"content": content, **fields})
 
 
-def _from_constructor(value: Mapping[str, Any], depth: int) -> Any:
-    """Return the object of LangChain's serialised form; of other classes only their arguments."""
-    path, arguments = value.get("id"), value.get("kwargs")
-    if not isinstance(arguments, dict):
-        return value.get("repr") or dict(value)
-    name = path[-1] if isinstance(path, list) and path else ""
-    if isinstance(name, str) and name in _CLASSES:
-        return _message(_CLASSES[name], arguments)
-    if name == "Document" and isinstance(page := arguments.get("page_content"), str):
-        return Document(page)
-    return {key: restore(item, depth + 1) for key, item in arguments.items()}
+def _class_name(value: Mapping[str, Any]) -> str:
+    """Return the name of the class whose serialised constructor a value is; "" if it is none."""
+    path = value.get("id")
+    return text_of(path[-1]) if isinstance(path, list) and path else ""
 
 
 def _message(kind: type[BaseMessage], fields: Mapping[str, Any]) -> BaseMessage:
     """Return a message with its known fields; without them, if one of them cannot be used."""
-    minimum: dict[str, Any] = _REQUIRED.get(kind, {})
+    minimum: dict[str, Any] = {"tool_call_id": ""} if kind is ToolMessage else {}
     usable = dict(minimum)
     for name in _FIELDS:
         if name in kind.model_fields and fields.get(name) is not None:
