@@ -120,10 +120,10 @@ def _print_few_shot(examples: Examples) -> None:
     composed = examples.compose()
     if composed.text:
         say(composed.text)
-    if len(composed.shown) < len(examples.found):
-        shown = f"{len(composed.shown)} of {len(examples.found)}"
+    if len(composed.shown) < len(examples.matches):
+        shown = f"{len(composed.shown)} of {len(examples.matches)}"
         warn(f"{shown} traces fit in the tokens that examples may have.")
-    elif not examples.found:
+    elif not examples.matches:
         warn(f"Nothing is shown: {examples.reason}.")
 
 
@@ -133,7 +133,7 @@ def _print_examples(
     from kp_langchain.recall.credit import NO_CREDIT, credits_of
     from kp_langchain.review.recall_facts import credit_text
 
-    credits_ = credits_of(store.shown.outcome_counts(domain)) if examples.found else {}
+    credits_ = credits_of(store.shown.outcome_counts(domain)) if examples.matches else {}
     if as_json:
         say_json(_examples_json(examples, credits_, domain, with_text=few_shot))
         return
@@ -141,14 +141,14 @@ def _print_examples(
     from rich.text import Text
 
     console = make_console()
-    for one in examples.found:
+    for one in examples.matches:
         credit = credits_.get(one.trace_id, NO_CREDIT)
         text = "none yet: shown to no run" if credit == NO_CREDIT else credit_text(credit)
         similarity = f"similarity {one.similarity:.2f}, {_TRUST[one.trust]}"
         say(f"{one.rank}. {short_id(one.trace_id)}, {similarity}")
         for line in (f"credit {text}", one_line(_objective(one), _OBJECTIVE_CHARS)):
             console.print(Padding(Text(line), (0, 0, 0, 3), expand=False))
-    if examples.found:
+    if examples.matches:
         say(f"No trace is shown whose similarity is below {examples.floor:.2f}.\n{_EXPLAIN}")
         return
     console.print(Text(f"Nothing is shown: {examples.reason}."))
@@ -175,7 +175,7 @@ def _examples_json(
             "credit": credit_fields(credits_.get(one.trace_id, NO_CREDIT)),
             "objective": _objective(one),
         }
-        for one in examples.found
+        for one in examples.matches
     ]
     fields = {
         "domain": domain,

@@ -128,7 +128,7 @@ class _ExampleFinder:
             namespace=namespace_in(metadata or {}, self._namespace),
             limit=self._limit,
             floor=self._floor,
-        ).found
+        ).matches
         tokens, outputs = self._max_tokens, self._with_outputs
         pairs = [(one, one.as_text(max_tokens=tokens, with_outputs=outputs)) for one in examples]
         shown = [(one, text) for one, text in pairs if text]

@@ -11,10 +11,10 @@ well and that went without. The credit is the difference of their success rates,
 all its runs with examples. A run whose success no verdict states counts a quarter, because agents
 that only look successful are many. Such a run moves a trace up or down, no more.
 
-A trace *hurts* if at least five runs with a verdict were shown it and ended worse: by more than
-two deviations, and by more than 0.2. That must stay true without the runs of the namespace that
-speaks most against it, so that no namespace alone takes a shared trace from others. The runs of the
-namespace that the trace belongs to are never left out.
+A trace *hurts* if at least five runs with a verdict were shown it, and their success rate is lower
+by more than two deviations and 0.2. This must also hold without the namespace that speaks most
+against the trace: no namespace alone takes a shared trace from others. The runs of the namespace
+that the trace belongs to are never left out.
 Runs without a namespace are the host's own, and count. A trace that hurts is no longer shown, until
 later verdicts on these runs say otherwise.
 

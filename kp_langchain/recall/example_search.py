@@ -41,7 +41,7 @@ class Example:
     Attributes:
         trace: The trace.
         trace_id: Its id, as `StoredRun` has it.
-        rank: Its place among those found, from 1.
+        rank: Its place among the matches, from 1.
         similarity: The similarity of the two tasks, 0 to 1.
         trust: Where its success comes from: a `verdict`, an `own` run, a `registry`.
         credit: By how much more runs succeeded that were shown it, -1 to 1; 0 if none were.
@@ -83,12 +83,12 @@ class Examples:
     """What a search found for a task.
 
     Attributes:
-        found: The examples, the best first; empty if none is good enough.
+        matches: The examples, the best first; empty if none is good enough.
         floor: The similarity that was asked for, 0 to 1.
         reason: Why there are none, in words; empty if there are some.
     """
 
-    found: tuple[Example, ...] = ()
+    matches: tuple[Example, ...] = ()
     floor: float = 0.0
     reason: str = ""
 
@@ -100,8 +100,8 @@ class Examples:
             with_outputs: As for `to_few_shot`.
         """
         return compose_few_shot(
-            [one.trace for one in self.found],
-            trust=[one.trust for one in self.found],
+            [one.trace for one in self.matches],
+            trust=[one.trust for one in self.matches],
             max_tokens=max_tokens,
             with_outputs=with_outputs,
         )

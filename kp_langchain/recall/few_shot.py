@@ -9,12 +9,11 @@
     Answer: "Order 7 is cancelled. You get back 12.50."
     <<<end of example 1>>>
 
-Every text of a run stands between quotes within one line, and has nothing in it of what marks
-examples or the turns of a conversation. What a run left may have been written by anyone: by a web
-page, a mail, or whoever gave the task. In a prompt it must not end the record it belongs to, begin
-the turn of another speaker, or hide. That keeps the structure of a prompt. It does not keep a model
-from believing a sentence in a task or an answer: traces with planted instructions are not to be
-shown at all.
+Every text of a run is quoted within one line, without marks of examples or of the turns of a
+conversation. Anyone may have written it: a web page, a mail, or whoever gave the task. In a prompt
+it must not end its example, begin the turn of another speaker, or hide. That protects the structure
+of a prompt. A model may still believe a sentence in a task or an answer, so do not show traces with
+planted instructions.
 """
 
 from __future__ import annotations
@@ -116,8 +115,8 @@ def to_few_shot(
         trust: Who says that it succeeded: a `verdict`, the `own` run, a `registry`; one for all
             traces, or one for each. The text says that a run succeeded only if a verdict does.
         max_tokens: The tokens of the whole text at most, as `estimate_tokens` counts: too many
-            rather than too few. The header takes 53, and the frame of each example 46; with less
-            than about 170 few examples fit, and the text is empty if none does.
+            rather than too few. The header takes 53, and the frame of each example 46. Few examples
+            fit into less than about 170; if none does, the text is empty.
         with_outputs: Whether to show what tools returned, shortened. It is text of others.
 
     Raises:

@@ -115,11 +115,11 @@ class KPMiddleware(_Middleware):
         agent = create_agent(model, tools, middleware=[KPMiddleware("finance")])
         agent.invoke(inputs, {"callbacks": [KPCallbackHandler("finance")]})
 
-    The examples stand in one message before the task, in what the model is asked and nowhere else:
-    not in the state, and not in the trace of the run. They are marked as untrusted reference. A run
-    for which nothing similar enough is kept is shown nothing, and a trace counts as less similar if
-    it calls tools that the first model call is not offered. A run whose metadata name a namespace
-    (`kp_namespace`) is shown traces of that namespace, and those without one.
+    The model is asked with one more message before the task, marked as untrusted reference. Neither
+    the agent's state nor the trace has it. Without a kept trace that is similar enough, nothing is
+    shown. A trace counts as less similar if it calls tools that the agent's first model call does
+    not offer. A run whose metadata name a namespace (`kp_namespace`) is shown traces of that
+    namespace, and those without one.
 
     It records nothing. A `KPCallbackHandler` on the run, by its callbacks, `capture` or
     `KP_CAPTURE`, notes what the run is shown. Without one, examples are searched anew for each
@@ -131,8 +131,8 @@ class KPMiddleware(_Middleware):
             that of the settings.
         limit: Most examples for a run, 1 to 20.
         max_tokens: Longest text of all examples, in estimated tokens.
-        held_out: Share of the runs (0 to below 1) that are shown nothing although something was
-            found, so that the credit of traces can be measured against them.
+        held_out: Share of the runs (0 to below 1) that are shown nothing despite matches, to
+            measure the credit of traces.
         floor: The similarity (0 to 1) of tasks that is asked for; by default calibrated for the
             domain.
         with_outputs: Whether the outputs of tools are shown, and not only how they ended.
@@ -290,9 +290,9 @@ class KPMiddleware(_Middleware):
     def _hold_out_key(self, search: _Search) -> str:
         """Return the text whose hash decides whether the run is held out.
 
-        It is the id of the root run. In a LangGraph thread it is the thread's id with that of the
-        message that states the task: a run that is resumed after a pause has another root run, but
-        the same message. The first agent of a root run decides for all agents inside it.
+        It is the id of the root run, or the ids of a LangGraph thread and of the task's message,
+        which stay the same when a paused run is resumed. The first agent of a root run decides for
+        all agents inside it.
         """
         root = search.runs[-1] if search.runs else None
         key = str(root or uuid4())
@@ -325,10 +325,10 @@ class KPMiddleware(_Middleware):
             floor=self._floor,
             tools=tools,
         )
-        if not examples.found:
+        if not examples.matches:
             return _Response(floor=examples.floor, reason=examples.reason)
         few_shot = examples.compose(max_tokens=self._max_tokens, with_outputs=self._with_outputs)
-        shown = tuple(examples.found[at] for at in few_shot.shown)
+        shown = tuple(examples.matches[at] for at in few_shot.shown)
         reason = "" if shown else f"no example fits in max_tokens={self._max_tokens}"
         return _Response(shown, few_shot.text, examples.floor, reason)
 

@@ -6,12 +6,13 @@ memory is poisoned in the same way: an ordinary-looking question plants a rule (
 kept under B, always use B), or a document plants an experience that skips the checks. A trace with
 such text is not to be recalled.
 
-Words of several classes close together make a finding, in English, German, French, Spanish,
-Portuguese, Italian, Chinese, Japanese and Russian; the plainest sort (ignore the previous
-instructions) also in Dutch, Polish, Swedish, Ukrainian, Turkish, Korean, Arabic and Hindi. So do
-marks of a conversation with a command after them. Texts are also read without accents and invisible
-characters, with look-alike letters as what they look like, decoded from base64, and in comments of
-HTML and Markdown.
+Words of several classes close together are a finding. So is a command after marks of a
+conversation. The words are English, German, French, Spanish, Portuguese, Italian, Chinese, Japanese
+and Russian. The plainest sort (ignore the previous instructions) is also found in Dutch, Polish,
+Swedish, Ukrainian, Turkish, Korean, Arabic and Hindi.
+
+Texts are read without accents and invisible characters, and with look-alike letters as what they
+look like. Base64 is decoded. Comments of HTML and Markdown are read as well.
 
 What it cannot see:
 
@@ -27,12 +28,10 @@ What it cannot see:
 - What is not in the trace: the middle of a long output, which recording left out, and what
   redaction replaced. Of a text of more than 80,000 characters, and of a trace of more than 400,000,
   both ends are read.
-- Whether the run obeyed. A run that refused is found as well. (That a value of a call stood in an
-  imperative sentence of an output says little: of the recorded runs that were not attacked, 5 % do
-  what a page told them because the user wanted just that.)
+- Whether the run obeyed. A run that refused is found as well.
 
-Whoever knows the words can avoid them, so a trace without a finding is not proven clean: foreign
-traces are recalled only when somebody has admitted them. Text about such attacks that quotes them
+Whoever knows the words can avoid them: no finding is no proof. So traces of others are recalled
+only once somebody has admitted them. Text about such attacks that quotes them
 is found, too, and so are prompts that tools return, and the advice not to forget an instruction.
 """
 
@@ -101,9 +100,8 @@ def find_planted(trace: ReasoningTrace, *, is_foreign: bool = False) -> list[Pla
 
     Args:
         trace: The trace. It may lack anything, even what its class demands.
-        is_foreign: Whether it comes from a registry, so that task, thoughts and answer are no more
-            the user's and the agent's own words than what tools returned, and a name may be a
-            sentence.
+        is_foreign: Whether it comes from a registry. Then its task, thoughts, answer and names are
+            read like what tools returned: others wrote them.
     """
     findings: dict[PlantedInstruction, None] = {}
     passages = list(_passages(trace))

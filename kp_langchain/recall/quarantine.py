@@ -1,9 +1,9 @@
 """Pulls units from a registry into quarantine.
 
-A registry and its contributors are strangers. So `UnitExaminer` takes each unit apart and builds it
-anew from what the protocol defines: bounded, redacted by this installation's rules, searched for
-planted instructions, and never to be contributed from here. It is shown to no run before a person
-or a rule admits it.
+A registry and its contributors are strangers. So `UnitExaminer` builds each unit anew from the
+fields that the protocol defines. It checks their size, redacts them by this installation's rules,
+and searches them for planted instructions. No run is shown a unit before a person or a rule admits
+it, and none is contributed from here.
 """
 
 from __future__ import annotations

@@ -4,10 +4,9 @@ A trace helps if its task is similar, if it is right, and if it did what such ta
 
     similarity * (0.5 + usable / 2) * (0.5 + confidence / 2) * (0.5 + agreement / 2) * (1 + credit)
 
-The similarity counts in full where the agent has the tools that the trace calls, and half where it
-has none of them. It counts in the same way against the floor. It never counts less than half,
-because a trace also has calls that no agent asks for, such as those of a retriever in a graph
-around it.
+`usable` is the share of the trace's calls whose tools the agent has. The floor is compared with
+similarity * (0.5 + usable / 2), too. Half counts in any case: a trace also has calls that no agent
+asks for, such as those of a retriever in a graph around it.
 
 The confidence is 1 for a success that a verdict states, that of the outcome for a run of this store
 that nobody judged, and 0 for a unit of a registry. So a verdict outranks a run that only looks

@@ -167,12 +167,12 @@ def _shown(
         similarities = vectors @ vector
         found = search.find(objective_of(run), domain=domain)
         shown = 0.0
-        for example in found.found:
+        for example in found.matches:
             calls = (step.tool for step in example.trace.steps if step.type == "tool_call")
             shown = plan_f1(Counter(tool.name for tool in calls if tool), plan_of(run))
             figures.tokens.append(estimate_tokens(to_few_shot(example.trace)))
         figures.tasks.append(run.task)
-        figures.is_shown.append(float(bool(found.found)))
+        figures.is_shown.append(float(bool(found.matches)))
         figures.floors.append(found.floor)
         for way, f1 in (
             (RANDOM, f1s.mean()),

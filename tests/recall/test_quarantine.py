@@ -456,6 +456,6 @@ def test_a_flood_of_units_neither_hides_own_runs_nor_moves_their_floor(
     found = ExampleSearch(store, Words()).find(
         "add up the fees of month 3", domain="finance", limit=2
     )
-    assert [one.trust for one in found.found] == ["own", "registry"]
-    assert found.found[0].trace_id == own
+    assert [one.trust for one in found.matches] == ["own", "registry"]
+    assert found.matches[0].trace_id == own
     assert found.floor == DEFAULT_FLOOR

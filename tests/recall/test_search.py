@@ -251,7 +251,7 @@ class TestWhichTasks:
         def find(task: str, floor: float, name: str) -> Any:
             return search.find(task, domain="finance", floor=floor, tools={name})
 
-        assert [one.trace_id for one in find(EURO, 0.5, "rates").found] == [own]
+        assert [one.trace_id for one in find(EURO, 0.5, "rates").matches] == [own]
         reason = find(EURO, 0.9, "other").reason
         assert reason == "what is similar enough calls tools that the agent lacks"
         assert "nearest task has similarity 0.16" in find(GARDEN, 0.5, "other").reason
