@@ -71,32 +71,16 @@ DESKS = {
         ["heat pumps in old houses", "sleep and memory", "soil carbon", "tidal power"],
         ["search", "fetch", "notes"], 0.45, 0.65,
     ),
-    "contracts": Desk(
-        ["Check the notice period of {}", "List the liabilities in {}"],
-        ["the office lease", "the supplier frame", "the data agreement"], ["documents"], 0.5, 0.5,
-    ),
-    "people": Desk(
-        ["Answer {} about parental leave", "Draft the onboarding plan of {}"],
-        ["a new designer", "the Madrid team"], ["handbook", "calendar"], 0.45, 0.85,
-    ),
-    "sales": Desk(
-        ["Qualify the lead {}", "Prepare the call with {}"],
-        ["Nordwind", "Casa Verde", "Ito Labs"], ["crm", "search", "mail"], 0.6, 0.55,
-    ),
-    "operations": Desk(
-        ["Why is {} slow since noon?", "Roll back {}"],
-        ["the checkout", "the search cluster"], ["metrics", "logs", "deploy"], 0.5, 0.7,
-    ),
 }  # fmt: skip
 
 
-def add_runs(store: Store, number: int, *, domains: Sequence[str] = tuple(DESKS)) -> None:
-    """Add runs of some domains that are spread over 40 days; the same ones each time."""
+def add_runs(store: Store, number: int) -> None:
+    """Add runs that are spread over 40 days; the same ones each time."""
     draw = random.Random(7)
-    weights = [1 / (at + 2) for at in range(len(domains))]
+    weights = [1 / (at + 2) for at in range(len(DESKS))]
     times = sorted(END - timedelta(days=DAYS * draw.random()) for _ in range(number))
     for created_at in times:
-        domain = draw.choices(domains, weights)[0]
+        domain = draw.choices(list(DESKS), weights)[0]
         desk = DESKS[domain]
         about, is_right = draw.choice(desk.about), draw.random() < desk.skill
         amount, sure = f"{draw.randint(20, 900)}.{draw.randint(10, 99)}", draw.random() < 0.6
@@ -128,10 +112,10 @@ def _steps(draw: random.Random, desk: Desk, about: str, amount: str) -> Iterator
     yield step("thought", f"{about} is settled at {amount} EUR.")
 
 
-def sample_page(folder: Path, number: int, *, domains: Sequence[str] = tuple(DESKS)) -> Path:
+def sample_page(folder: Path, number: int) -> Path:
     """Write a page of made-up runs into a folder, and return it."""
     store = Store(folder / "runs.db", Scorer(embedder=Words()))
-    add_runs(store, number, domains=domains)
+    add_runs(store, number)
     page = folder / "page.html"
     page.write_text(render(collect(store.traces, {}, limit=number)), encoding="utf-8")
     store.traces.close()
@@ -142,7 +126,7 @@ def main(folder: Path) -> None:
     """Write the pictures into a folder."""
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as work, chromium() as browser:
-        address = sample_page(Path(work), 480, domains=tuple(DESKS)[:5]).as_uri()
+        address = sample_page(Path(work), 480).as_uri()
         for scheme in ("light", "dark"):
             page = browser.new_page(viewport=_SIZE, color_scheme=scheme)
             page.goto(address)

@@ -1,9 +1,8 @@
-"""The page as a reader uses it, in a real browser; one such test is in `test_report.py`."""
+"""The page as a reader uses it, in a real browser; all but the first test run with `-m slow`."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,6 @@ from kp_langchain.store import Verdict
 from tests.commands import cli
 from tests.report.pages import (
     HOSTILE,
-    PATIENCE_MS,
     Served,
     Store,
     Watched,
@@ -24,7 +22,6 @@ from tests.report.pages import (
     step,
 )
 
-pytestmark = pytest.mark.slow
 Open = Callable[..., Watched]
 NONE = "\N{EN DASH}"
 RECOVERY = [
@@ -51,6 +48,55 @@ def texts(page: Any, selector: str) -> list[str]:
     return [text.strip() for text in page.locator(selector).all_text_contents()]
 
 
+def test_a_run_full_of_markup_stays_text_and_gets_a_verdict_that_label_takes(
+    store: Store, open_in_browser: Open
+) -> None:
+    steps = [
+        step("thought", HOSTILE),
+        step("tool_call", HOSTILE, HOSTILE, input={HOSTILE: [HOSTILE, "\ud800"]}),
+        step("observation", HOSTILE * 200, HOSTILE),
+    ]
+    fields: dict[str, Any] = {"domain": HOSTILE, "result": HOSTILE, "withheld": HOSTILE}
+    run = store.add(HOSTILE, steps, shown=(ShownTrace(HOSTILE, 2, 0.4),), **fields)
+    store.add(HOSTILE, steps, twin_of=run, **fields)
+    store.note_planted(run, HOSTILE)
+    watched = open_in_browser(store.page())
+    page = watched.page
+    page.evaluate(
+        "window.violations = [];"
+        "document.addEventListener('securitypolicyviolation',"
+        " event => window.violations.push(event.violatedDirective))"
+    )
+    page.fill("#search", "<script>")
+    page.locator("[data-id]").last.click()
+    page.locator(".step").first.wait_for()
+    page.get_by_role("button", name="Open or close all").click()
+    title = page.text_content("#drawer-title")
+    assert "<script>alert(1)</script></script><!--<script>-->" in title
+    assert "\ufffdgnp.exe\ufffd" in title
+    text = page.get_by_role("dialog").text_content()
+    assert {"Shown to it", "Planted"} <= set(texts(page, "dialog dt"))
+    assert not set(text) & set("\x00\x1b\u202e\u2066\U000e0041")
+    for key in ("c", "k", "c"):
+        page.keyboard.press(key)
+    page.get_by_text("Two runs side by side").wait_for()
+    page.keyboard.press("Escape")
+    page.locator("[data-id]").last.click()
+    page.fill("#note", HOSTILE.replace("\x00", ""))
+    page.locator("#drawer-title").focus()
+    page.keyboard.press("n")
+    page.keyboard.press("Escape")
+    with page.expect_download() as download:
+        page.get_by_role("button", name="Download verdicts").click()
+    download.value.save_as("verdicts.jsonl")
+    assert "Labelled 1" in cli("label", "import", "verdicts.jsonl", "--database", "runs.db").stdout
+    assert [verdict.success for verdict in store.traces.verdicts(run)] == [False]
+    assert page.evaluate("document.querySelectorAll('img, script, body style').length") == 3
+    assert page.evaluate("window.violations") == []
+    assert len(watched.requests) == 1, watched.requests
+
+
+@pytest.mark.slow
 def test_the_newest_run_comes_first_and_sorting_changes_that(
     some: Store, open_in_browser: Open
 ) -> None:
@@ -66,6 +112,7 @@ def test_the_newest_run_comes_first_and_sorting_changes_that(
     assert shown(page)[0] == "say hello"
 
 
+@pytest.mark.slow
 def test_search_and_filters_narrow_the_table(some: Store, open_in_browser: Open) -> None:
     page = open_in_browser(some.page()).page
     page.fill("#search", "BREAD mail")
@@ -92,6 +139,7 @@ def test_search_and_filters_narrow_the_table(some: Store, open_in_browser: Open)
     assert len(shown(page)) == 5
 
 
+@pytest.mark.slow
 def test_near_duplicates_are_found_and_lead_to_the_run_they_repeat(
     store: Store, open_in_browser: Open
 ) -> None:
@@ -107,37 +155,6 @@ def test_near_duplicates_are_found_and_lead_to_the_run_they_repeat(
     assert page.text_content("#position") == "A run outside the list"
 
 
-def test_a_hundred_runs_are_on_a_page(store: Store, open_in_browser: Open) -> None:
-    for number in range(205):
-        store.add(f"task {number}")
-    page = open_in_browser(store.page()).page
-    assert len(shown(page)) == 100
-    assert page.get_by_role("button", name="Previous page").is_disabled()
-    page.get_by_role("button", name="Next page").click()
-    assert shown(page)[0] == "task 104"
-    page.get_by_role("button", name="Next page").click()
-    assert len(shown(page)) == 5
-    assert page.text_content("#page") == "Page 3 of 3"
-    assert page.get_by_role("button", name="Next page").is_disabled()
-
-
-def test_a_row_has_its_time_under_its_day_and_what_it_lost_most_by(
-    store: Store, open_in_browser: Open
-) -> None:
-    start = datetime(2026, 3, 1, 12)
-    for hours in (0, 1, 30):
-        began = start + timedelta(hours=hours)
-        store.add(steps=searches(f"it{hours}"), created_at=began, threshold=0.9)
-    page = open_in_browser(store.page()).page
-    days = ["Monday, 2 March 2026", "Sunday, 1 March 2026"]
-    assert texts(page, ".runs .day") == days
-    assert texts(page, ".runs .time") == ["18:00", "13:00", "12:00"]
-    assert texts(page, ".runs .result") == ["complexity \N{MINUS SIGN}0.12"] * 3
-    page.select_option("#sort", "best")
-    assert texts(page, ".runs .day") == []
-    assert "2026-03-01 12:00" in texts(page, ".runs .time")
-
-
 @pytest.fixture
 def three_domains(store: Store) -> Store:
     """Thirty runs of `code`, of which the last ten are kept, two of `finance`, one of `travel`."""
@@ -149,6 +166,7 @@ def three_domains(store: Store) -> Store:
     return store
 
 
+@pytest.mark.slow
 def test_the_table_of_domains_compares_them_and_sorts(
     three_domains: Store, open_in_browser: Open
 ) -> None:
@@ -172,6 +190,7 @@ def test_the_table_of_domains_compares_them_and_sorts(
         assert page.locator(".domains th[aria-sort]").count() == 1
 
 
+@pytest.mark.slow
 def test_a_domain_unfolds_its_card_and_leads_to_its_runs(
     three_domains: Store, open_in_browser: Open
 ) -> None:
@@ -193,15 +212,7 @@ def test_a_domain_unfolds_its_card_and_leads_to_its_runs(
     assert not page.locator(".card").is_visible()
 
 
-def test_of_many_domains_the_first_are_shown(store: Store, open_in_browser: Open) -> None:
-    for number in range(14):
-        store.add(domain=f"domain {number}")
-    page = open_in_browser(store.page()).page
-    assert page.locator(".domain").count() == 12
-    page.get_by_role("button", name="Show 2 more domains").click()
-    assert page.locator(".domain").count() == 14
-
-
+@pytest.mark.slow
 def test_a_link_leads_back_to_filters_order_and_an_open_run(
     some: Store, open_in_browser: Open
 ) -> None:
@@ -234,6 +245,7 @@ def test_a_link_leads_back_to_filters_order_and_an_open_run(
     assert len(shown(page)) == 5
 
 
+@pytest.mark.slow
 def test_the_texts_of_steps_are_searched_on_request(some: Store, open_in_browser: Open) -> None:
     page = open_in_browser(some.page()).page
     page.fill("#search", "mail KNOWS")
@@ -247,6 +259,7 @@ def test_the_texts_of_steps_are_searched_on_request(some: Store, open_in_browser
     assert shown(page) == []
 
 
+@pytest.mark.slow
 def test_on_a_narrow_screen_the_filters_are_folded(some: Store, open_in_browser: Open) -> None:
     page = open_in_browser(some.page(), viewport={"width": 390, "height": 844}).page
     assert page.is_visible("#search")
@@ -265,25 +278,20 @@ def readout(page: Any) -> str:
     return str(page.text_content(".readout"))
 
 
+@pytest.mark.slow
 def test_the_threshold_follows_mouse_finger_and_keys(store: Store, open_in_browser: Open) -> None:
     store.add("a", searches("a", "search", "mail"), verdict=Verdict(success=True))
     store.add("b", [step("thought", "Hello.")], verdict=Verdict(success=False))
     page = open_in_browser(store.page()).page
     slider = page.get_by_role("slider", name="Threshold of finance")
-    assert (
-        readout(page)
-        == "1 of 2 runs would pass at 0.55 (50 %). 1 of the 1 with a verdict succeeded."
-    )
+    assert readout(page).startswith("1 of 2 runs would pass at 0.55 (50 %). 1 of the 1 with")
     box = page.locator(".chart").bounding_box()
     at = lambda share: (box["x"] + box["width"] * share, box["y"] + box["height"] / 2)  # noqa: E731
     page.mouse.move(*at(0.55))
     page.mouse.down()
     page.mouse.move(*at(0.3))
     page.mouse.move(*at(0.05))
-    assert (
-        readout(page)
-        == "2 of 2 runs would pass at 0.05 (100 %). 1 of the 2 with a verdict succeeded."
-    )
+    assert readout(page).startswith("2 of 2 runs would pass at 0.05 (100 %). 1 of the 2 with")
     page.mouse.up()
     page.mouse.move(*at(0.9))
     assert slider.get_attribute("aria-valuenow") == "0.05"
@@ -306,6 +314,7 @@ def test_the_threshold_follows_mouse_finger_and_keys(store: Store, open_in_brows
     assert narrow.page.locator(".handle").get_attribute("aria-valuenow") == "0.02"
 
 
+@pytest.mark.slow
 def test_the_drawer_explains_a_run_and_is_used_by_keys_alone(
     some: Store, open_in_browser: Open
 ) -> None:
@@ -316,14 +325,7 @@ def test_the_drawer_explains_a_run_and_is_used_by_keys_alone(
     assert drawer.get_attribute("aria-labelledby") == "drawer-title"
     assert page.text_content("#drawer-title") == "count pears"
     rows = texts(page, ".waterfall td:first-child")
-    assert rows == [
-        "complexity",
-        "novelty",
-        "tool diversity",
-        "outcome confidence",
-        "rule single_tool",
-        "score",
-    ]
+    assert (rows[0], *rows[-2:]) == ("complexity", "rule single_tool", "score")
     figures = [
         float(text.replace("\N{MINUS SIGN}", "-")) for text in texts(page, ".waterfall .number")
     ]
@@ -335,12 +337,12 @@ def test_the_drawer_explains_a_run_and_is_used_by_keys_alone(
     assert page.locator(".step[open]").count() == 0
     page.locator(".step summary").nth(2).press("Enter")
     assert page.get_by_text("timeout").last.is_visible()
+    is_inside = (
+        "document.activeElement === document.body || !!document.activeElement.closest('dialog')"
+    )
     for _ in range(40):  # the focus stays inside, or on the browser itself
         page.keyboard.press("Tab")
-        assert page.evaluate(
-            "document.activeElement === document.body"
-            " || document.activeElement.closest('dialog') !== null"
-        )
+        assert page.evaluate(is_inside)
     page.locator("#drawer-title").focus()
     page.keyboard.press("j")
     assert page.text_content("#drawer-title") == "sell apples"
@@ -357,6 +359,7 @@ def test_the_drawer_explains_a_run_and_is_used_by_keys_alone(
     page.locator("[data-id]:focus", has_text="say hello").wait_for()
 
 
+@pytest.mark.slow
 def test_verdict_keys_make_a_file_that_label_takes(some: Store, open_in_browser: Open) -> None:
     page = open_in_browser(some.page()).page
     page.locator("[data-id]").first.click()
@@ -395,6 +398,7 @@ def test_verdict_keys_make_a_file_that_label_takes(some: Store, open_in_browser:
     assert (verdict.success, verdict.source) == (False, "label")
 
 
+@pytest.mark.slow
 def test_two_runs_are_compared_step_by_step(store: Store, open_in_browser: Open) -> None:
     store.add("left", [*searches("bread"), *searches("milk", "mail")])
     store.add("right", [step("thought", "First."), *searches("milk", "mail", "ledger")])
@@ -411,43 +415,13 @@ def test_two_runs_are_compared_step_by_step(store: Store, open_in_browser: Open)
     left, right = same.locator("summary").all_text_contents()
     assert left.startswith("5 call mail")
     assert right.startswith("2 call mail")
-    names = texts(page, ".inside > table:not(.sides) td:first-child")
-    assert names[:4] == ["complexity", "novelty", "tool diversity", "outcome confidence"]
-    assert names[-1] == "score"
     page.keyboard.press("y")  # no verdict is given here
     assert not page.is_visible("#answers")
     page.get_by_role("button", name="Back to the run").press("Enter")
     assert page.text_content("#drawer-title") == "right"
 
 
-@pytest.mark.parametrize("runs", [0, 1])
-def test_no_run_and_one_run_look_right(store: Store, open_in_browser: Open, runs: int) -> None:
-    store.add("the only one")
-    page = open_in_browser(store.page("--domain", "finance" if runs else "code")).page
-    assert page.locator(".domain").count() == runs
-    assert shown(page) == ["the only one"] * runs
-    expected = "1 of 1 run in runs.db" if runs else "0 of 0 runs in runs.db"
-    assert expected in page.text_content(".top")
-    if runs:
-        page.locator("[data-id]").click()
-        page.keyboard.press("j")
-        assert page.text_content("#said") == "This is the last run of the list."
-    else:
-        assert page.get_by_text("There are no runs yet.").is_visible()
-
-
-def test_a_browser_without_decompression_is_told_so(store: Store, browser: Any) -> None:
-    store.add()
-    Path("page.html").write_text(store.page())
-    context = browser.new_context()
-    context.set_default_timeout(PATIENCE_MS)
-    context.add_init_script("delete globalThis.DecompressionStream")
-    page = context.new_page()
-    page.goto(Path("page.html").absolute().as_uri())
-    page.get_by_text("no DecompressionStream").wait_for()
-    context.close()
-
-
+@pytest.mark.slow
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [1200, 360])
 def test_nothing_keeps_a_screen_reader_or_a_keyboard_out(
@@ -480,6 +454,7 @@ def test_nothing_keeps_a_screen_reader_or_a_keyboard_out(
     assert page.evaluate("document.querySelector('dialog').scrollWidth") <= width
 
 
+@pytest.mark.slow
 def test_what_the_answer_claims_is_told_beside_it_and_marked_in_it(
     store: Store, open_in_browser: Open
 ) -> None:
@@ -494,6 +469,7 @@ def test_what_the_answer_claims_is_told_beside_it_and_marked_in_it(
     assert page.get_by_text("It sounds done.").is_visible()
 
 
+@pytest.mark.slow
 def test_leaving_with_verdicts_that_were_not_downloaded_asks_first(
     some: Store, open_in_browser: Open
 ) -> None:
@@ -516,62 +492,7 @@ def test_leaving_with_verdicts_that_were_not_downloaded_asks_first(
     assert asked == ["beforeunload"]
 
 
-@pytest.fixture
-def hostile(store: Store) -> Store:
-    steps = [
-        step("thought", HOSTILE),
-        step("tool_call", HOSTILE, HOSTILE, input={HOSTILE: [HOSTILE, "\ud800"]}),
-        step("observation", HOSTILE * 200, HOSTILE),
-    ]
-    verdict = Verdict(success=True, note=HOSTILE, source=HOSTILE[:90])
-    first = store.add(
-        HOSTILE, steps, domain=HOSTILE, result=HOSTILE, withheld=HOSTILE, verdict=verdict
-    )
-    shown_traces = (ShownTrace(first, 1, 0.5), ShownTrace(HOSTILE, 2, 0.4))
-    fields = {"domain": HOSTILE, "result": HOSTILE, "shown": shown_traces}
-    second = store.add(HOSTILE, steps, twin_of=first, **fields)
-    for trace_id in (first, second):
-        store.note_planted(trace_id, HOSTILE)
-    return store
-
-
-def test_a_trace_full_of_markup_runs_nothing(hostile: Store, open_in_browser: Open) -> None:
-    text = hostile.page()
-    watched = open_in_browser(text)
-    page = watched.page
-    page.evaluate(
-        "window.violations = [];"
-        "document.addEventListener('securitypolicyviolation',"
-        " event => window.violations.push(event.violatedDirective))"
-    )
-    assert page.evaluate("document.querySelectorAll('script').length") == 3
-    for _ in range(2):
-        page.locator("[data-id]").last.click()
-        page.locator(".step").first.wait_for()
-        page.get_by_role("button", name="Open or close all").click()
-        page.keyboard.press("c")
-        page.keyboard.press("k")
-        page.keyboard.press("c")
-        page.get_by_text("Two runs side by side").wait_for()
-        page.keyboard.press("Escape")
-    assert page.evaluate("document.querySelectorAll('img, script, body style').length") == 3
-    page.locator("[data-id]").first.click()
-    title = page.text_content("#drawer-title")
-    assert "<script>alert(1)</script></script><!--<script>-->" in title
-    assert "\ufffd[2J" in title
-    assert "\ufffdgnp.exe\ufffd" in title
-    text = page.get_by_role("dialog").text_content()
-    assert {"Shown to it", "Planted"} <= set(texts(page, "dialog dt"))
-    assert not set(text) & set("\x00\x1b\u202e\u2066\U000e0041")
-    page.fill("#note", HOSTILE.replace("\x00", ""))
-    page.locator("#drawer-title").focus()
-    page.keyboard.press("y")
-    page.keyboard.press("Escape")
-    page.fill("#search", "<script>")
-    assert page.evaluate("window.violations") == []
-    assert len(watched.requests) == 1, watched.requests
-
-
+@pytest.mark.slow
 def test_a_script_that_is_not_the_own_one_does_not_run(store: Store, open_in_browser: Open) -> None:
     store.add()
     page = store.page().replace("</main>", "<script>window.ran = true</script></main>")
@@ -580,6 +501,7 @@ def test_a_script_that_is_not_the_own_one_does_not_run(store: Store, open_in_bro
     assert "Content Security Policy" in watched.complaints.pop()
 
 
+@pytest.mark.slow
 def test_a_verdict_is_stored_and_the_row_follows(
     store: Store, serve: Callable[[], Served], open_in_browser: Open
 ) -> None:
@@ -607,59 +529,3 @@ def test_a_verdict_is_stored_and_the_row_follows(
     page.wait_for_selector("html[data-ready]")
     page.select_option("#verdict", "false")
     assert page.locator("[data-id]").all_text_contents() == ["buy bread"]
-
-
-def test_of_two_tabs_the_newest_verdict_counts(
-    store: Store, serve: Callable[[], Served], open_in_browser: Open
-) -> None:
-    run = store.add("buy bread")
-    address = serve().address
-    tabs = [open_in_browser(address).page for _ in range(2)]
-    for page, key, word in zip(tabs, "yn", ("Success", "Failure"), strict=True):
-        page.locator("[data-id]").click()
-        page.keyboard.press(key)
-        page.get_by_text(f"{word} stored for run").wait_for()
-    assert [verdict.success for verdict in store.traces.verdicts(run)] == [True, False]
-    tabs[0].reload()
-    tabs[0].wait_for_selector("html[data-ready]")
-    tabs[0].select_option("#verdict", "false")
-    assert tabs[0].locator("[data-id]").all_text_contents() == ["buy bread"]
-
-
-def test_a_verdict_that_cannot_be_stored_is_reported(
-    store: Store, serve: Callable[[], Served], open_in_browser: Open
-) -> None:
-    store.add("buy bread")
-    watched = open_in_browser(serve().address)
-    watched.page.locator("[data-id]").click()
-    store.run_sql(("DROP TABLE verdicts",))
-    watched.page.keyboard.press("y")
-    watched.page.get_by_text("Not stored: ").wait_for()
-    assert not watched.page.is_visible("#answers")
-    assert "500" in watched.complaints.pop()
-
-
-def test_the_drawer_shows_them_and_leads_to_the_run_that_was_shown(
-    store: Store, open_in_browser: Open
-) -> None:
-    first = store.add("buy bread", threshold=0.1)
-    store.add_shown(first, success=True)
-    store.add_shown(first, success=True, held_out=True)
-    store.add("shown what is gone", shown=(ShownTrace("kp:trace:gone", 1, 0.4),))
-    store.note_planted(first, "override")
-    page = open_in_browser(store.page()).page
-
-    def facts() -> dict[str, str]:
-        names = page.locator("dialog dt").all_text_contents()
-        return dict(zip(names, page.locator("dialog dd").all_text_contents(), strict=True))
-
-    page.locator("[data-id]").first.click()
-    assert facts()["Shown to it"] == "similarity 0.40: kp:trace:gone (not on this page)"
-    page.keyboard.press("j")
-    assert facts()["Shown to it"] == "held out, similarity 0.83: buy bread"
-    assert not {"Credit", "Planted"} & facts().keys()
-    page.get_by_role("dialog").get_by_role("button", name="buy bread").first.click()
-    assert page.text_content("#drawer-title") == "buy bread"
-    assert facts()["Credit"].endswith("shown to 1 run, held out from 1")
-    assert facts()["Planted"].endswith("planted instructions: override")
-    assert "Shown to it" not in facts()

@@ -20,47 +20,13 @@ from kp_langchain.run_keys import RunKeys
 from kp_langchain.scoring.dimensions import Worth
 from kp_langchain.store import Verdict
 from tests.commands import Done, cli
-from tests.report.pages import HOSTILE, Served, Store, Watched, json_lines, searches, shown, step
+from tests.report.pages import Served, Store, searches, step
 
 Serve = Callable[[], Served]
 
 
 def report(*words: str) -> Done:
     return cli("report", *words, "--database", "runs.db")
-
-
-def test_in_a_browser_a_hostile_run_stays_text_and_gets_a_verdict_that_label_takes(
-    store: Store, open_in_browser: Callable[..., Watched]
-) -> None:
-    hostile = [
-        step("thought", HOSTILE),
-        step("tool_call", HOSTILE, HOSTILE, input={HOSTILE: [HOSTILE, "\ud800"]}),
-        step("observation", HOSTILE * 200, HOSTILE),
-    ]
-    run = store.add(HOSTILE, hostile, domain=HOSTILE, result=HOSTILE, withheld=HOSTILE)
-    store.add("buy bread", searches("bread", "search", "mail"), verdict=Verdict(success=True))
-    watched = open_in_browser(store.page())
-    page = watched.page
-    assert shown(page)[0] == "buy bread"
-    page.fill("#search", "BREAD mail")
-    assert shown(page) == ["buy bread"]
-    page.fill("#search", "")
-    page.locator("[data-id]").last.click()
-    page.locator(".step").first.wait_for()
-    title = page.text_content("#drawer-title")
-    assert "<script>alert(1)</script></script><!--<script>-->" in title
-    assert not set(title) & set("\x00\x1b\u202e\u2066\U000e0041")
-    assert page.evaluate("document.querySelectorAll('img, script, body style').length") == 3
-    page.keyboard.press("n")
-    page.keyboard.press("Escape")
-    assert page.text_content("#answered") == "1 verdict given on this page"
-    with page.expect_download() as download:
-        page.get_by_role("button", name="Download verdicts").click()
-    download.value.save_as("verdicts.jsonl")
-    assert [line["trace_id"] for line in json_lines(Path("verdicts.jsonl"))] == [run]
-    assert "Labelled 1" in cli("label", "import", "verdicts.jsonl", "--database", "runs.db").stdout
-    assert [verdict.success for verdict in store.traces.verdicts(run)] == [False]
-    assert len(watched.requests) == 1, watched.requests
 
 
 # ------------------------------------------------------------------ the file
@@ -105,13 +71,6 @@ def test_only_an_earlier_report_is_replaced(store: Store) -> None:
     Path("empty.html").touch()
     for _ in range(2):
         assert report("--html", "empty.html").returncode == 0
-
-
-@pytest.mark.parametrize(
-    "words", [[], ["--html", "x.html", "--serve"], ["--html", "x.html", "--port", "8000"]]
-)
-def test_options_that_do_not_belong_together_are_refused(store: Store, words: list[str]) -> None:
-    assert report(*words).returncode == 2
 
 
 def test_a_store_that_cannot_be_read_is_an_error_as_elsewhere(store: Store) -> None:
@@ -182,15 +141,6 @@ def test_what_is_invisible_is_shown_and_words_stay_whole(store: Store) -> None:
     texts |= {text: text for text in same}
     ids = {store.add(text): written for text, written in texts.items()}
     assert {id_: run["objective"] for id_, run in store.records().items()} == ids
-
-
-def test_domains_that_look_alike_are_one(store: Store) -> None:
-    for domain in ("a b", "a\tb", "a c", "x" * 200 + "1", "x" * 200 + "2", "\u00a0"):
-        store.add(domain=domain)
-    data, _ = store.read()
-    names = {"a b", "x" * 99 + "…", "(blank)", "a c"}
-    assert {domain["name"] for domain in data["domains"]} == names
-    assert {run["domain"] for run in data["runs"]} == names
 
 
 def test_a_run_says_what_it_lost_most_by(store: Store) -> None:
@@ -292,13 +242,6 @@ def test_no_run_costs_a_query_of_its_own(store: Store) -> None:
         store.page()
     assert len(few) == len(many)
     assert sum("shown_traces" in one for one in many) == 2
-
-
-def test_a_damaged_row_of_what_recall_noted_costs_only_that(store: Store) -> None:
-    first = store.add("buy bread", threshold=0.1, verdict=Verdict(success=True))
-    store.note_planted(first, "override")
-    store.run_sql(("UPDATE vectors SET planted = X'FF'",))
-    assert store.records()[first]["planted"].startswith("no run is shown it")
 
 
 # ------------------------------------------------------------------ the served page
