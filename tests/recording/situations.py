@@ -105,6 +105,29 @@ def in_thread(watching: KPCallbackHandler, name: str) -> Any:
     return using(watching, configurable={"thread_id": name})
 
 
+def graph_of(*nodes: Any, **options: Any) -> Any:
+    """Return a graph of messages with these nodes, one after the other."""
+    graph = StateGraph(MessagesState)
+    graph.add_sequence([(f"node{number}", node) for number, node in enumerate(nodes)])
+    return graph.add_edge(START, "node0").compile(**options)
+
+
+def loop_of(model: Any, tools: ToolNode) -> Any:
+    """Return a hand-made loop of a model and its tools."""
+    graph = StateGraph(MessagesState)
+    graph.add_node("llm", asking(model))
+    graph.add_node("tools", tools)
+    graph.add_edge(START, "llm")
+    graph.add_conditional_edges("llm", tools_condition)
+    graph.add_edge("tools", "llm")
+    return graph.compile()
+
+
+def asking(model: Any) -> Callable[[MessagesState], Any]:
+    """Return a node that asks a model."""
+    return lambda state: {"messages": [model.invoke(state["messages"])]}
+
+
 # ------------------------------------------------------------------ ways to run an agent
 
 
@@ -156,13 +179,7 @@ async def _(watching: KPCallbackHandler) -> None:
 @situation("hand-made StateGraph with ToolNode", SEARCHED)
 def _(watching: KPCallbackHandler) -> None:
     model = ScriptedChatModel([say("I search.", call("search", q="a")), say("42")])
-    graph = StateGraph(MessagesState)
-    graph.add_node("llm", lambda state: {"messages": [model.invoke(state["messages"])]})
-    graph.add_node("tools", ToolNode([search]))
-    graph.add_edge(START, "llm")
-    graph.add_conditional_edges("llm", tools_condition)
-    graph.add_edge("tools", "llm")
-    graph.compile().invoke(ASK, using(watching))
+    loop_of(model, ToolNode([search])).invoke(ASK, using(watching))
 
 
 _CHAIN_OBJECTIVE = "bears"
@@ -347,13 +364,7 @@ def _(watching: KPCallbackHandler) -> None:
 @situation("ToolNode(handle_tool_errors=True)", _RECOVERED)
 def _(watching: KPCallbackHandler) -> None:
     model = ScriptedChatModel([say("Try.", call("broken", x="1")), say("42")])
-    graph = StateGraph(MessagesState)
-    graph.add_node("llm", lambda state: {"messages": [model.invoke(state["messages"])]})
-    graph.add_node("tools", ToolNode([broken], handle_tool_errors=True))
-    graph.add_edge(START, "llm")
-    graph.add_conditional_edges("llm", tools_condition)
-    graph.add_edge("tools", "llm")
-    graph.compile().invoke(ASK, using(watching))
+    loop_of(model, ToolNode([broken], handle_tool_errors=True)).invoke(ASK, using(watching))
 
 
 @situation("a tool's error ends the run", ["thought", "call broken", "saw broken"], success=[False])
@@ -522,10 +533,7 @@ def _(watching: KPCallbackHandler) -> None:
         stream.close()
         return {"messages": [AIMessage(str(word.content))]}
 
-    graph = StateGraph(MessagesState)
-    graph.add_node("impatient", impatient)
-    graph.add_edge(START, "impatient")
-    graph.compile().invoke(ASK, using(watching))
+    graph_of(impatient).invoke(ASK, using(watching))
 
 
 class _Slow(ScriptedChatModel):
@@ -681,10 +689,7 @@ def _(watching: KPCallbackHandler) -> None:
 
 @situation("a graph as a node of a graph", SEARCHED)
 def _(watching: KPCallbackHandler) -> None:
-    graph = StateGraph(MessagesState)
-    graph.add_node("sub", searching())
-    graph.add_edge(START, "sub")
-    graph.compile().invoke(ASK, using(watching))
+    graph_of(searching()).invoke(ASK, using(watching))
 
 
 class _Fan(TypedDict):
@@ -780,20 +785,11 @@ async def _(watching: KPCallbackHandler) -> None:
 
 @situation("interrupt() in a sub-graph, then resumed", ["thought"])
 def _(watching: KPCallbackHandler) -> None:
-    inner = StateGraph(MessagesState)
-    model = ScriptedChatModel([say("42")])
-
     def ask(state: MessagesState) -> Any:
         return {"messages": [HumanMessage(str(interrupt("ok?")))]}
 
-    inner.add_node("ask", ask)
-    inner.add_node("llm", lambda state: {"messages": [model.invoke(state["messages"])]})
-    inner.add_edge(START, "ask")
-    inner.add_edge("ask", "llm")
-    outer = StateGraph(MessagesState)
-    outer.add_node("sub", inner.compile())
-    outer.add_edge(START, "sub")
-    paused = outer.compile(checkpointer=InMemorySaver())
+    inner = graph_of(ask, asking(ScriptedChatModel([say("42")])))
+    paused = graph_of(inner, checkpointer=InMemorySaver())
     paused.invoke(ASK, in_thread(watching, "sub"))
     paused.invoke(Command(resume="yes"), in_thread(watching, "sub"))
 
@@ -855,10 +851,7 @@ def _(watching: KPCallbackHandler) -> None:
         return {"messages": [model.invoke(state["messages"])]}
 
     model = ScriptedChatModel([say("42")])
-    graph = StateGraph(MessagesState)
-    graph.add_node("ask", ask)
-    graph.add_edge(START, "ask")
-    paused = graph.compile(checkpointer=InMemorySaver())
+    paused = graph_of(ask, checkpointer=InMemorySaver())
     paused.invoke(ASK, in_thread(watching, "new question"))
     paused.invoke(ASK, in_thread(watching, "new question"))
 
@@ -983,10 +976,7 @@ async def _(watching: KPCallbackHandler) -> None:
         except TimeoutError:
             return {"messages": [await ScriptedChatModel([say("42")]).ainvoke("q")]}
 
-    graph = StateGraph(MessagesState)
-    graph.add_node("impatient", impatient)
-    graph.add_edge(START, "impatient")
-    await graph.compile().ainvoke(ASK, using(watching))
+    await graph_of(impatient).ainvoke(ASK, using(watching))
 
 
 # ------------------------------------------------------------------ handlers in odd places

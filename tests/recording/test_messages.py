@@ -46,7 +46,7 @@ from tests.recording.provider_answers import (
     text,
     used,
 )
-from tests.recording.situations import SEARCHED
+from tests.recording.situations import SEARCHED, graph_of
 
 STOPPED = [
     one
@@ -82,64 +82,6 @@ def test_a_providers_answer_is_recorded_without_data_and_ids(one: ProviderAnswer
         "srvtoolu", "mcp_1", "ig_1", "msg_1", "encrypted", "signature", "annotations", "widget",
     ):  # fmt: skip
         assert what not in kept
-
-
-PAGE = "https://example.org/answers"
-ASKED = {"question": "which answer?"}
-# Input, output and MCP server of each call.
-CALLS: dict[str, list[tuple[Any, str, str | None]]] = {
-    "OpenAI web search, responses/v1": [
-        ({"type": "search", "query": "the answer"}, "https://example.org/answer", None),
-    ],
-    "OpenAI code interpreter between two texts": [({"code": "print(6 * 7)"}, "42\n", None)],
-    "OpenAI file search": [
-        ({"queries": ["the answer"]},
-         '[{"filename": "guide.pdf", "score": 0.9, "text": "The answer is 42."}]', None),
-    ],
-    "OpenAI MCP, one call fails": [
-        (ASKED, "no such repository", "deepwiki"), (ASKED, "42", "deepwiki"),
-    ],
-    "OpenAI MCP, v1": [({}, "no such repository", "deepwiki"), ({}, "42", "deepwiki")],
-    "OpenAI image generation": [
-        ({"revised_prompt": "the number 42, in oil", "output_format": "png"}, "[image]", None),
-    ],
-    "OpenAI, a kind of call that nobody knows yet": [({}, "", None)],
-    "Anthropic web search, streamed": [
-        ({"query": "the answer"},
-         f'[{{"title": "Answers", "url": "{PAGE}", "page_age": "2 days ago"}}]', None),
-    ],
-    "Anthropic bash, which works and then cannot be reached": [
-        ({"command": "echo 42"}, "42\n", None),
-        ({"command": "echo 43"}, "unavailable", None),
-    ],
-    "Anthropic web search refuses": [({"query": "the answer"}, "max_uses_exceeded", None)],
-    "Anthropic fetches a page": [
-        ({"url": PAGE}, f'{{"url": "{PAGE}", "content": "The answer is 42."}}', None),
-    ],
-    "Anthropic code execution, the code fails": [
-        ({"code": "6 / 0"}, '{"stderr": "ZeroDivisionError", "return_code": 1}', None),
-    ],
-    "Anthropic MCP fails": [(ASKED, "no such repository", "deepwiki")],
-    "Google Search grounding": [
-        ({"queries": ["the answer"]},
-         '[{"uri": "https://example.org/a", "title": "example.org"}]', None),
-    ],
-    "Google code execution fails": [
-        ({"code": "6 / 0", "language": "PYTHON"}, "ZeroDivisionError", None),
-    ],
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("name", CALLS)
-def test_inputs_and_outputs_of_a_providers_tools(name: str) -> None:
-    (one,) = (answer for answer in ANSWERS if answer.name == name)
-    steps = record(one).trace.steps
-    calls = [step for step in steps if step.type == "tool_call"]
-    results = [step for step in steps if step.tool is not None and step.type != "tool_call"]
-    assert [
-        (asked.input, seen.content, asked.tool and asked.tool.mcp_server)
-        for asked, seen in zip(calls, results, strict=True)
-    ] == CALLS[name]
 
 
 @pytest.mark.parametrize("one", STOPPED, ids=lambda one: one.name)
@@ -349,12 +291,6 @@ def test_messages_that_make_no_run_are_an_error(messages: Any) -> None:
 # ------------------------------------------------------------------ messages as data
 
 
-def with_nodes(*nodes: Any) -> Any:
-    graph = StateGraph(MessagesState)
-    graph.add_sequence([(f"node{number}", node) for number, node in enumerate(nodes)])
-    return graph.add_edge(START, "node0").compile()
-
-
 class Logged(MessagesState):
     log: list[Any]
 
@@ -381,7 +317,7 @@ def test_what_a_function_answers_here_is_recorded_once_in_whatever_form() -> Non
     def answer(state: Any) -> Any:
         return {"messages": [ScriptedChatModel([say("42")]).invoke(state["messages"]).model_dump()]}
 
-    assert shape(run(with_nodes(answer)).trace) == ["thought"]
+    assert shape(run(graph_of(answer)).trace) == ["thought"]
 
     def ask(state: Chat) -> Chat:
         return {"answer": str(ScriptedChatModel([say("42")]).invoke(state["question"]).text)}
