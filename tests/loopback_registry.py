@@ -102,7 +102,8 @@ class LoopbackRegistry:
 
     def __enter__(self) -> Self:
         ready = threading.Event()
-        self._thread = threading.Thread(target=self._run, args=(ready,), daemon=True)
+        serve = self._serve(ready)
+        self._thread = threading.Thread(target=asyncio.run, args=(serve,), daemon=True)
         self._thread.start()
         assert ready.wait(60)
         return self
@@ -122,9 +123,6 @@ class LoopbackRegistry:
     @property
     def count_429(self) -> int:
         return len(self.throttled_at)
-
-    def _run(self, ready: threading.Event) -> None:
-        asyncio.run(self._serve(ready))
 
     async def _serve(self, ready: threading.Event) -> None:
         self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
@@ -146,11 +144,13 @@ class LoopbackRegistry:
 
     def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._writers.add(writer)
-        task = asyncio.ensure_future(self._answered(reader, writer))
+        task = asyncio.ensure_future(self._serve_connection(reader, writer))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _answered(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _serve_connection(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
         try:
             await self._one(reader, writer)
         except (OSError, asyncio.IncompleteReadError, asyncio.CancelledError):
@@ -178,13 +178,13 @@ class LoopbackRegistry:
         elif fault is not None and fault not in AFTER_STORING:
             status = await self._faulty(fault, path, headers, body, writer)
         else:
-            status, told, content = self._answer(method, path, headers, body)
+            status, fields, content = self._answer(method, path, headers, body)
             # Before the answer goes out, which its reader takes for the end of the request.
             self.requests[number] = (method, path, headers, status)
             if fault is not None and 200 <= status < 300:
-                await self._spoilt(fault, status, told, content, writer)
+                await self._spoilt(fault, status, fields, content, writer)
             else:
-                await self._write(writer, status, told, content)
+                await self._write(writer, status, fields, content)
         self.requests[number] = (method, path, headers, status)
 
     # ------------------------------------------------------------ the protocol
@@ -196,20 +196,20 @@ class LoopbackRegistry:
             return self._register(body)
         key = headers.get("authorization", "").removeprefix("Bearer ")
         is_known = self._knows(key)
-        is_allowed, told = self._spend(writes=method == "POST", is_known=is_known)
+        is_allowed, fields = self._spend(writes=method == "POST", is_known=is_known)
         if not is_allowed:
             if is_known:
                 self._throttle()
-            return 429, told, b'{"error": "Rate limit exceeded"}'
+            return 429, fields, b'{"error": "Rate limit exceeded"}'
         if path == "/health":
-            return 200, told, b'{"status": "ok"}'
+            return 200, fields, b'{"status": "ok"}'
         if method == "POST" and path == "/v1/knowledge":
             status, more, content = self._take(headers, body)
-            return status, told | more, content
+            return status, fields | more, content
         if method == "GET" and path.partition("?")[0] == "/v1/knowledge":
-            return 200, told, self._search(path.partition("?")[2])
+            return 200, fields, self._search(path.partition("?")[2])
         status, content = self._about_unit(method, path, key, is_known=is_known)
-        return status, told, content
+        return status, fields, content
 
     def _knows(self, key: str) -> bool:
         return bool(key) and not self.revoked and (self.keys is None or key in self.keys)
@@ -229,12 +229,12 @@ class LoopbackRegistry:
         used += is_allowed
         self._windows[writes, is_known] = (began, used)
         left_s = max(0.0, began + self.window_s - now)
-        told = {
+        fields = {
             "x-ratelimit-limit": str(limit),
             "x-ratelimit-remaining": str(limit - used),
             "x-ratelimit-reset": f"{left_s:.3f}",
         }
-        return is_allowed, told if is_allowed else told | {"retry-after": f"{left_s:.3f}"}
+        return is_allowed, fields if is_allowed else fields | {"retry-after": f"{left_s:.3f}"}
 
     def _throttle(self) -> None:
         now = time.monotonic()
@@ -249,7 +249,7 @@ class LoopbackRegistry:
             self.keys.add(key)
         self.agents[key] = asked["agent_id"]
         data = {"api_key": key, "key_prefix": key[:11], "tier": asked["tier"]}
-        return self._told(201, {"data": data})
+        return self._json_answer(201, {"data": data})
 
     def _take(self, headers: dict[str, str], body: bytes) -> tuple[int, dict[str, str], bytes]:
         key = headers.get("idempotency-key", "")
@@ -259,10 +259,10 @@ class LoopbackRegistry:
         if self.replays and key in self.answered:
             status, content = self.answered[key]
             return status, {"idempotency-replayed": "true"}, content
-        self.answered[key] = self._taken(body, issues)
+        self.answered[key] = self._answer_to_unit(body, issues)
         return (self.answered[key][0], {}, self.answered[key][1])
 
-    def _taken(self, body: bytes, issues: list[dict[str, str]]) -> tuple[int, bytes]:
+    def _answer_to_unit(self, body: bytes, issues: list[dict[str, str]]) -> tuple[int, bytes]:
         if not self.reputation_suffices:
             return 403, b'{"error": "Minimum KP-REP score of 0.1 required"}'
         if issues:
@@ -290,11 +290,11 @@ class LoopbackRegistry:
         return 200, json.dumps({"deleted": True, "unit_id": wanted}).encode()
 
     def _search(self, query: str) -> bytes:
-        wanted = {name: values[-1] for name, values in parse_qs(query).items()}
-        types = wanted.get("types", "").split(",") if wanted.get("types") else None
-        domain, text = wanted.get("domain", "").lower(), wanted.get("q", "").lower()
-        least = float(wanted["min_quality"]) if "min_quality" in wanted else None
-        found = [
+        parameters = {name: values[-1] for name, values in parse_qs(query).items()}
+        types = parameters.get("types", "").split(",") if parameters.get("types") else None
+        domain, text = parameters.get("domain", "").lower(), parameters.get("q", "").lower()
+        least = float(parameters["min_quality"]) if "min_quality" in parameters else None
+        matches = [
             unit
             for unit in self.units.values()
             if (types is None or unit["@type"] in types)
@@ -302,21 +302,21 @@ class LoopbackRegistry:
             and (least is None or unit["metadata"]["quality_score"] >= least)
             and text in json.dumps([unit.get("task"), unit.get("steps")]).lower()
         ]
-        found.sort(key=lambda unit: -unit["metadata"]["quality_score"])
+        matches.sort(key=lambda unit: -unit["metadata"]["quality_score"])
         at = {"created_at": "2026-02-01T12:00:00.000Z", "updated_at": "2026-02-01T12:00:00.000Z"}
         entries = [
             *self.fragments,
             *(
                 json.dumps({"id": unit["id"], "unit": unit, "visibility": "network", **at})
-                for unit in found
+                for unit in matches
             ),
         ]
-        offset, limit = int(wanted.get("offset", 0)), int(wanted.get("limit", 20))
+        offset, limit = int(parameters.get("offset", 0)), int(parameters.get("limit", 20))
         page = ", ".join(entries[offset : offset + limit])
         rest = f'"total": {len(entries)}, "offset": {offset}, "limit": {limit}'
         return f'{{"data": [{page}], {rest}}}'.encode("utf-8", "surrogatepass")
 
-    def _told(self, status: int, content: object) -> tuple[int, dict[str, str], bytes]:
+    def _json_answer(self, status: int, content: object) -> tuple[int, dict[str, str], bytes]:
         return status, {}, json.dumps(content).encode()
 
     # ------------------------------------------------------------ faults
@@ -344,37 +344,37 @@ class LoopbackRegistry:
             writer.write(b"HTTP/1.1 201 Created\r\n")
             await self._drip(writer, b"x-drip: d\r\n")
             return None
-        told: dict[str, str] = {}
+        fields: dict[str, str] = {}
         content: dict[str, Any] = {"error": f"as asked: {fault}"}
         status = int(fault[:3]) if fault[:3].isdigit() else 201
         if fault.startswith("429"):
             self._throttle()
         if fault in ("503_retry_after", "429_retry_after"):
-            told["retry-after"] = "1"
+            fields["retry-after"] = "1"
         elif fault == "429_date":
             now = time.time()
-            told |= {"date": formatdate(now, usegmt=True)}
-            told |= {"retry-after": formatdate(now + 2, usegmt=True)}
+            fields |= {"date": formatdate(now, usegmt=True)}
+            fields |= {"retry-after": formatdate(now + 2, usegmt=True)}
         elif fault in ("400", "413", "422"):
             content["issues"] = [{"path": ["steps", 0, "type"], "message": "not one of ours"}]
         elif fault == "no_id":
             content = {"data": {}}
         elif fault == "redirect_away":
-            status, told = 307, {"location": "http://127.0.0.2:9/v1/knowledge?token=abc"}
+            status, fields = 307, {"location": "http://127.0.0.2:9/v1/knowledge?token=abc"}
         elif fault == "redirect_here":
-            status, told = 308, {"location": path}
+            status, fields = 308, {"location": path}
         elif fault == "echo":
             status = 400
             said = f"{headers.get('authorization')} {body.decode()}"
             content = {"error": said, "issues": [{"path": said, "message": said}]}
-        await self._write(writer, status, told, json.dumps(content).encode())
+        await self._write(writer, status, fields, json.dumps(content).encode())
         return status
 
     async def _spoilt(
         self,
         fault: str,
         status: int,
-        told: dict[str, str],
+        fields: dict[str, str],
         content: bytes,
         writer: asyncio.StreamWriter,
     ) -> None:
@@ -393,11 +393,11 @@ class LoopbackRegistry:
             writer.write(b"HTTP/1.1 201 Created\r\ncontent-length: 100000\r\n\r\n")
             await self._drip(writer, b" ")
         elif fault == "stored_no_id":
-            await self._write(writer, status, told, b'{"data": {"id": ""}}')
+            await self._write(writer, status, fields, b'{"data": {"id": ""}}')
         elif fault == "stored_500":
-            await self._write(writer, 500, told, b"{}")
+            await self._write(writer, 500, fields, b"{}")
         else:  # bad_json
-            await self._write(writer, status, told, content[:-5])
+            await self._write(writer, status, fields, content[:-5])
 
     async def _drip(self, writer: asyncio.StreamWriter, drop: bytes) -> None:
         while not writer.transport.is_closing():
@@ -411,10 +411,14 @@ class LoopbackRegistry:
         writer.transport.abort()
 
     async def _write(
-        self, writer: asyncio.StreamWriter, status: int, told: dict[str, str], content: bytes
+        self,
+        writer: asyncio.StreamWriter,
+        status: int,
+        fields: dict[str, str],
+        content: bytes,
     ) -> None:
         lines = [f"HTTP/1.1 {status} As Asked", f"content-length: {len(content)}"]
-        lines += [f"{name}: {value}" for name, value in told.items()]
+        lines += [f"{name}: {value}" for name, value in fields.items()]
         lines += ["content-type: application/json", "connection: close", "", ""]
         writer.write("\r\n".join(lines).encode() + content)
         await writer.drain()

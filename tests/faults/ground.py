@@ -46,7 +46,6 @@ class Account:
         doubled: Units that the registry was given twice as two.
         strangers: Units in the registry that never passed.
         miscounted: How far the counters are from the number of runs.
-        note: What else there is to say.
     """
 
     runs: int = 0
@@ -57,7 +56,6 @@ class Account:
     doubled: int = 0
     strangers: int = 0
     miscounted: int = 0
-    note: str = ""
 
     @property
     def clean(self) -> bool:
@@ -140,7 +138,7 @@ class Players:
         self.write()
         self.handler.send(ENOUGH_S)
 
-    def account(self, server: LoopbackRegistry, **more: Any) -> Account:
+    def account(self, server: LoopbackRegistry) -> Account:
         """Draw up the account, after everything has been sent that can be."""
         counts = self.handler.stats()
         arrived = set(server.units)
@@ -155,7 +153,6 @@ class Players:
             strangers=len(arrived - passed),
             miscounted=abs(self.played - counts["runs"])
             + abs(counts["runs"] - sum(counts[fate] for fate in FATES)),
-            **more,
         )
 
 
