@@ -116,10 +116,6 @@ class LoopbackRegistry:
     def url(self) -> str:
         return f"{'https' if self._tls else 'http'}://127.0.0.1:{self._port}"
 
-    def requests_key(self, number: int) -> str | None:
-        """The idempotency key of a request."""
-        return self.keys_seen.get(number)
-
     @property
     def count_429(self) -> int:
         return len(self.throttled_at)

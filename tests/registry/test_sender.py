@@ -269,7 +269,7 @@ def test_one_that_always_fails_does_not_hold_the_others_up(store):
         ids = here.fill(4)
         bad = store.outbox.next_pending(here.registry.url)
         here.server.misbehave = lambda number, *_: (
-            "500" if here.server.requests_key(number) == bad.idempotency_key else None
+            "500" if here.server.keys_seen[number] == bad.idempotency_key else None
         )
         for _ in range(8):
             here.turn()
