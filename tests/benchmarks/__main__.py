@@ -2,7 +2,7 @@
 
     python -m tests.benchmarks [--only CASE ...] [--handlers NAME ...] [--quick]
 
-prints tables in Markdown. Everything takes about five minutes.
+prints tables in Markdown. Everything takes some minutes.
 
 runs
     The same `create_agent` agent with a scripted model, run without and with a handler in turn, by
