@@ -81,31 +81,17 @@ def _finder_of_row(row: dict[str, Any]) -> Finder:
     kind = SensitiveField(row.get("kind", "password"), is_strong=not row.get("weak"))
     pattern = lazy_pattern(expression, re.VERBOSE)
     before = lazy_pattern(row.get("before", ""))
-    starts = row.get("starts", ())
 
     def find(text: str, low: str) -> Iterator[Span]:
         source = low if row.get("any_case") else text
-        places = sorted(occurrences(low, starts))
-        for match in _matches_at(places, pattern, source) if starts else pattern.finditer(source):
+        for match in pattern.finditer(source):
             field, name = _field_of(match, kind)
             if field and before.search(source[max(0, match.start() - _MAX_BEFORE) : match.start()]):
                 start, end = match.span("secret")
                 if is_sensitive(text[start:end], name, field):
                     yield Span(start, end, field.kind)
 
-    return Finder(find, tuple(row.get("words", starts)), is_named=row.get("named", False))
-
-
-def _matches_at(
-    places: list[int], pattern: re.Pattern[str], source: str
-) -> Iterator[re.Match[str]]:
-    """Yield the matches that start at one of `places`, without those within an earlier match."""
-    end = 0
-    for at in places:
-        match = pattern.match(source, at) if at >= end else None
-        if match is not None:
-            end = match.end()
-            yield match
+    return Finder(find, tuple(row.get("words", ())), is_named=row.get("named", False))
 
 
 def _expand(pattern: str) -> str:

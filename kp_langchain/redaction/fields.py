@@ -34,13 +34,7 @@ class SensitiveField(NamedTuple):
     is_strong: bool = True
     is_identifier: bool = False
 
-    @property
-    def may_hold_fields(self) -> bool:
-        """Whether a mapping under this name may also hold ordinary fields with names of their own."""
-        return not self.is_strong or self.kind in _KINDS_WITH_FIELDS
 
-
-_KINDS_WITH_FIELDS = frozenset({"session", "authorization", "token", "card", "pin"})
 # Words in Latin letters, numbers, words in other letters.
 _WORD = lazy_pattern(
     r"[Bb](?:ase|ASE)?64(?![0-9])|[A-Z]+(?![a-z])|[A-Z]?[a-zß]+|[0-9]+|[\u0370-\u1dff\u2c00-\u2dff\u3040-\ud7ff]+"

@@ -64,6 +64,7 @@ _TYPES_AS_NAMES = frozenset(("password", "phone", "ssn", "iban", "pin", "otp"))
 _MODEL_TOKENS = ("token", "tokenstr")
 _VALUES = KEYS.value_keys | KEYS.text_keys
 _SECRET_VALUES = KEYS.value_keys | {"text", "content", "data"}
+_KINDS_WITH_FIELDS = frozenset(("session", "authorization", "token", "card", "pin"))
 _MAX_KEYS = 64  # a record has fewer; a larger mapping is a collection
 
 # The members of a JSON Web Key (RFC 7518) that are secret.
@@ -77,6 +78,14 @@ _BEGIN_OF_KEY = lazy_pattern(r"-----BEGIN [A-Z ]{0,40}PRIVATE KEY")
 _SELECTOR_PARTS = lazy_pattern(r"[A-Za-z][\w\-]*")
 _COMBINATORS = lazy_pattern(r"[ >+~]+(?![^\[\]]{0,80}\])")
 _SELECTOR_SIGN = lazy_pattern(r"[#.\[/=@(]")
+
+
+# Keys that may say something about the values of the others.
+_TELLING = frozenset(
+    ("type", "kind", "kty", "secondarykey", "granttype", *KEYS.name_keys, *KEYS.element_keys)
+).union(
+    KEYS.secret_marks, KEYS.references, KEYS.schema_marks, KEYS.column_keys, KEYS.model_token_clues
+)
 
 
 class MappingFields(NamedTuple):
@@ -111,7 +120,7 @@ def read_mapping(
     # The keys of this mapping, and not equal ones: those of a text know their places.
     texts = (key for key in mapping if has_type(key, str))
     by_plain: dict[str, Any] = dict(zip(_plain_keys(tuple(mapping)), texts, strict=True))
-    if not _may_tell(frozenset(by_plain)):
+    if by_plain.keys().isdisjoint(_TELLING):
         return MappingFields(field)
     if _is_schema(mapping, by_plain):
         weak = field._replace(is_strong=False) if field else None
@@ -150,19 +159,6 @@ def _plain_keys(keys: tuple[Any, ...]) -> list[str]:
     return plain
 
 
-@lru_cache(maxsize=1024)
-def _may_tell(keys: frozenset[str]) -> bool:
-    """Return whether one of some keys may say something about the values of the others."""
-    return not keys.isdisjoint(_TELLING)
-
-
-_TELLING = frozenset(
-    ("type", "kind", "kty", "secondarykey", "granttype", *KEYS.name_keys, *KEYS.element_keys)
-).union(
-    KEYS.secret_marks, KEYS.references, KEYS.schema_marks, KEYS.column_keys, KEYS.model_token_clues
-)
-
-
 def header_fields(rows: Sequence[Any], classify: Classify) -> list[NamedField]:
     """Return the fields of the columns if the first of `rows` is a header, or else an empty list."""
     if len(rows) < 2 or not all(has_type(row, list, tuple) for row in rows):
@@ -184,8 +180,9 @@ def build_tuple(value: tuple[Any, ...], items: list[Any]) -> Any:
 
 def field_of_content(field: SensitiveField, content: Any) -> SensitiveField:
     """Return what a name says about its content; a mapping may also hold ordinary fields."""
-    is_mapping = field.may_hold_fields and has_type(content, dict)
-    return field._replace(is_strong=False) if is_mapping else field
+    may_hold_fields = not field.is_strong or field.kind in _KINDS_WITH_FIELDS
+    is_weak = may_hold_fields and has_type(content, dict)
+    return field._replace(is_strong=False) if is_weak else field
 
 
 def is_pair(value: Any) -> bool:
