@@ -87,13 +87,6 @@ def test_a_python_literal_stays_one(document: dict[str, Any]) -> None:
     assert shape(ast.literal_eval(redact(repr(document)).value)) == shape(document)
 
 
-@given(documents, st.sampled_from(["Result: %s and so on.", "%s\n%s", "log level=info body=%s"]))
-def test_text_around_a_document_stays(document: dict[str, Any], around: str) -> None:
-    text = json.dumps(document)
-    clean = redact(around.replace("%s", text)).value
-    assert clean == around.replace("%s", redact(text).value)
-
-
 @pytest.mark.parametrize(
     "text",
     [
@@ -122,14 +115,6 @@ def test_only_changed_strings_differ(secret: str, ensure_ascii: bool) -> None:
     assert clean.startswith(head)
     assert clean.endswith(tail)
     assert json.loads(clean)["to"] == redact(f"see {secret}").value
-
-
-def test_every_line_of_json_lines_stays_valid() -> None:
-    rows = [{"n": n, "q": "\u5bc6\u7801\u662fhunter2xyz9", "next": [n]} for n in range(5)]
-    clean = redact("\n".join(json.dumps(row, ensure_ascii=False) for row in rows)).value
-    read = [json.loads(line) for line in clean.splitlines()]
-    assert [row["next"] for row in read] == [row["next"] for row in rows]
-    assert "hunter2xyz9" not in clean
 
 
 @pytest.mark.parametrize("depth", [3, 100, 149, 150, 151, 199, 201, 5000])

@@ -11,7 +11,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from hypothesis import assume, example, given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from kp_langchain.redaction import LEVELS, redact
@@ -144,34 +144,6 @@ def test_our_own_ids_and_times_stay(level: str) -> None:
     }
     assert redact(ids, level=level).value == ids
     assert redact(json.dumps(ids), level=level).value == json.dumps(ids)
-
-
-_plain = st.sampled_from(["fine", "value 12", "", "order #W123", "2024-08-06", "a, b; c"])
-_scalars = st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), _plain)
-_structures = st.recursive(
-    _scalars,
-    lambda inner: st.one_of(
-        st.lists(inner, max_size=4),
-        st.tuples(inner, inner, inner),
-        st.dictionaries(st.sampled_from(["a", "items", "note", "result", "n"]), inner, max_size=4),
-    ),
-    max_leaves=12,
-)
-
-
-@given(_structures, by_itself)
-def test_what_stands_beside_a_secret_stays(structure: Any, what: tuple[str, str]) -> None:
-    text, secret = what
-    # A random text may happen to end like the name of a password: "...nPW".
-    assume(redact((text, "fine")).value[1] == "fine")
-    value = {"a": structure, text: [structure, (f"see {text}\n", structure)]}
-    clean = redact(value, level="private").value
-    if not secret.endswith("@example.com"):
-        assert secret not in repr(clean)
-    first, second = clean.values()
-    assert repr([first, second[0], second[1][1]]) == repr([structure] * 3)
-    assert second[1][0].startswith("see ")
-    assert second[1][0].endswith("\n")
 
 
 AWKWARD = (

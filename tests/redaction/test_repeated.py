@@ -54,13 +54,6 @@ def test_a_number_or_a_word_is_not_replaced_elsewhere() -> None:
     assert redact({"password": "abc12345", "word": "xabc12345x"}).value["word"] == "xabc12345x"
 
 
-def test_shared_containers_cost_no_more_than_one() -> None:
-    shared: list[Any] = ["x"]
-    for _ in range(60):
-        shared = [shared, shared]
-    assert redact({"password": _PASSWORD, "shared": shared}).counts["password"] == 1
-
-
 def test_of_very_many_secrets_the_first_go_from_everywhere() -> None:
     secrets = [f"river{number}falcon" for number in range(1000, 1300)]
     *named, text = redact([*({"password": one} for one in secrets), " ".join(secrets)]).value
@@ -159,12 +152,6 @@ def test_a_secret_goes_in_base64_of_urls(before: str, secret: str) -> None:
     assert value["a"] == "it is [REDACTED:password] here"
 
 
-def test_a_secret_within_another_adds_nothing_to_it() -> None:
-    named = {"password": "Zk7#mQ2v!pL/x9aQ7#kT2wRz", "token": "x9aQ7#kT2wRz"}
-    value = redact({**named, "a": f"it is {named['password']} here"}).value
-    assert value["a"] == "it is [REDACTED:password] here"
-
-
 @pytest.mark.parametrize("text", ["release-4-5-6-beta", "my-release-4-5-6", "xrelease-4-5-6"])
 def test_words_and_numbers_with_hyphens_are_only_whole_words(text: str) -> None:
     assert redact({"password": "release-4-5-6", "a": text}).value["a"] == text
@@ -219,12 +206,6 @@ def test_json_that_is_a_secret_goes_as_a_whole_and_not_what_begins_like_it(
     assert redact({"password": secret, "b": in_text}).value["b"] == in_text
 
 
-def test_a_secret_with_signs_is_found_where_it_was_cut_off() -> None:
-    mixed = "Zk7'mQ\"2vpLd9x(KtRw"
-    clean = redact({"password": mixed, "a": f"saw {mixed[:15]}... there"}).value
-    assert clean["a"] == "saw [REDACTED:password]... there"
-
-
 def test_a_secret_of_a_url_is_also_looked_for_decoded() -> None:
     clean = redact(
         {"a": "postgres://u:p%40ss%21Word9x@db/shop", "b": "psql -W 'p@ss!Word9x'"}
@@ -236,13 +217,6 @@ def test_a_secret_with_a_space_goes_wherever_it_occurs_again() -> None:
     secret = "Ruder&Anker 8?x2"  # noqa: S105 - not in use
     clean = redact({"password": secret, "a": f"?p={urllib.parse.quote(secret)}&n=1"}).value
     assert clean["a"] == "?p=[REDACTED:password]&n=1"
-
-
-def test_what_is_typed_into_a_field_goes_as_a_whole() -> None:
-    given = {"pin": "4471", "fill": {"selector": "#x", "text": "4471"}, "keys": 4471, "n": 4471}
-    result = redact(given).value
-    assert result["fill"]["text"] == result["keys"] == "[REDACTED:pin]"
-    assert result["n"] == 4471
 
 
 def test_a_secret_in_bytes_that_are_no_utf_8_is_looked_for_like_any_other() -> None:

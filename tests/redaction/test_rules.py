@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -83,14 +82,6 @@ def test_a_name_of_ones_own_in_structures():
     }
 
 
-def test_rules_reach_into_objects():
-    @dataclass
-    class Login:
-        user: str
-
-    assert value(Login("bob"), names=["user"]) == {"user": "[REDACTED:user]"}
-
-
 def test_what_is_allowed_stays_and_hides_nothing_else():
     allow = [r"support@example\.com", r"10\.\d+\.\d+\.\d+", "hunter2"]
     assert value("support@example.com and bob@example.com", allow=allow) == (
@@ -158,11 +149,6 @@ def test_while_a_pattern_searches_others_run():
         turns += began.is_set()
     thread.join()
     assert turns > 5  # with `re` it is 0: nothing else runs until it is through
-
-
-def test_what_an_endless_exception_would_allow_is_redacted():
-    address = "a" * 60 + "@example.com"
-    assert value(address, allow=[r"(\w+\s?)+$"]) == "[REDACTED:email]"
 
 
 def test_a_pseudonym_follows_one_person():

@@ -78,19 +78,6 @@ def test_entries_are_not_lost_when_their_keys_are_redacted() -> None:
     assert redact(result.value) == Redaction(result.value, {})
 
 
-def test_subclasses_and_objects_become_plain() -> None:
-    @dataclass
-    class Config:
-        password: str
-
-    config = Config("hunter22")
-    marked = OrderedDict([("password", "hunter22")])
-    assert type(redact(marked).value) is dict
-    assert redact(defaultdict(list, a=["bob@example.com"])).value == {"a": ["[REDACTED:email]"]}
-    assert redact([config]).value == [{"password": "[REDACTED:password]"}]
-    assert "hunter22" not in repr(redact({"password": config}).value)
-
-
 def test_cycles_sharing_and_depth_are_bounded() -> None:
     loop: list[Any] = ["bob@example.com"]
     loop.append(loop)
@@ -184,13 +171,6 @@ def test_what_marks_a_value_as_secret_in_a_record_is_understood(record: dict[str
         assert "swordfish" not in repr(redact(written, level="private").value)
 
 
-def test_only_the_value_of_a_record_in_a_sensitive_list_goes() -> None:
-    cookie = {"name": "theme", "value": "swordfish", "domain": "a.io", "path": "/"}
-    assert redact({"cookies": [cookie]}).value == {
-        "cookies": [{**cookie, "value": "[REDACTED:cookie]"}]
-    }
-
-
 def test_lines_of_a_private_key_in_a_list_go() -> None:
     body = ["MIIEpAIBAAKC" + "aB3dE5gH7jK9" * 4, "q7L9s1tU3wX5" * 5]
     begin, end = "-----BEGIN RSA PRIVATE KEY-----", "-----END RSA PRIVATE KEY-----"
@@ -220,6 +200,11 @@ def test_keys_of_one_stem_are_names_and_values() -> None:
 
 
 # ------------------------------------------------------------------ objects
+
+
+def noted(error: Exception) -> Exception:
+    error.add_note(f"token {TOKEN}")
+    return error
 
 
 @dataclass
@@ -264,6 +249,8 @@ class Rude:
         (SecretStr("hunter2"), {"secret": "[REDACTED:secret]"}),
         (Colour.RED, {"name": "RED", "value": GONE}),
         (ValueError("bad", TOKEN), {"type": "ValueError", "args": ["bad", GONE]}),
+        (noted(KeyError()), {"type": "KeyError", "args": [], "notes": [f"token {GONE}"]}),
+        (defaultdict(list, a=[TOKEN]), {"a": [GONE]}),
         (PurePosixPath("/home/bob/x"), "/home/[REDACTED:home_path]/x"),
         (Rude(), "<Rude>"),
         (iter([TOKEN]), "<list_iterator>"),
@@ -293,12 +280,6 @@ def test_an_iterator_is_not_consumed() -> None:
     assert list(source) == [1, 2]
 
 
-def test_notes_of_an_exception_are_read() -> None:
-    error = KeyError("k")
-    error.add_note(f"token {TOKEN}")
-    assert redact(error).value["notes"] == [f"token {GONE}"]
-
-
 @pytest.mark.parametrize(
     ("value", "gone"),
     [
@@ -307,6 +288,7 @@ def test_notes_of_an_exception_are_read() -> None:
         ({"credentials": {"user": "x", "value": "hunter2"}}, ["hunter2"]),
         ({"session": {"id": "s3ssion-0123-abcdefgh"}}, ["s3ssion-0123-abcdefgh"]),
         ({"token": {"value": "a1b2c3d4e5f6g7h8"}}, ["a1b2c3d4e5f6g7h8"]),
+        ({"password": Login("bob", "hunter22")}, ["hunter22"]),
     ],
 )
 def test_what_lies_under_a_telling_name(value: Any, gone: Any) -> None:
@@ -320,18 +302,6 @@ def test_what_lies_under_a_telling_name(value: Any, gone: Any) -> None:
 )
 def test_ordinary_things_under_a_telling_name_stay(value: Any) -> None:
     assert redact(value).value == value
-
-
-def test_deep_down_nothing_leaks() -> None:
-    value: Any = TOKEN
-    for _ in range(5000):
-        value = [value]
-    done = redact(value)
-    assert done.counts == {"depth": 1}
-    at = done.value
-    while isinstance(at, list):
-        (at,) = at
-    assert at == "[REDACTED:depth]"
 
 
 DATA = random.Random(5).randbytes(3000)
@@ -348,17 +318,13 @@ DATA = random.Random(5).randbytes(3000)
 def test_long_base64_becomes_its_length_and_hash(text: Any, before: Any, after: Any) -> None:
     kind = "image/png " if "png" in text else ""
     digest = hashlib.sha256(DATA).hexdigest()[:16]
-    for encoded in (base64.b64encode(DATA), base64.urlsafe_b64encode(DATA)):
-        done = redact(text % encoded.decode())
+    for encode in (base64.b64encode, base64.urlsafe_b64encode, base64.encodebytes):
+        if encode is base64.encodebytes and text != "%s":  # in lines
+            continue
+        done = redact(text % encode(DATA).decode().rstrip())
         assert done.value == f"{before}[BLOB:{kind}3000 bytes sha256:{digest}]{after}"
         assert done.counts == {"blob": 1}
         assert redact(done.value).value == done.value
-
-
-def test_wrapped_base64_too() -> None:
-    done = redact(base64.encodebytes(DATA).decode())
-    assert done.value.startswith("[BLOB:3000 bytes sha256:")
-    assert len(done.value) < 60
 
 
 @pytest.mark.parametrize(
