@@ -58,9 +58,9 @@ def redact(
 
     Args:
         value: Any value, usually a JSON-like structure.
-        level: The privacy level. "aggregated" and "federated" redact secrets and identifiers
-            (email, telephone, network addresses, card and account numbers, user names in home
-            paths); "private" redacts secrets alone.
+        level: The privacy level. "aggregated" and "federated" redact secrets and identifiers:
+            email, telephone, network addresses, card and account numbers, user names in home paths.
+            "private" redacts secrets alone.
         rules: The user's rules: additional patterns and names, exceptions, pseudonyms.
         redactor: A function that is called with each redacted text, also with keys; its result
             replaces the text. If it raises or does not return a string, the text becomes

@@ -230,12 +230,12 @@ class Rules(BaseModel):
         names: Additional sensitive field names, as words: `employee number` matches
             `employeeNumber`, `EMPLOYEE_NUMBER` and `my-employee-number`. Every value of such a
             field is redacted.
-        allow: Regular expressions. A match is kept if one of them matches all of it, unless the
-            match is a secret by its format (an issuer's token, a private key, a JSON Web Token) or
-            by its context (a password in a URL, an HTTP scheme).
+        allow: Regular expressions. A match is kept if one of them matches all of it. Secrets that
+            their format proves (an issuer's token, a private key, a JSON Web Token) or their
+            context (a password in a URL, an HTTP scheme) are redacted all the same.
         pseudonym_key: A secret of 16 characters or more. With it, identifiers become
-            `[REDACTED:email#k3f9x2m1qa]`: the same for the same address and key, so that a reader
-            can follow one person without knowing who it is. Secrets never get pseudonyms.
+            `[REDACTED:email#k3f9x2m1qa]`, the same for the same address and key. A reader can
+            follow one person without knowing who it is. Secrets never get pseudonyms.
         redactor: `package.module:function` of a redactor, as `KPCallbackHandler` takes one: for
             handlers without a redactor of their own, and for the notes of verdicts that come from
             elsewhere, such as `kp-langchain label`.

@@ -14,12 +14,15 @@ from typing import Any, NamedTuple
 from kp_langchain.redaction.spans import lazy_pattern
 
 MAX_DEPTH = 150  # of containers; what is nested deeper is read as plain text
-_COST_OF_START = 48  # what a start in vain counts, in characters
-_MAX_WASTE = 4  # starts in vain may cost this many times the length of the text
+_COST_OF_START = 48  # characters that a failed start counts besides those that it read
+_MAX_WASTE = 4  # failed starts may read this many times the length of the text
 
-# Where reading starts: at a container whose first member is a string or a container, at a list with
-# one of these after numbers and constants, at a string that holds JSON with its quotes escaped, and
-# at a string that is the whole text. Not at a subscript such as x["a"], nor at a key that PHP prints.
+# Reading starts at
+# - a container whose first member is a string or a container,
+# - a list that has one of these after numbers and constants; not a subscript such as x["a"], and not
+#   a key as PHP prints it,
+# - a string that holds JSON with its quotes escaped,
+# - a string that is the whole text.
 _START = lazy_pattern(
     r"""[\[{"](?: (?<=\{)(?=\s{0,200}(?:[bu]?["']|[\[{(]))
       | (?<=\[)(?<![\w)\]]\[)(?!"[^"\n]{1,80}"\]=>)(?=\s{0,200}(?:[bu]?["']|[\[{(])

@@ -105,8 +105,8 @@ def quoted_value(text: str, at: int) -> Extent | None:
 def _closing_quote(text: str, start: int, quote: str, depth: int) -> int | None:
     r"""Return the end of the content of the string that starts at `start`.
 
-    JSON within JSON writes its quotes as `\"`, `\\\"`: a string that opens with `depth` backslashes
-    before the quote closes with as many; with more, the quote belongs to the value.
+    JSON within JSON writes its quotes as `\"`, `\\\"`. A string that opens with `depth` backslashes
+    before the quote closes with as many. After more backslashes, the quote belongs to the value.
     """
     goes_on = _GOES_ON.get(quote) if depth == 0 else None
     position = start

@@ -1,7 +1,7 @@
 """Finders, each with the words that a text must contain for it to match.
 
-The words of all finders, and the stems of sensitive names, are looked for in one search, so that most
-finders can be skipped without searching the text.
+One search looks for the words of all finders and for the stems of sensitive names. Most finders can
+then be skipped.
 """
 
 from __future__ import annotations
@@ -64,9 +64,9 @@ def words_in(low: str) -> Words:
     """
     search, patterns = _patterns(len(_vocabulary))
     content = without_accents(low).encode("utf-8", "surrogatepass")
-    found = search.find_matches_as_indexes(content, overlapping=True)
-    words = frozenset(patterns[number] for number, _, _ in found)
-    stems = _longest([(start, end) for number, start, end in found if number < len(_STEMS)])
+    matches = search.find_matches_as_indexes(content, overlapping=True)
+    words = frozenset(patterns[number] for number, _, _ in matches)
+    stems = _longest([(start, end) for number, start, end in matches if number < len(_STEMS)])
     return Words(stems if low.isascii() else _in_characters(stems, content), words)
 
 
@@ -77,13 +77,13 @@ def stems_in(low: str) -> list[tuple[int, int]]:
 
 def _longest(places: list[tuple[int, int]]) -> list[tuple[int, int]]:
     """Return the places without those that overlap an earlier or longer one."""
-    chosen: list[tuple[int, int]] = []
+    longest: list[tuple[int, int]] = []
     last_end = 0
     for start, end in sorted(places, key=lambda place: (place[0], -place[1])):
         if start >= last_end:
-            chosen.append((start, end))
+            longest.append((start, end))
             last_end = end
-    return chosen
+    return longest
 
 
 def _in_characters(places: list[tuple[int, int]], content: bytes) -> list[tuple[int, int]]:
@@ -100,8 +100,8 @@ def _in_characters(places: list[tuple[int, int]], content: bytes) -> list[tuple[
 def _patterns(_size: int) -> tuple[BytesAhoCorasick, list[str]]:
     """Return the stems and words, in this order, and the search for them."""
     patterns = [*_STEMS, *_vocabulary]
-    encoded = [pattern.encode() for pattern in patterns]
-    return BytesAhoCorasick(encoded, implementation=Implementation.DFA), patterns
+    contents = [pattern.encode() for pattern in patterns]
+    return BytesAhoCorasick(contents, implementation=Implementation.DFA), patterns
 
 
 # ------------------------------------------------------------------ finders

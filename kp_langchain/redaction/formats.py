@@ -1,8 +1,8 @@
 """Credentials recognised by their format, or by a marker such as `sk_` before random characters.
 
-The formats are the rows of the table `issuers.toml`, which explains its notation. All prefixes are
-searched for in one pass over the long words of a text; the expression of a row is compiled when its
-prefix first occurs.
+The formats are the rows of the table `issuers.toml`, which explains its notation. One pass over the
+long words of a text finds all prefixes. The expression of a row is compiled when its prefix first
+occurs.
 """
 
 from __future__ import annotations

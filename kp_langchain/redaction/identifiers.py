@@ -1,7 +1,7 @@
 """Identifiers of people and places: e-mail, network address, user name, and numbers of all kinds.
 
-The forms are in `tables/identifiers.toml`. No plan of telephone numbers is consulted: almost every
-group of seven digits is a number in some country, so a plan is useless if the country is unknown.
+The forms are in `tables/identifiers.toml`. No plan of telephone numbers is consulted. Almost every
+group of seven digits is a number in some country, and the country is unknown.
 """
 
 from __future__ import annotations

@@ -97,8 +97,8 @@ _KEY_SIGN = lazy_pattern(r" ?[=:] ?")
 _PRINTED = lazy_pattern(r"\] => ")  # by print_r of PHP
 _BUILDER = lazy_pattern(r"(?:with|using|use)_?(?=[A-Za-z])", re.IGNORECASE)
 _MAX_NAMES_IN_WORD = 8
-# How often a value is looked for in sentences in vain: so many times, and once in so many
-# characters. A text with more names without values is no prose.
+# Searches in prose that may fail: this many, and one more for each `_CHARS_PER_NAME` characters. A
+# text with more names that have no value is no prose.
 _FEW_NAMES = 400
 _CHARS_PER_NAME = 40
 

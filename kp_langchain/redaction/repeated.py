@@ -1,8 +1,7 @@
 """Secrets that occur again: an agent types the password that its user told it.
 
-One place names the secret; the others do not, so no finder would see it there. How far a secret is
-looked for depends on how sure it is the same one: a random key goes from everywhere, a word that is
-also an ordinary one only from where something beside it says what it is.
+One place names the secret; no finder would see it in the others. A random key is removed wherever it
+occurs. A secret that is also an ordinary word is removed only where something beside it names it.
 """
 
 from __future__ import annotations
@@ -150,22 +149,22 @@ class Secrets:
         for secret, one in named.items():
             self._add(secret, one)
 
-    def _add(self, secret: str, named: Named) -> None:
-        known = self._named.get(secret)
-        if known is not None and known.reach >= named.reach:
+    def _add(self, secret: str, facts: Named) -> None:
+        earlier = self._named.get(secret)
+        if earlier is not None and earlier.reach >= facts.reach:
             return
-        if known is None:
+        if earlier is None:
             if len(self._named) >= _MOST or self._chars + len(secret) > _MOST_CHARS:
                 self.is_full = True
                 return
             self._chars += len(secret)
-        self._named[secret] = named
+        self._named[secret] = facts
         self._search = None
         self.has_numbers = self.has_numbers or _NUMBER.fullmatch(secret) is not None
 
     @property
     def search(self) -> SecretSearch | None:
-        """The search for all of them; another one after any was added, None if there are none."""
+        """The search for all secrets, made anew after one was added; None if there are none."""
         if self._search is None and self._named:
             self._search = SecretSearch(self._named)
         return self._search

@@ -143,8 +143,8 @@ class SecretSearch:
                     start = code[:_CUT].encode()
                     forms.setdefault(start, _Form(start, kind, Reach.ANYWHERE, is_encoded=True))
             for text in _spellings(secret):
-                for written in _written_forms(text):
-                    content = written.encode("utf-8", "surrogatepass")
+                for form_text in _written_forms(text):
+                    content = form_text.encode("utf-8", "surrogatepass")
                     forms[content] = _Form(content, kind, reach)
         for form in list(forms.values()):
             start = form.content[:_CUT]
@@ -156,8 +156,8 @@ class SecretSearch:
 
     def kind_of_value(self, value: object) -> str | None:
         """Return the kind of the secret that a typed value is as a whole; None if it is none."""
-        named = self._named.get(str(value).strip(" \t\r\n\"'`.,;!"))
-        return named.kind if named else None
+        secret = self._named.get(str(value).strip(" \t\r\n\"'`.,;!"))
+        return secret.kind if secret else None
 
     def clean(self, text: str, counts: Counter[str]) -> str:
         """Return a text without the secrets.

@@ -147,10 +147,10 @@ class Walker:
         if text in self._harmless:
             return text
         source = text
-        known = self._clean_texts.get(text)
-        if known is not None:
-            self.counts.update(known[1])
-            return known[0]
+        earlier_result = self._clean_texts.get(text)
+        if earlier_result is not None:
+            self.counts.update(earlier_result[1])
+            return earlier_result[0]
         kinds: list[str] = []
         for _ in range(MAX_PASSES):
             documents = read_documents(text)
@@ -178,8 +178,8 @@ class Walker:
             documents = read_documents(text, with_places=True)
             walker = self._walk_documents(documents)
             kinds.extend(walker.counts.elements())
-        masked = mask_documents(text, documents, walker.changes)
-        return masked.restore(self._plain_text(masked.text, kinds, masked.mask))
+        template = mask_documents(text, documents, walker.changes)
+        return template.restore(self._plain_text(template.text, kinds, template.mask))
 
     def _walk_documents(self, documents: list[Document]) -> Walker:
         walker = Walker(self._session, identifiers=self._identifiers)
@@ -314,8 +314,8 @@ class Walker:
     ) -> dict[Any, Any]:
         """Return a message of a chat whose text lacks the secrets that it gives."""
         text: str = dict.__getitem__(message, key)
-        given = [one for one in secrets if not self._session.rules.allows(one.text)]
-        clean = self._session.secrets.take_answer(str.__str__(text), given, self._replace)
+        not_allowed = [one for one in secrets if not self._session.rules.allows(one.text)]
+        clean = self._session.secrets.take_answer(str.__str__(text), not_allowed, self._replace)
         return dict(dict.items(message)) | {key: self._replaced(text, clean)}
 
     def _entry_field(self, key: Any, item: Any, context: MappingFields, name: str) -> NamedField:
@@ -445,11 +445,11 @@ class Session:
 
         Args:
             question: What somebody was asked.
-            answer: What they answered.
+            answer: What they in_answer.
             is_step: Whether the answer is a step of the run, and not its task.
         """
-        given = secrets_given(question, answer)
-        secrets = [one for one in given if not self.rules.allows(one.text)]
+        in_answer = secrets_given(question, answer)
+        secrets = [one for one in in_answer if not self.rules.allows(one.text)]
         if secrets:
             self.secrets.note_answer(answer, secrets, is_step=is_step)
 

@@ -278,7 +278,7 @@ def _entries_beside(
         return {}
     kind: Any = mapping.get(by_plain.get("type"))
     is_marked = any(mapping[by_plain[mark]] is True for mark in KEYS.secret_marks & by_plain.keys())
-    named: NamedField | None = None
+    field_by_name: NamedField | None = None
     element: NamedField | None = None
     if has_type(kind, str):
         is_marked = is_marked or plain_key(kind) in KEYS.secret_types
@@ -286,22 +286,22 @@ def _entries_beside(
         if field is not None and field.kind in _TYPES_AS_NAMES:
             element = field, kind
     for text in _texts(mapping, by_plain, KEYS.name_keys):
-        field = classify(text) if named is None else None
-        named = (field, text) if field is not None else named
+        field = classify(text) if field_by_name is None else None
+        field_by_name = (field, text) if field is not None else field_by_name
     for text in _texts(mapping, by_plain, KEYS.element_keys):
         element = element or element_field(text, classify)
 
     def field_of(plain: str, value: Any) -> NamedField | None:
         if is_marked and plain in _SECRET_VALUES:
             return _SECRET, plain
-        if plain in KEYS.value_keys and named is not None:
-            return named
+        if plain in KEYS.value_keys and field_by_name is not None:
+            return field_by_name
         if not has_type(value, str, int, float) or (has_type(value, str) and classify(value)):
             return None  # the label itself
         if element is not None and (plain in KEYS.value_keys or len(str(value).split()) == 1):
             return element
-        if named is not None and has_type(value, str) and looks_like_password(value):
-            return named
+        if field_by_name is not None and has_type(value, str) and looks_like_password(value):
+            return field_by_name
         return None
 
     fields = {by_plain[plain]: field_of(plain, mapping[by_plain[plain]]) for plain in values}

@@ -67,19 +67,19 @@ def redact_text(
     rules = rules or NO_RULES
     for _ in range(MAX_PASSES):
         try:
-            found = _find(text, identifiers=identifiers, rules=rules)
+            matches = _find(text, identifiers=identifiers, rules=rules)
         finally:
             words_in.cache_clear()  # no text stays in memory
-        if mask and found:
-            found = [part for span in found for part in _outside(text, span, mask)]
-        spans = _merge_overlaps(text, found)
+        if mask and matches:
+            matches = [part for span in matches for part in _outside(text, span, mask)]
+        spans = _merge_overlaps(text, matches)
         if not spans:
             return text
         pieces = []
         position = 0
         for start, end, kind in spans:
-            written = replacement(kind, text[start:end], rules)
-            pieces += [text[position:start], written]
+            new_text = replacement(kind, text[start:end], rules)
+            pieces += [text[position:start], new_text]
             position = end
             kinds.append(kind)
             if secrets is not None:
