@@ -36,7 +36,6 @@ _NOT_TAKEN = {
     "rejected": "rejected before",
     "own run": "a run of this store",
     "other registry": "pulled from another registry before",
-    "too large": "too large",
 }
 RegistryUrl = Annotated[
     str | None,

@@ -27,8 +27,7 @@ from kp_langchain.errors import KPError, StoreError
 from kp_langchain.text import one_line, printable, short_id
 
 if TYPE_CHECKING:
-    from kp_langchain.store import TraceStore
-    from kp_langchain.store.run_columns import Deletion
+    from kp_langchain.store import Deletion, TraceStore
 
 _INCOMPLETE = 1
 _DOMAINS_SHOWN, _DOMAIN_CHARS = 6, 60
@@ -84,7 +83,7 @@ def delete(
             "give either IDs, or some of --domain, --since, --until, --older-than and --where"
         )
     with open_store(database) as store:
-        plan = store.plan_deletion(*run_ids or (), **filters)
+        plan = store.deletions.plan(*run_ids or (), **filters)
         deleting = _Deleting(store, as_json=as_json)
         if not plan:
             deleting.say(f"No runs in {store.location} match; nothing was deleted.")
@@ -139,13 +138,13 @@ def prune(
     settings = Settings()
     with open_store(database) as store:
         deleting = _Deleting(store, as_json=as_json)
-        plan = store.plan_deletion(keep=keep) if keep else None
+        plan = store.deletions.plan(keep=keep) if keep else None
         if plan:
             deleting.confirm(plan, is_confirmed=yes)
         with deleting.interruptible():
             if plan:
                 deleting.delete(plan, timeout)
-            pruning = store.prune(max_remembered=settings.novelty_memory)
+            pruning = store.deletions.prune(max_remembered=settings.novelty_memory)
             removed = asdict(pruning)
             parts = [counted(number, *_PRUNED[name]) for name, number in removed.items() if number]
             deleting.say(
@@ -243,7 +242,7 @@ class _Deleting:
         """
         # Settings that cannot be used end the command before it has deleted anything.
         registry = current_registry() if plan.at_registry else None
-        self._store.carry_out(plan)
+        self._store.deletions.carry_out(plan)
         self.result.deleted = len(plan)
         self.say(f"Deleted {counted(len(plan), 'run')} from {self._store.location}.")
         if not plan.at_registry:

@@ -19,8 +19,7 @@ from kp_langchain.recording.answers import objective_in
 from kp_langchain.recording.handler import KPCallbackHandler
 from kp_langchain.recording.langchain_context import ambient_run_id, current_handlers
 from kp_langchain.run_keys import check_namespace, namespace_text
-from kp_langchain.store import TraceStore
-from kp_langchain.store.trace_store import default_store
+from kp_langchain.store import TraceStore, default_store
 
 _LONGEST_TASK_CHARS = 100_000
 Location = TraceStore | str | Path | None

@@ -33,8 +33,7 @@ from kp_langchain.recording.user_calls import SEARCHING, lane_for
 from kp_langchain.recording.values import role_and_content
 from kp_langchain.redaction import redact
 from kp_langchain.run_keys import id_text
-from kp_langchain.store import TraceStore
-from kp_langchain.store.trace_store import default_store
+from kp_langchain.store import TraceStore, default_store
 
 try:
     from langchain.agents.middleware import AgentMiddleware

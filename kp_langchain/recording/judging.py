@@ -25,7 +25,7 @@ from kp_langchain.scoring.breakdown import ScoreBreakdown
 from kp_langchain.scoring.novelty_memory import MemoryEntry
 from kp_langchain.scoring.repeats import embedded_text, fingerprint
 from kp_langchain.scoring.scorer import Scorer
-from kp_langchain.store.run_columns import log_rescored, log_scored
+from kp_langchain.store.run_log import log_rescored, log_scored
 from kp_langchain.verdict import Verdict, first_decisive
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from kp_langchain.text import one_line
 
 if TYPE_CHECKING:
     from kp_langchain.store import StoredRun, TraceStore
-    from kp_langchain.store.run_columns import RunFilters
+    from kp_langchain.store.selection import RunFilters
 
 _T = TypeVar("_T")
 _RUNS_READ_AT_ONCE = 200

@@ -16,13 +16,38 @@ from kp_langchain.errors import StoreError
 from kp_langchain.scoring.breakdown import ScoreBreakdown
 from kp_langchain.store.database import StorePart
 from kp_langchain.store.rows import clean_name, json_text
-from kp_langchain.store.run_queries import is_kept, weightiest_first
-from kp_langchain.store.tables import bodies, models, runs, scores, verdicts
+from kp_langchain.store.run_queries import is_kept, newest_first, weightiest_first
+from kp_langchain.store.tables import models, runs, scores, verdicts
 from kp_langchain.text import first_fault
 
-_UNLABELLED_SEARCHED, _UNLABELLED_RUNS = 10_000, 2_000
+_UNLABELLED_RUNS = 2_000
 _TASK_VERDICTS = 5_000
-_newest_runs_first = (runs.c.created_at.desc(), runs.c.trace_id.desc())
+_states_success = sa.and_(verdicts.c.trace_id == runs.c.trace_id, verdicts.c.success.is_not(None))
+_has_label = sa.exists(sa.select(verdicts.c.number).where(_states_success).correlate(runs))
+# The verdicts that state success, each with its rank on its trace; 1 counts.
+_labels = (
+    sa.select(
+        verdicts.c.trace_id,
+        verdicts.c.success,
+        verdicts.c.at,
+        sa.func.row_number()
+        .over(partition_by=verdicts.c.trace_id, order_by=weightiest_first)
+        .label("rank"),
+    )
+    .where(verdicts.c.success.is_not(None))
+    .subquery()
+)
+_is_label = sa.and_(_labels.c.trace_id == runs.c.trace_id, _labels.c.rank == 1)
+# The same `success`, for a few runs.
+_label = (
+    sa.select(verdicts.c.success)
+    .where(_states_success)
+    .order_by(*weightiest_first)
+    .limit(1)
+    .scalar_subquery()
+)
+_has_features = scores.c.features.is_not(None)
+_runs_with_scores = runs.join(scores, scores.c.trace_id == runs.c.trace_id)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,21 +80,41 @@ class ConfidenceModels(StorePart):
         Raises:
             StoreError: The figures of a run cannot be read; the message names it.
         """
+        c = runs.c
+        columns = (c.trace_id, c.objective, c.task, _labels.c.success, _labels.c.at)
+        select: sa.Select[Any] = (
+            sa.select(*columns, scores.c.features, scores.c.breakdown)
+            .select_from(_runs_with_scores.join(_labels, _is_label))
+            .where(c.domain == clean_name(domain), _has_features)
+            .order_by(c.created_at, c.trace_id)
+        )
         with self._database.reading() as connection:
-            labelled = _labelled_runs(connection, domain)
-        return [run for run in labelled if run.is_current]
+            labelled = map(_labelled_run, connection.execute(select))
+            return [run for run in labelled if run.is_current]
 
     def unlabelled(self, domain: str | None = None) -> list[UnlabelledRun]:
         """Return runs whose success no verdict states, and whose trace a person can still look at.
 
-        At most the newest 2,000, found among the newest 10,000 without a verdict. Runs without
-        features are left out, because no model learns from them, and so are withheld ones.
+        The newest 2,000, newest first. Runs without features are left out, because no model learns
+        from them, and so are withheld ones.
 
         Args:
             domain: Only runs of this domain; None for all.
         """
+        c = runs.c
+        select = (
+            sa.select(c.trace_id, c.domain, c.task, c.objective)
+            .select_from(_runs_with_scores)
+            .where(c.state == "judged", ~_has_label, is_kept(), c.withheld.is_(None), _has_features)
+            .order_by(*newest_first)
+            .limit(_UNLABELLED_RUNS)
+        )
         with self._database.reading() as connection:
-            return _unlabelled_runs(connection, domain)
+            rows = connection.execute(_in_domain(select, domain)).all()
+        return [
+            UnlabelledRun(row.trace_id, row.domain, task_key(row.task, row.objective))
+            for row in rows
+        ]
 
     def task_verdicts(self, domain: str | None = None) -> list[TaskVerdict]:
         """Return task and verdict of the newest 5,000 runs whose success a verdict states.
@@ -77,18 +122,31 @@ class ConfidenceModels(StorePart):
         Args:
             domain: Only runs of this domain; None for all.
         """
+        c = runs.c
+        # No condition on the features: it would read every row before its verdicts are looked up.
+        columns = (c.domain, c.task, c.objective, _label.label("success"))
+        select = (
+            sa.select(*columns, _has_features.label("has_features"))
+            .select_from(_runs_with_scores)
+            .where(_has_label)
+            .order_by(*newest_first)
+            .limit(_TASK_VERDICTS)
+        )
         with self._database.reading() as connection:
-            return _newest_labels(connection, domain)
+            rows = connection.execute(_in_domain(select, domain)).all()
+        return [
+            TaskVerdict(row.domain, task_key(row.task, row.objective), row.success)
+            for row in rows
+            if row.has_features
+        ]
 
     def verdict_counts(self) -> dict[str, tuple[int, int]]:
         """Return, by domain, the numbers of runs that succeeded and failed by their verdicts."""
-        labels = _labels()
         select = (
-            sa.select(runs.c.domain, labels.c.success, sa.func.count())
-            .join(labels, sa.and_(labels.c.trace_id == runs.c.trace_id, labels.c.rank == 1))
-            .join(scores, scores.c.trace_id == runs.c.trace_id)
-            .where(scores.c.features.is_not(None))
-            .group_by(runs.c.domain, labels.c.success)
+            sa.select(runs.c.domain, _labels.c.success, sa.func.count())
+            .select_from(_runs_with_scores.join(_labels, _is_label))
+            .where(_has_features)
+            .group_by(runs.c.domain, _labels.c.success)
             .order_by(runs.c.domain)
         )
         counts: dict[str, tuple[int, int]] = {}
@@ -156,95 +214,11 @@ class ConfidenceModels(StorePart):
         return models[0].model if models else None
 
 
-# ------------------------------------------------------------------ queries
+# ------------------------------------------------------------------ queries and rows
 
 
-def _labelled_runs(connection: sa.Connection, domain: str) -> list[LabelledRun]:
-    """Return what calibration needs of the runs of a domain that have a label, oldest first.
-
-    A run's label is the `success` of the verdict that counts among those that state one.
-    """
-    labels = _labels()
-    select: sa.Select[Any] = (
-        sa.select(
-            runs.c.trace_id,
-            runs.c.objective,
-            runs.c.task,
-            scores.c.features,
-            scores.c.breakdown,
-            labels.c.success,
-            labels.c.at,
-        )
-        .join(labels, sa.and_(labels.c.trace_id == runs.c.trace_id, labels.c.rank == 1))
-        .join(scores, scores.c.trace_id == runs.c.trace_id)
-        .where(runs.c.domain == clean_name(domain), scores.c.features.is_not(None))
-        .order_by(runs.c.created_at, runs.c.trace_id)
-    )
-    return [_labelled_run(row) for row in connection.execute(select)]
-
-
-def _labels() -> sa.Subquery:
-    """Return the verdicts that state success, each with its rank on its trace; 1 counts."""
-    rank = sa.func.row_number().over(partition_by=verdicts.c.trace_id, order_by=weightiest_first)
-    select = sa.select(verdicts.c.trace_id, verdicts.c.success, verdicts.c.at, rank.label("rank"))
-    return select.where(verdicts.c.success.is_not(None)).subquery()
-
-
-def _unlabelled_runs(connection: sa.Connection, domain: str | None) -> list[UnlabelledRun]:
-    """Return the newest runs that a person can be asked about, the newest first.
-
-    Those have a body, features, and no verdict that states success, and are not withheld. Only the
-    newest runs without a verdict are looked at: bodies lie in between, so that looking at all would
-    read most of the file.
-    """
-    newest = sa.select(runs.c.trace_id).where(runs.c.state == "judged", ~_has_label())
-    if domain is not None:
-        newest = newest.where(runs.c.domain == clean_name(domain))
-    newest_ids = newest.order_by(*_newest_runs_first).limit(_UNLABELLED_SEARCHED).subquery()
-    select = (
-        sa.select(runs.c.trace_id, runs.c.domain, runs.c.task, runs.c.objective)
-        .join(newest_ids, newest_ids.c.trace_id == runs.c.trace_id)
-        .join(scores, scores.c.trace_id == runs.c.trace_id)
-        .join(bodies, bodies.c.trace_id == runs.c.trace_id)
-        .where(is_kept(), runs.c.withheld.is_(None), scores.c.features.is_not(None))
-        .order_by(*_newest_runs_first)
-        .limit(_UNLABELLED_RUNS)
-    )
-    return [
-        UnlabelledRun(trace_id, domain_of_run, task_key(task, objective))
-        for trace_id, domain_of_run, task, objective in connection.execute(select)
-    ]
-
-
-def _newest_labels(connection: sa.Connection, domain: str | None) -> list[TaskVerdict]:
-    """Return domain, task and label of the newest runs that have features and a label."""
-    label = (
-        sa.select(verdicts.c.success)
-        .where(verdicts.c.trace_id == runs.c.trace_id, verdicts.c.success.is_not(None))
-        .order_by(*weightiest_first)
-        .limit(1)
-        .scalar_subquery()
-    )
-    # Not a condition on the features: it would read every row before its verdicts are looked up.
-    has_features = scores.c.features.is_not(None)
-    select = sa.select(runs.c.domain, runs.c.task, runs.c.objective, label, has_features)
-    select = select.join(scores, scores.c.trace_id == runs.c.trace_id).where(_has_label())
-    if domain is not None:
-        select = select.where(runs.c.domain == clean_name(domain))
-    rows = connection.execute(select.order_by(*_newest_runs_first).limit(_TASK_VERDICTS))
-    return [
-        TaskVerdict(domain_of_run, task_key(task, objective), success)
-        for domain_of_run, task, objective, success, is_usable in rows
-        if is_usable
-    ]
-
-
-def _has_label() -> sa.ColumnElement[bool]:
-    """Return the condition that a verdict states the success of a run."""
-    states_success = sa.and_(
-        verdicts.c.trace_id == runs.c.trace_id, verdicts.c.success.is_not(None)
-    )
-    return sa.exists(sa.select(verdicts.c.number).where(states_success).correlate(runs))
+def _in_domain(select: sa.Select[Any], domain: str | None) -> sa.Select[Any]:
+    return select if domain is None else select.where(runs.c.domain == clean_name(domain))
 
 
 def _remove_model(connection: sa.Connection, domain: str) -> bool:
@@ -263,9 +237,6 @@ def _select_models(
     if only_active:
         select = select.where(models.c.active)
     return [_installed_model(dict(row)) for row in connection.execute(select).mappings()]
-
-
-# ------------------------------------------------------------------ rows
 
 
 def _installed_model(row: dict[str, Any]) -> InstalledModel:

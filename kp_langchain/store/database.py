@@ -6,7 +6,6 @@ The parts of a store share it; `StorePart` is what they have in common.
 from __future__ import annotations
 
 import logging
-import time
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -15,7 +14,6 @@ from typing import Any
 import sqlalchemy as sa
 
 from kp_langchain._forksafe import ForkSafeLock, leave_in_child
-from kp_langchain.store import run_queries
 from kp_langchain.store.connections import (
     WatchedFile,
     as_store_errors,
@@ -26,9 +24,6 @@ from kp_langchain.store.connections import (
 from kp_langchain.store.location import Location
 
 log = logging.getLogger("kp_langchain")
-
-# How often a process that writes deletes expired bodies.
-_DROP_EXPIRED_EVERY_S = 600.0
 
 
 class Database:
@@ -51,7 +46,6 @@ class Database:
         self._engine: sa.Engine | None = None
         self._file: WatchedFile | None = None
         self._dispose: weakref.finalize[..., Any] | None = None
-        self._expired_dropped_at = float("-inf")
         leave_in_child(self)
 
     def __repr__(self) -> str:
@@ -101,21 +95,12 @@ class Database:
     def writing(self) -> Iterator[sa.Connection]:
         """Yield a connection in a write transaction: committed at the end, undone by an exception.
 
-        Every ten minutes it also deletes expired bodies.
-
         Raises:
             ConfigError: The URL cannot be read.
             StoreError: The database cannot be opened or written.
         """
-        with (
-            self._using("write") as engine,
-            write_transaction(engine) as connection,
-        ):
+        with self._using("write") as engine, write_transaction(engine) as connection:
             yield connection
-            now = time.monotonic()
-            if now >= self._expired_dropped_at + _DROP_EXPIRED_EVERY_S:
-                self._expired_dropped_at = now
-                run_queries.drop_expired_bodies(connection)
 
     def compact(self) -> bool:
         """Give back the room of deleted rows; SQLite writes the file anew, PostgreSQL vacuums.

@@ -1,25 +1,34 @@
-"""Selects runs to delete, and deletes them from every table."""
+"""`Deletions`: selects runs to delete, and deletes them from every table."""
 
 from __future__ import annotations
 
 import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from typing import Unpack
 
 import sqlalchemy as sa
 
-from kp_langchain.schema import TRACE_ID_PREFIX
-from kp_langchain.store import outbox_queries, run_queries
-from kp_langchain.store.database import Database
-from kp_langchain.store.rows import ambiguous_id, clean_name, unknown_run
-from kp_langchain.store.run_columns import Deletion, RunFilters
-from kp_langchain.store.run_queries import (
+from kp_langchain.errors import ConfigError
+from kp_langchain.store import run_queries
+from kp_langchain.store.database import StorePart
+from kp_langchain.store.location import Location
+from kp_langchain.store.novelty import memory_of
+from kp_langchain.store.outbox import drop_finished, registry_has_nothing, withdraw_deleted
+from kp_langchain.store.selection import (
     Conditions,
+    RunFilters,
+    ambiguous_id,
     conditions_before_judging,
     conditions_of,
-    order,
+    find_by_id,
+    order_by,
+    selecting,
+    unknown_run,
 )
+from kp_langchain.store.side_tables import PausedRuns
 from kp_langchain.store.tables import (
     batches,
     bodies,
@@ -43,68 +52,118 @@ _TABLES = (bodies, scores, verdicts, external_traces, shown_traces, vectors, run
 _c = runs.c
 
 
-def plan(connection: sa.Connection, filters: RunFilters, *, keep: int = 0) -> Deletion:
-    """Return what filters select, without deleting it.
+@dataclass(frozen=True, slots=True)
+class Deletion:
+    """Runs that were deleted, or are to be.
 
-    Args:
-        connection: A connection to read with.
-        filters: They select the runs. Runs that are not judged yet match by domain, time and keys
-            alone.
-        keep: The newest so many of the matching runs are not selected, and no others than judged
-            ones.
+    Attributes:
+        by_domain: How many runs of each domain, the domain with most first.
+        at_registry: How many of them a registry has, or may have. These are withdrawn.
+        trace_ids: Ids of their traces.
+        unscored: Trace ids of runs that have ended and wait for their score.
+        paused: Keys of runs that wait for a human; see `paused_run_key`.
     """
-    domains = _matching(connection, conditions_of(filters), skip=keep)
-    if keep:
-        return _deletion(connection, domains)
-    unscored = _matching(connection, conditions_before_judging(filters, runs))
-    select = sa.select(paused_runs.c.key)
-    paused = connection.scalars(select.where(*conditions_before_judging(filters, paused_runs)))
-    return _deletion(connection, domains, list(unscored), list(paused))
+
+    by_domain: Mapping[str, int] = field(default_factory=dict)
+    at_registry: int = 0
+    trace_ids: Sequence[str] = field(default=(), repr=False)
+    unscored: Sequence[str] = field(default=(), repr=False)
+    paused: Sequence[str] = field(default=(), repr=False)
+
+    def __len__(self) -> int:
+        """Return the number of runs, unscored and paused ones included."""
+        return len(self.trace_ids) + len(self.unscored) + len(self.paused)
 
 
-def plan_by_ids(connection: sa.Connection, ids: Iterable[str], location: str) -> Deletion:
-    """Return the runs that ids identify, without deleting them.
+@dataclass(frozen=True, slots=True)
+class Pruning:
+    """What a store no longer needed, and no longer has.
 
-    Args:
-        connection: A connection to read with.
-        ids: Trace ids, run ids, or the first characters of either. The id of a run that several
-            handlers recorded identifies all its traces.
-        location: Where the database is, for messages.
-
-    Raises:
-        UnknownRunError: An id fits no run, or several.
+    Attributes:
+        expired_traces: Traces of runs that did not pass, after their `keep_days`.
+        expired_pauses: What runs recorded that waited too long for a human.
+        contributions: Contributions of deleted runs that no registry has.
+        remembered: Traces beyond those that novelty is measured against.
     """
-    domains: dict[str, str] = {}
-    unscored: dict[str, None] = {}
-    paused: dict[str, None] = {}
-    for id_ in ids:
-        rows = run_queries.find_names(connection, id_)
-        pauses = _find_paused(connection, id_)
-        run_ids = {row["run_id"] for row in rows} or {run_id for _, run_id in pauses}
-        if rows and len(run_ids) > 1:
-            raise ambiguous_id(id_, rows)
-        if len(run_ids) != 1:
-            raise unknown_run(id_, location)
-        domains |= {row["trace_id"]: row["domain"] for row in rows if row["state"] == "judged"}
-        unscored |= {row["trace_id"]: None for row in rows if row["state"] != "judged"}
-        paused |= dict.fromkeys(key for key, run_id in pauses if run_id in run_ids)
-    return _deletion(connection, domains, list(unscored), list(paused))
+
+    expired_traces: int
+    expired_pauses: int
+    contributions: int
+    remembered: int
 
 
-def carry_out(database: Database, deletion: Deletion) -> None:
-    """Delete runs, some hundreds in each transaction.
+class Deletions(StorePart):
+    """What deletes from a store. Got from `TraceStore.deletions`."""
 
-    Raises:
-        StoreError: The database cannot be written; the runs of earlier transactions are deleted.
-    """
-    for batch in batches([*deletion.trace_ids, *deletion.unscored], _BATCH_SIZE):
-        with database.writing() as connection:
-            delete(connection, batch)
-        # Who waits for the file polls: without a pause it would hardly ever find it free.
-        time.sleep(_OTHERS_TURN_S)
-    for batch in batches(deletion.paused, _BATCH_SIZE):
-        with database.writing() as connection:
-            connection.execute(sa.delete(paused_runs).where(paused_runs.c.key.in_(batch)))
+    def plan(self, *ids: str, keep: int = 0, **filters: Unpack[RunFilters]) -> Deletion:
+        """Return what `TraceStore.delete` would delete, for `carry_out`. Delete nothing.
+
+        Args:
+            ids: As for `TraceStore.delete`.
+            keep: The newest so many of the matching runs stay; no others than judged ones go then.
+            filters: As for `TraceStore.delete`.
+
+        Raises:
+            ConfigError: There are neither ids nor conditions, or both.
+            UnknownRunError: An id fits no run, or several.
+        """
+        if keep < 0:
+            raise ConfigError(f"keep={keep} must not be negative")
+        if bool(ids) == bool(keep or selecting(filters)):
+            raise ConfigError(
+                "a deletion needs either ids or conditions; "
+                "to delete every run: until=datetime.now(UTC)"
+            )
+        with self._database.reading() as connection:
+            if ids:
+                return _plan_by_ids(connection, map(str, ids), self._database.location)
+            domains = _matching(connection, conditions_of(filters), skip=keep)
+            if keep:
+                return _deletion(connection, domains)
+            unscored = _matching(connection, conditions_before_judging(filters, runs))
+            is_paused = conditions_before_judging(filters, paused_runs)
+            paused = connection.scalars(sa.select(paused_runs.c.key).where(*is_paused))
+            return _deletion(connection, domains, list(unscored), list(paused))
+
+    def carry_out(self, plan: Deletion) -> None:
+        """Delete runs for good, some hundreds in each transaction; see `TraceStore.delete`.
+
+        Args:
+            plan: The runs.
+
+        Raises:
+            StoreError: The database cannot be written; the runs of earlier transactions are
+                deleted.
+        """
+        for batch in batches([*plan.trace_ids, *plan.unscored], _BATCH_SIZE):
+            with self._database.writing() as connection:
+                delete(connection, batch)
+            # Who waits for the file polls: without a pause it would hardly ever find it free.
+            time.sleep(_OTHERS_TURN_S)
+        for batch in batches(plan.paused, _BATCH_SIZE):
+            with self._database.writing() as connection:
+                connection.execute(sa.delete(paused_runs).where(paused_runs.c.key.in_(batch)))
+
+    def prune(self, *, max_remembered: int | None = None) -> Pruning:
+        """Remove what the store no longer needs: expired traces and pauses, and what is left over.
+
+        Args:
+            max_remembered: How many traces novelty is measured against; 1,000 by default. Those
+                beyond that are forgotten.
+
+        Raises:
+            ConfigError: `max_remembered` is unusable.
+        """
+        memory = memory_of(self._database, max_remembered)
+        n_expired, n_dropped = 0, -1
+        while n_dropped:
+            with self._database.writing() as connection:
+                n_dropped = run_queries.drop_expired_bodies(connection)
+            n_expired += n_dropped
+        with self._database.writing() as connection:
+            contributions = drop_finished(connection)
+        pauses = PausedRuns(self._database).drop_expired()
+        return Pruning(n_expired, pauses, contributions, memory.prune_all())
 
 
 def delete(connection: sa.Connection, trace_ids: Sequence[str]) -> None:
@@ -119,27 +178,35 @@ def delete(connection: sa.Connection, trace_ids: Sequence[str]) -> None:
         connection.execute(sa.delete(table).where(table.c.trace_id.in_(trace_ids)))
     connection.execute(sa.delete(shown_traces).where(shown_traces.c.shown_id.in_(trace_ids)))
     connection.execute(sa.delete(jobs).where(jobs.c.key.in_(trace_ids)))
-    outbox_queries.forget(connection, trace_ids, datetime.now(UTC))
+    withdraw_deleted(connection, trace_ids, datetime.now(UTC))
     count_up(connection, RESETS)  # so that other processes forget what was deleted
 
 
-def drop_expired_traces(database: Database) -> int:
-    """Delete the expired traces of runs that did not pass; return their number."""
-    total, n_dropped = 0, -1
-    while n_dropped:
-        with database.writing() as connection:
-            n_dropped = run_queries.drop_expired_bodies(connection)
-        total += n_dropped
-    return total
-
-
-def drop_finished_contributions(database: Database) -> int:
-    """Delete the contributions of deleted runs that no registry has; return their number."""
-    with database.writing() as connection:
-        return outbox_queries.remove_finished_of_deleted(connection)
-
-
 # ------------------------------------------------------------------ selecting
+
+
+def _plan_by_ids(connection: sa.Connection, ids: Iterable[str], location: Location) -> Deletion:
+    """Return the runs that ids identify, without deleting them.
+
+    Raises:
+        UnknownRunError: An id fits no run, or several.
+    """
+    domains: dict[str, str] = {}
+    unscored: dict[str, None] = {}
+    paused: dict[str, None] = {}
+    select_paused = sa.select(paused_runs.c.key, paused_runs.c.run_id)
+    for id_ in ids:
+        rows = run_queries.find_names(connection, id_)
+        pauses = find_by_id(connection, select_paused, id_, other_id=paused_runs.c.run_id)
+        run_ids = {row["run_id"] for row in rows or pauses}
+        if rows and len(run_ids) > 1:
+            raise ambiguous_id(id_, rows)
+        if len(run_ids) != 1:
+            raise unknown_run(id_, location)
+        domains |= {row["trace_id"]: row["domain"] for row in rows if row["state"] == "judged"}
+        unscored |= {row["trace_id"]: None for row in rows if row["state"] != "judged"}
+        paused |= {row["key"]: None for row in pauses if row["run_id"] in run_ids}
+    return _deletion(connection, domains, list(unscored), list(paused))
 
 
 def _matching(
@@ -154,18 +221,8 @@ def _matching(
     """
     select = sa.select(_c.trace_id, _c.domain).where(*conditions)
     # SQLite takes no offset without a limit, and -1 for none; SQLAlchemy writes that.
-    rows = connection.execute(select.order_by(*order()).offset(skip or None))
+    rows = connection.execute(select.order_by(*order_by()).offset(skip or None))
     return {row[0]: row[1] for row in rows}
-
-
-def _find_paused(connection: sa.Connection, id_prefix: str) -> list[tuple[str, str]]:
-    """Return key and run id of the paused runs whose run id begins with `id_prefix`."""
-    run_id = id_prefix.strip().lower().removeprefix(TRACE_ID_PREFIX)
-    if not run_id:
-        return []
-    of_run = run_queries.begins(paused_runs.c.run_id, clean_name(run_id))
-    rows = connection.execute(sa.select(paused_runs.c.key, paused_runs.c.run_id).where(of_run))
-    return [(row[0], row[1]) for row in rows]
 
 
 def _deletion(
@@ -174,7 +231,7 @@ def _deletion(
     unscored: Sequence[str] = (),
     paused: Sequence[str] = (),
 ) -> Deletion:
-    is_remote = sa.not_(outbox_queries.registry_has_nothing())
+    is_remote = sa.not_(registry_has_nothing())
     at_registry = sa.select(sa.func.count()).select_from(outbox).where(is_remote)
     trace_ids = list(domains)
     return Deletion(

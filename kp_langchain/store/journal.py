@@ -7,42 +7,54 @@ the run by the policy that is written with it.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Collection, Mapping, Sequence
-from datetime import UTC, datetime
+from functools import cache
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
+
+import sqlalchemy as sa
 
 from kp_langchain._logging import describe_error, warn_once
 from kp_langchain.gate.run import Run, ScoredTrace, may_contribute
 from kp_langchain.schema import ReasoningTrace
-from kp_langchain.store import deletion, outbox_queries, run_queries, side_tables, vectors
+from kp_langchain.store import deletion, run_queries, side_tables, vectors
 from kp_langchain.store.jobs import JUDGE, Jobs, end_jobs, forget_jobs, replace_jobs
 from kp_langchain.store.kept_runs import lock_kept, replace_kept, run_row
 from kp_langchain.store.novelty import memory_row
+from kp_langchain.store.outbox import add_contributions
 from kp_langchain.store.rows import (
     body_of,
-    contribution_of,
     expiry_after,
     json_text,
     trace_key,
 )
 from kp_langchain.store.run_columns import judged_columns, keys_of, recorded_row
+from kp_langchain.store.tables import (
+    bodies,
+    execute_rows,
+    insert_or_ignore,
+    insert_or_replace,
+    scores,
+)
+from kp_langchain.store.tables import jobs as jobs_table
+from kp_langchain.store.tables import runs as runs_table
 from kp_langchain.store.verdicts import rejudge_stored
 from kp_langchain.verdict import Verdict, counting
 
 if TYPE_CHECKING:
-    import sqlalchemy as sa
-
     from kp_langchain.store.database import Database
 
 _MOST_PROCESSES = 5  # that leave a run
+_DROP_EXPIRED_EVERY_S = 600.0
 
 
 class Journal:
     """The writes of one process into one store.
 
-    Every method raises `StoreError` when the database cannot be opened, read or written; nothing is
-    written then, except that `take_over` may have leased jobs.
+    Every ten minutes it also deletes expired traces. Every method raises `StoreError` when the
+    database cannot be opened, read or written; nothing is written then, except that `take_over` may
+    have leased jobs.
 
     Args:
         database: The database of the store.
@@ -54,6 +66,7 @@ class Journal:
     def __init__(self, database: Database) -> None:
         self._database = database
         self.jobs = Jobs(database)
+        self._drop_expired_at = float("-inf")
 
     def record(self, runs: Sequence[Run]) -> None:
         """Write runs that are not judged yet, each with a leased job; one transaction."""
@@ -61,10 +74,9 @@ class Journal:
             self.jobs.leased_row(JUDGE, trace_key(run.trace.id), json_text(run.evidence()))
             for run in runs
         ]
-        rows = _rows_of(runs)
         with self._database.writing() as connection:
-            run_queries.record(connection, *rows, jobs)
-            side_tables.write(connection, {trace_key(one.trace.id): one for one in runs})
+            _insert(connection, runs)
+            execute_rows(connection, insert_or_ignore(jobs_table, connection.dialect.name), jobs)
 
     def write_judged(
         self, judged_runs: Sequence[ScoredTrace], tools: Collection[str] = ()
@@ -78,7 +90,7 @@ class Journal:
             tools: The names of the tools that this process sends their scores to.
 
         Returns:
-            The runs that were written, each with the same run as it is after a verdict that came
+            The runs that were written. Beside each stands the run as a verdict changed it that came
             before it was judged; None without one that counts.
         """
         by_key = {trace_key(one.trace.id): one for one in judged_runs}
@@ -103,23 +115,27 @@ class Journal:
         runs = [by_key[key] for key in sorted(by_key)]  # in one order, so that no two deadlock
         if not runs:
             return
-        rows = _rows_of(runs)
         with self._database.writing() as connection:
             lock_kept(connection, {id_ for one in runs for id_ in one.replaces})
-            run_queries.record(connection, *rows, replaces=True)
+            _insert(connection, runs, replaces=True)
             forget_jobs(connection, JUDGE, list(by_key))
             vectors.remove(connection, "run", list(by_key))
-            side_tables.write(connection, {trace_key(one.trace.id): one for one in runs})
             self._write_judged(connection, runs, tools)
 
     def _write_judged(
         self, connection: sa.Connection, runs: Sequence[ScoredTrace], tools: Collection[str]
     ) -> None:
-        run_queries.write_judged(
-            connection, [_judged_row(one) for one in runs], [_breakdown_row(one) for one in runs]
-        )
+        dialect = connection.dialect.name
+        rows = [_judged_row(one) for one in runs]
+        execute_rows(connection, _update_of(tuple(rows[0])), rows)
+        breakdowns = [_breakdown_row(one) for one in runs]
+        execute_rows(connection, insert_or_replace(scores, dialect), breakdowns)
+        run_queries.delete_bodies(connection, [row["key"] for row in rows if not row["has_body"]])
         _write_consequences(connection, runs)
         replace_jobs(connection, self.jobs.score_rows(runs, tools))
+        if time.monotonic() >= self._drop_expired_at:
+            self._drop_expired_at = time.monotonic() + _DROP_EXPIRED_EVERY_S
+            run_queries.drop_expired_bodies(connection)
 
     def take_over(self) -> list[Run]:
         """Lease the runs of processes that ended before they judged them; at most 200.
@@ -151,7 +167,8 @@ class Journal:
             if unreadable:
                 deletion.delete(connection, unreadable)
             for trace_id, body in given_up.items():
-                run_queries.set_expiry(connection, trace_id, expiry_after(_keep_days(body)))
+                expiry = {"body_expires_at": expiry_after(_keep_days(body))}
+                run_queries.update(connection, trace_id, expiry)
             # What is left of `evidence` is judged already.
             forget_jobs(connection, JUDGE, [*evidence, *given_up])
         if given_up:
@@ -164,8 +181,9 @@ class Journal:
         Args:
             run_id: LangChain's id of the root run.
         """
+        select = sa.select(runs_table.c.trace_id).where(runs_table.c.run_id == str(run_id)).limit(1)
         with self._database.reading() as connection:
-            return run_queries.has_run(connection, str(run_id))
+            return connection.scalar(select) is not None
 
     def waiting(self) -> int:
         """Return the number of runs, of any process, that are not judged yet."""
@@ -180,17 +198,36 @@ def _keep_days(evidence: Any) -> float:
         return 0.0
 
 
-def _rows_of(
+def _insert(
+    connection: sa.Connection,
     runs: Sequence[Run] | Sequence[ScoredTrace],
-) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Return the rows of `runs` and `bodies` that runs have from their first write on."""
-    rows, bodies = [], []
+    *,
+    replaces: bool = False,
+) -> None:
+    """Insert what runs have from their first write on.
+
+    Args:
+        connection: A write transaction.
+        runs: The runs; where they replace others, in the order of their ids, so that no two
+            transactions wait for each other.
+        replaces: Whether a run replaces an earlier one with its id, and is not ignored.
+    """
+    rows, texts = [], []
     for run in runs:
         body = body_of(run.trace) if isinstance(run, Run) or _has_body(run) else None
         rows.append(row := recorded_row(run, body))
         if body is not None:
-            bodies.append({"trace_id": row["trace_id"], "trace": body})
-    return rows, bodies
+            texts.append({"trace_id": row["trace_id"], "trace": body})
+    insert = insert_or_replace if replaces else insert_or_ignore
+    execute_rows(connection, insert(runs_table, connection.dialect.name), rows)
+    execute_rows(connection, insert(bodies, connection.dialect.name), texts)
+    side_tables.write(connection, {trace_key(one.trace.id): one for one in runs})
+
+
+@cache  # building it takes longer than executing it
+def _update_of(names: tuple[str, ...]) -> sa.Update:
+    values: dict[str, Any] = {name: sa.bindparam(name) for name in names if name != "key"}
+    return sa.update(runs_table).where(runs_table.c.trace_id == sa.bindparam("key")).values(values)
 
 
 def _has_body(scored: ScoredTrace) -> bool:
@@ -227,14 +264,12 @@ def _write_consequences(connection: sa.Connection, runs: Sequence[ScoredTrace]) 
         connection,
         [(key, one.verdict) for key, one in by_key.items() if one.verdict is not None],
     )
-    now = datetime.now(UTC)
     contributions = [
-        contribution_of(key, body_of(one.trace), one.registry, now)
+        (key, one.registry, body_of(one.trace))
         for key, one in by_key.items()
         if one.registry is not None and one.keep_body and one.trace.steps and may_contribute(one)
     ]
-    if contributions:
-        outbox_queries.enter(connection, contributions)
+    add_contributions(connection, contributions)
     for key, one in by_key.items():
         replace_kept(connection, one.replaces, key, is_stated=one.is_stated)
 

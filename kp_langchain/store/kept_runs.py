@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
@@ -14,7 +13,8 @@ from kp_langchain.gate.judge import OFF, KeptTrace, drop_repeats
 from kp_langchain.gate.run import may_leave
 from kp_langchain.scoring.novelty_memory import MemoryEntry, Window
 from kp_langchain.scoring.repeats import embedded_text, fingerprint
-from kp_langchain.store import outbox_queries, run_queries
+from kp_langchain.store import run_queries
+from kp_langchain.store.outbox import ask_withdrawal
 from kp_langchain.store.rows import clean_name, expiry_after, trace_key
 from kp_langchain.store.tables import runs, vectors
 from kp_langchain.store.vectors import (
@@ -163,8 +163,8 @@ def replace_kept(
 
     Args:
         connection: A write transaction.
-        trace_ids: Ids of the kept traces. One that is no longer kept stays as it is, and so does
-            one whose success a verdict has stated meanwhile, if none states that of the other.
+        trace_ids: Ids of the kept traces. One that is no longer kept stays as it is. So does one
+            whose success a verdict states, unless a verdict states that of the other, too.
         by: Id of the other trace.
         is_stated: Whether a verdict states the success of the other one.
     """
@@ -184,4 +184,4 @@ def replace_kept(
             run_queries.delete_bodies(connection, [row.trace_id])
             forget(connection, [row.trace_id])
         run_queries.update(connection, row.trace_id, changes)
-        outbox_queries.ask_withdrawal(connection, row.trace_id, datetime.now(UTC))
+        ask_withdrawal(connection, row.trace_id)

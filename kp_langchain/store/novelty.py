@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from kp_langchain._forksafe import ForkSafeLock
 from kp_langchain._logging import describe_error, warn_once
 from kp_langchain.embedding.embedder import NO_IDENTITY
-from kp_langchain.scoring.novelty_memory import InProcessMemory, Match, MemoryEntry
+from kp_langchain.scoring.novelty_memory import InProcessMemory, Match, MemoryEntry, check_count
 from kp_langchain.scoring.repeats import DEFAULT_MAX_ELEMENTS
 from kp_langchain.store.rows import trace_key
 from kp_langchain.store.tables import vectors
@@ -45,9 +45,9 @@ class StoredMemory:
     since is added once a minute; after a deletion from the store, the window is emptied and filled
     again then. What this process remembers is written at once.
 
-    While the store fails or does not answer, novelty is measured in the window alone, with one
-    warning per kind of error, and the store is asked again after a minute. What cannot be written
-    is remembered in this process alone.
+    While the store fails, novelty is measured in the window alone. There is one warning per kind of
+    error, and the store is asked again after a minute. What cannot be written is remembered in this
+    process alone.
 
     Args:
         database: The database of the store.
@@ -211,6 +211,16 @@ class StoredMemory:
             location,
             describe_error(error),
         )
+
+
+def memory_of(database: Database, max_remembered: int | None) -> StoredMemory:
+    """Return the novelty memory of a database, for so many traces; 1,000 by default.
+
+    Raises:
+        ConfigError: `max_remembered` is unusable.
+    """
+    check_count("max_remembered", max_remembered)
+    return StoredMemory(database, max_remembered or DEFAULT_MAX_ELEMENTS)
 
 
 def memory_row(entry: MemoryEntry) -> dict[str, Any]:

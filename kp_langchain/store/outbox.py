@@ -6,12 +6,12 @@ may change a contribution meanwhile; `begin` and `record_answer` take that into 
 
 What changes the state of a contribution, and where that is written:
 
-- The registry's answer, in `registry/sender.py`: it took a `pending` one (`sent`),
-  will never take it (`dead`), or deleted one whose withdrawal was asked (`withdrawn`).
-- A verdict, in `store/outbox_queries.py`. If the run no longer passes, and the registry never
-  received it, it is `withdrawn`; else `withdraw_asked` is set, and the sender has the registry
-  delete it (`ask_withdrawal`). If the run passes again, it is `pending` (`take_back_withdrawal`).
-  If the run still passes, it is `pending` with its new text (`renew`).
+- The registry's answer, in `registry/sender.py`. The registry took a `pending` one (`sent`), will
+  never take it (`dead`), or deleted it as asked (`withdrawn`).
+- A verdict, by the functions at the end. A run that no longer passes is `withdrawn` at once if the
+  registry never received it. Otherwise `withdraw_asked` is set, and the sender has it deleted
+  (`ask_withdrawal`). If the run passes again, it is `pending` (`take_back_withdrawal`). If it still
+  passes, it is `pending` with its new text (`replace_body`).
 - A person, in `cli/`: `outbox retry` makes a `dead` one `pending`, `withdraw` makes any
   one `withdrawn` for good, `outbox drop` removes one.
 """
@@ -19,15 +19,15 @@ What changes the state of a contribution, and where that is written:
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import asdict, replace
+from datetime import UTC, datetime
 from typing import Any
 
 import sqlalchemy as sa
 
 from kp_langchain.errors import StoreError
-from kp_langchain.store import outbox_queries
 from kp_langchain.store.database import StorePart
 from kp_langchain.store.jobs import SEND, Jobs, Lease
 from kp_langchain.store.registry_units import (
@@ -35,10 +35,10 @@ from kp_langchain.store.registry_units import (
     Contribution,
     ContributionState,
     Standing,
+    with_new_idempotency_key,
 )
-from kp_langchain.store.rows import MATCHES_SHOWN, check_page, trace_key
-from kp_langchain.store.run_queries import begins, first_matches, possible_ids
-from kp_langchain.store.tables import outbox, registries
+from kp_langchain.store.selection import MATCHES_SHOWN, check_page, find_by_id
+from kp_langchain.store.tables import insert_or_ignore, insert_or_replace, outbox, registries, runs
 from kp_langchain.values import clean_text
 
 _PATIENCE_S = 30.0
@@ -80,18 +80,17 @@ class Outbox(StorePart):
         """Return the contribution that `id` identifies, or None.
 
         Args:
-            id: A trace id, the registry's id, or the first characters of a trace id.
+            id: A trace id, the registry's id, or the first characters of either.
 
         Raises:
             StoreError: It fits more than one; the message lists them.
         """
-        text, ids = str(id), possible_ids(str(id))
-        has_registry_id = _c.registry_id == clean_text(text.strip())
-        conditions = [sa.or_(_c.trace_id == trace_key(id_), has_registry_id) for id_ in ids]
-        conditions += [begins(_c.trace_id, clean_text(id_)) for id_ in ids]
+        text = str(id)
         select = sa.select(outbox).order_by(_c.queued_at.desc()).limit(MATCHES_SHOWN)
         with self._database.reading() as connection:
-            rows = first_matches(connection, select, conditions)
+            rows = find_by_id(
+                connection, select, text, trace_id=_c.trace_id, other_id=_c.registry_id
+            )
         matches = [Contribution(**row) for row in rows]
         if len(matches) > 1:
             lines = "".join(f"\n  {one.trace_id}  {one.state}" for one in matches)
@@ -130,9 +129,9 @@ class Outbox(StorePart):
         with self._database.writing() as connection:
             for change in changes:
                 if isinstance(change, Contribution):
-                    outbox_queries.overwrite(connection, change)
+                    _overwrite(connection, change)
                 else:
-                    outbox_queries.write_standing(connection, change)
+                    _write_standings(connection, [change])
 
     def begin(self, unit: Contribution, *, read: Contribution, lease: Lease) -> bool:
         """Record an attempt before it is made.
@@ -159,7 +158,7 @@ class Outbox(StorePart):
 
         with self._database.writing() as connection:
             lease.renew(connection)
-            return outbox_queries.change(connection, unit.trace_id, change)
+            return _change(connection, unit.trace_id, change)
 
     def record_answer(
         self,
@@ -199,10 +198,9 @@ class Outbox(StorePart):
         with self._database.writing() as connection:
             if lease is not None:
                 lease.renew(connection)
-            outbox_queries.change(connection, unit.trace_id, change)
-            outbox_queries.forget_if_deleted(connection, unit.trace_id)
-            for standing in standings:
-                outbox_queries.write_standing(connection, standing)
+            _change(connection, unit.trace_id, change)
+            _forget_if_deleted(connection, unit.trace_id)
+            _write_standings(connection, standings)
 
     def remove(self, trace_id: str) -> None:
         """Delete a contribution, within `changing`."""
@@ -248,4 +246,176 @@ class Outbox(StorePart):
 
     def _select(self, select: sa.Select[Any]) -> list[Contribution]:
         with self._database.reading() as connection:
-            return outbox_queries.contributions(connection, select)
+            return [Contribution(**row) for row in connection.execute(select).mappings()]
+
+
+# ------------------------------------------------------------------ within a transaction
+
+
+def registry_has_nothing() -> sa.ColumnElement[bool]:
+    """Return the condition that no registry has a contribution, as far as its row can tell."""
+    is_untried = sa.and_(_c.state == "pending", _c.first_attempt_at.is_(None))
+    was_never_received = sa.and_(_c.registry_id.is_(None), sa.or_(is_untried, _c.state == "dead"))
+    return sa.or_(_c.state == "withdrawn", was_never_received)
+
+
+def add_contributions(
+    connection: sa.Connection, contributions: Iterable[tuple[str, str, str]]
+) -> None:
+    """Insert contributions; one whose trace has one already stays as it is.
+
+    Args:
+        connection: A write transaction.
+        contributions: For each the id of the trace, the URL of the registry, and the JSON text.
+    """
+    now = datetime.now(UTC)
+    rows = [
+        asdict(Contribution(trace_id, registry, "pending", now, now, now, body=body))
+        for trace_id, registry, body in sorted(contributions)
+    ]
+    if rows:
+        connection.execute(insert_or_ignore(outbox, connection.dialect.name), rows)
+
+
+def ask_withdrawal(connection: sa.Connection, trace_id: str) -> None:
+    """Withdraw a contribution: at once if the registry does not have it, else by the sender."""
+    now = datetime.now(UTC)
+
+    def changed(one: Contribution) -> Contribution:
+        if one.state == "withdrawn":
+            return one
+        is_untried = one.state == "pending" and one.first_attempt_at is None
+        if one.registry_id is None and (is_untried or one.state == "dead"):
+            one = replace(one, state="withdrawn", body=None)
+        elif one.state == "dead":  # the registry still has what was sent earlier
+            one = replace(one, state="sent")
+        return replace(one, withdraw_asked=True, due_at=now, changed_at=now)
+
+    _change(connection, trace_id, changed)
+
+
+def take_back_withdrawal(connection: sa.Connection, trace_id: str, body: str) -> None:
+    """Contribute a trace after all; one that was withdrawn by hand stays withdrawn."""
+
+    def changed(one: Contribution) -> Contribution:
+        if not one.withdraw_asked:
+            return one
+        registry_id = one.registry_id
+        if one.state == "withdrawn":
+            registry_id = None
+        elif one.state != "dead":  # the registry may have it, or may have deleted it unnoticed
+            registry_id = registry_id or trace_id
+        return replace(_pending_again(one, body), registry_id=registry_id, withdraw_asked=False)
+
+    _change(connection, trace_id, changed)
+
+
+def replace_body(connection: sa.Connection, trace_id: str, body: str) -> None:
+    """Replace the body of a contribution; one that was sent is sent again."""
+
+    def changed(one: Contribution) -> Contribution:
+        if one.state == "withdrawn":
+            return one
+        if one.state == "pending" or one.registry_id is None:
+            # If the registry may have the earlier body, the sender asks before it sends.
+            new_body = with_new_idempotency_key(body, one.attempts)
+            return replace(one, body=new_body, changed_at=datetime.now(UTC))
+        return _pending_again(one, body)
+
+    _change(connection, trace_id, changed)
+
+
+def withdraw_deleted(
+    connection: sa.Connection, trace_ids: Sequence[str], due_at: datetime | None
+) -> None:
+    """Withdraw the contributions of deleted runs, and keep no text of them.
+
+    What no registry has is deleted. Of the rest only the row stays, until the registry has deleted
+    the contribution; then `record_answer` or `save` deletes the row.
+
+    Args:
+        connection: A write transaction, in which the runs are deleted already.
+        trace_ids: Ids of their traces.
+        due_at: When the withdrawal is due, in UTC; None for when the next request was due anyway.
+    """
+    of_runs = _c.trace_id.in_(trace_ids)
+    connection.execute(sa.delete(outbox).where(of_runs, registry_has_nothing()))
+    for one in _locked_units(connection, of_runs):
+        after = replace(
+            one,
+            state="sent",
+            withdraw_asked=True,
+            registry_id=one.unit_id,  # which the body may have
+            body=None,
+            due_at=due_at or one.due_at,
+        )
+        if one.state != "sent" or not one.withdraw_asked:
+            after = replace(after, reason=None, issues=None)  # which may quote the text sent
+        _write(connection, one, after)
+
+
+def drop_finished(connection: sa.Connection) -> int:
+    """Delete contributions of deleted runs that no registry has; return their number."""
+    has_run = sa.exists(sa.select(runs.c.trace_id).where(runs.c.trace_id == _c.trace_id))
+    delete = sa.delete(outbox).where(~has_run, registry_has_nothing())
+    return connection.execute(delete).rowcount
+
+
+def _overwrite(connection: sa.Connection, unit: Contribution) -> None:
+    """Overwrite a contribution, whatever happened to it since it was read."""
+
+    def changed(one: Contribution) -> Contribution:
+        # Only a withdrawal by hand clears it here.
+        is_by_hand = unit.state == "withdrawn" and not unit.withdraw_asked
+        return replace(unit, withdraw_asked=one.withdraw_asked and not is_by_hand)
+
+    _change(connection, unit.trace_id, changed)
+    if unit.state == "withdrawn":
+        _forget_if_deleted(connection, unit.trace_id)
+
+
+def _write_standings(connection: sa.Connection, standings: Iterable[Standing]) -> None:
+    insert = insert_or_replace(registries, connection.dialect.name)
+    for standing in standings:
+        connection.execute(insert, [asdict(standing)])
+
+
+def _forget_if_deleted(connection: sa.Connection, trace_id: str) -> None:
+    """Have no more of a contribution than `withdraw_deleted` leaves, if its run was deleted."""
+    if connection.scalar(sa.select(runs.c.trace_id).where(runs.c.trace_id == trace_id)) is None:
+        withdraw_deleted(connection, [trace_id], due_at=None)
+
+
+def _pending_again(one: Contribution, body: str) -> Contribution:
+    """Return a contribution as the sender sends it again, with this body."""
+    now, body = datetime.now(UTC), with_new_idempotency_key(body, one.attempts)
+    one = replace(one, state="pending", body=body, first_attempt_at=None)
+    return replace(one, reason=None, issues=None, due_at=now, changed_at=now)
+
+
+def _change(
+    connection: sa.Connection, trace_id: str, changed: Callable[[Contribution], Contribution]
+) -> bool:
+    """Lock a contribution for this transaction, and change it; return whether it is changed."""
+    return any(
+        _write(connection, one, changed(one))
+        for one in _locked_units(connection, _c.trace_id == trace_id)
+    )
+
+
+def _write(connection: sa.Connection, before: Contribution, after: Contribution) -> bool:
+    if after == before:
+        return False
+    values = asdict(after)
+    if after.registry_id is not None:
+        values["registry_id"] = clean_text(after.registry_id)
+    connection.execute(sa.update(outbox).where(_c.trace_id == after.trace_id).values(values))
+    return True
+
+
+def _locked_units(
+    connection: sa.Connection, condition: sa.ColumnElement[bool]
+) -> list[Contribution]:
+    """Return contributions, locked for this transaction."""
+    select = sa.select(outbox).where(condition).order_by(_c.trace_id).with_for_update()
+    return [Contribution(**row) for row in connection.execute(select).mappings()]

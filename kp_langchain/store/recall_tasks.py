@@ -164,7 +164,7 @@ class RecallTasks(StorePart):
         )
         eligibility: dict[str, Eligibility] = {}
         with self._database.reading() as connection:
-            planted = _planted(connection, trace_ids)
+            planted = _planted_kinds(connection, trace_ids)
             for batch in batches(trace_ids):
                 # A run of this store counts, and not a unit with its id.
                 for select, column in ((units_to_show, _p.trace_id), (runs_to_show, _r.trace_id)):
@@ -185,7 +185,7 @@ class RecallTasks(StorePart):
             trace_ids: Ids of traces.
         """
         with self._database.reading() as connection:
-            return _planted(connection, trace_ids)
+            return _planted_kinds(connection, trace_ids)
 
     def write(
         self, vectors: Mapping[str, TaskVector], embedder: EmbedderIdentity, scan_version: int
@@ -313,7 +313,7 @@ def _read_tasks(connection: sa.Connection, select: sa.Select[Any]) -> list[Store
     ]
 
 
-def _planted(connection: sa.Connection, trace_ids: Collection[str]) -> dict[str, str]:
+def _planted_kinds(connection: sa.Connection, trace_ids: Collection[str]) -> dict[str, str]:
     """Return by id what looks like planted instructions, of those of the traces with any."""
     newest: dict[str, str | None] = {}
     select = sa.select(_t.trace_id, _t.planted).where(_t.kind == "task")

@@ -2,7 +2,7 @@
 
 A unit comes in as `quarantined`. A person or a rule admits or rejects it; only an admitted one is
 recalled. One that changes at the registry is quarantined again. A rejected one stays rejected,
-without its text. `Outbox` has the contributions, `PulledUnits` in `pulled_queries` the units.
+without its text. `Outbox` has the contributions, `PulledUnits` the units.
 """
 
 from __future__ import annotations
@@ -108,9 +108,8 @@ class Standing:
 def with_new_idempotency_key(body: str, attempts: int) -> str:
     """Return the same JSON padded with spaces, as a text that no attempt so far has sent.
 
-    Its hash is the idempotency key. For a day, a registry replays its earlier answer to an
-    identical text: a refusal even after its cause was mended, or a success even after the unit was
-    deleted.
+    Its hash is the idempotency key. For a day, a registry repeats its answer to an identical text.
+    It repeats a refusal whose cause was mended, and a success whose unit was deleted since.
 
     Args:
         body: The JSON text.
@@ -124,13 +123,13 @@ def with_new_idempotency_key(body: str, attempts: int) -> str:
 UnitState = Literal["quarantined", "admitted", "rejected"]
 UNIT_STATES: tuple[UnitState, ...] = ("quarantined", "admitted", "rejected")
 
-Fate = Literal["new", "unchanged", "changed", "rejected", "own run", "other registry", "too large"]
+Fate = Literal["new", "unchanged", "changed", "rejected", "own run", "other registry"]
 """What `PulledUnits.write` did with a unit.
 
 `new` and `changed` units are quarantined, also one whose domain changed. `unchanged` ones keep
 their state; their text is written anew if it is redacted otherwise than before. `rejected` ones
 were rejected before, under this id or with this content. The others are not written: the id is that
-of a run of this store or of a unit of another registry, or no database takes a text of that size.
+of a run of this store or of a unit of another registry.
 """
 
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
 from kp_langchain._logging import describe_error
-from kp_langchain.errors import ConfigError, StoreError, UnknownRunError
+from kp_langchain.errors import StoreError
 from kp_langchain.values import clean_text, map_texts, type_name
 
 if TYPE_CHECKING:
@@ -19,14 +19,10 @@ if TYPE_CHECKING:
 
 _encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
 
-MATCHES_SHOWN = 10
-"""So many of those that an id may mean are listed."""
-
 # SQLite takes 10^9 bytes in a row, PostgreSQL about as many in a value; a character takes up to 4.
 _LONGEST_BODY_CHARS = 200_000_000
 _LONGEST_TEXT_CHARS = 1_000_000
 _LONGEST_NAME_CHARS = 500  # PostgreSQL's indexes take 2,704 bytes
-_ID_CHARS_SHOWN = 100
 _LONGEST_ID_CHARS = 150  # because an index holds it beside a name
 _BEGINNING_OF_LONGER_ID_CHARS = 85  # followed by 64 of its hash
 
@@ -39,8 +35,8 @@ def clean_name(text: str) -> str:
 def short_key(text: str) -> str:
     """Return the value for `text` of a column that an index holds beside others.
 
-    That is the text itself. One that is longer than 150 characters, or that no database takes, is
-    cut and cleaned and ends in its hash, so that different texts stay different.
+    That is the text itself. If it is longer than 150 characters, or no database takes it, it is
+    cut, cleaned, and ends in its hash. So different texts stay different.
     """
     key = clean_text(text[:_LONGEST_ID_CHARS])
     if key == text:
@@ -99,13 +95,7 @@ def json_text(value: Any) -> JsonText:
     return JsonText(_encode(clean_json(value)))
 
 
-def check_page(limit: int | None, offset: int) -> None:
-    """Raise `ConfigError` if the bounds of a list are negative."""
-    if offset < 0 or (limit is not None and limit < 0):
-        raise ConfigError(f"limit={limit} and offset={offset} must not be negative")
-
-
-def folded(text: str) -> str:
+def fold_text(text: str) -> str:
     """Return a text as it is searched: case folded, white space as single blanks."""
     return clean_text(" ".join(text.casefold().split()))
 
@@ -153,34 +143,3 @@ def body_of(trace: ReasoningTrace) -> JsonText:
     if len(text) > _LONGEST_BODY_CHARS:
         raise StoreError(f"a trace of {len(text)} characters is too large to be stored")
     return text
-
-
-def contribution_of(trace_id: str, body: str, registry: str, now: datetime) -> dict[str, Any]:
-    """Return the row of the table `outbox` that sends a trace to `registry`."""
-    return {
-        "trace_id": trace_id,
-        "registry": registry,
-        "state": "pending",
-        "body": body,
-        "queued_at": now,
-        "changed_at": now,
-        "due_at": now,
-        "attempts": 0,
-    }
-
-
-def unknown_run(id_: str, location: str) -> UnknownRunError:
-    """Return the error for an id that no run has."""
-    return UnknownRunError(
-        f"no run {id_[:_ID_CHARS_SHOWN]!r} in {location}; "
-        "list them: kp-langchain review, or flush the handler first"
-    )
-
-
-def ambiguous_id(id_: str, matches: Sequence[dict[str, Any]]) -> UnknownRunError:
-    """Return the error for an id that several runs have, or that begins the ids of several."""
-    lines = "".join(
-        f"\n  {run['trace_id']}  {run['created_at']:%Y-%m-%d %H:%M} UTC  {run['domain']}"
-        for run in matches[:MATCHES_SHOWN]
-    )
-    return UnknownRunError(f"{id_!r} may mean several runs; give more of a trace id:{lines}")

@@ -2,29 +2,25 @@
 
 `StoredRun` and `OtherColumns` declare them. From these come the table (`tables.runs`), the rows
 that are written (`recorded_row`, `judged_columns`), what a store returns of a run with its JSON
-form, and the fields of the log record. How runs are selected, counted and deleted is at the end.
+form, and the fields of the log record.
 """
 
 # ruff: noqa: RUF009 - each of these calls returns a `field`
 
 from __future__ import annotations
 
-import logging
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from datetime import datetime
 from operator import attrgetter
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Literal, TypedDict
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import ValidationError
 
-from kp_langchain._logging import log_event
-from kp_langchain.config import Settings
 from kp_langchain.errors import StoreError
 from kp_langchain.gate.run import gated_value
-from kp_langchain.redaction import redact
 from kp_langchain.redaction.spans import PLACEHOLDER
 from kp_langchain.run_keys import RunKeys
 from kp_langchain.schema import ReasoningTrace
@@ -34,17 +30,14 @@ from kp_langchain.store.rows import (
     clean_name,
     clean_value,
     expiry_after,
-    folded,
+    fold_text,
     json_text,
     trace_key,
 )
-from kp_langchain.text import printable
 
 if TYPE_CHECKING:
-    from kp_langchain.gate.run import Rescored, Run, ScoredTrace
+    from kp_langchain.gate.run import Run, ScoredTrace
     from kp_langchain.store.rows import JsonText
-
-log = logging.getLogger("kp_langchain")
 
 Since = Literal["recorded", "judged", "outcome"]
 RunState = Literal["recorded", "judged"]
@@ -54,7 +47,6 @@ SEARCHED_CHARS = 1000
 """So many characters at the beginning of an objective are searched."""
 
 _MOST_TOOLS = 100
-_OBJECTIVE_CHARS = 60
 _NO_KEYS = RunKeys()
 
 
@@ -80,7 +72,7 @@ class Column:
     log: bool | str = False
     key: str = ""
 
-    def written(self, run: Run | ScoredTrace) -> Any:
+    def stored_value(self, run: Run | ScoredTrace) -> Any:
         """Return what the database gets of a run."""
         value = None if self.of is None else self.of(run)
         return None if value is None else self.clean(value)
@@ -107,7 +99,7 @@ def _key(key: str, clean: Callable[[Any], Any] = clean_value, *, log: bool | str
     return field(metadata={"column": Column("recorded", of, clean, log, key)})
 
 
-def _computed(**options: bool) -> Any:
+def _not_a_column(**options: bool) -> Any:
     """Declare what no column has."""
     return field(**options)  # type: ignore[call-overload]
 
@@ -198,8 +190,8 @@ class StoredRun:
     profile: str = _column("judged", "breakdown.profile", log=True)
     visibility: str = _column("recorded", "trace.metadata.visibility")
     privacy_level: str = _column("recorded", "trace.metadata.privacy_level")
-    kept: bool = _computed()
-    kept_until: datetime | None = _computed()
+    kept: bool = _not_a_column()
+    kept_until: datetime | None = _not_a_column()
     withheld: str | None = _column("recorded", "withheld")
     session: str | None = _key("session")
     thread: str | None = _key("thread", log="thread_id")  # the log record has a `thread` of its own
@@ -217,8 +209,8 @@ class StoredRun:
     redactions: dict[str, int] = _column("recorded")
     dropped: dict[str, int] = _column("recorded", lambda run: dict(run.dropped), json_text)
     is_taken_over: bool = _column("judged", "is_taken_over")
-    breakdown: ScoreBreakdown = _computed(repr=False)
-    read_trace: Callable[[str], ReasoningTrace | None] = _computed(repr=False, compare=False)
+    breakdown: ScoreBreakdown = _not_a_column(repr=False)
+    read_trace: Callable[[str], ReasoningTrace | None] = _not_a_column(repr=False, compare=False)
 
     @property
     def gated_value(self) -> float:
@@ -236,32 +228,11 @@ class StoredRun:
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything but the trace as plain values, ready for JSON; times as ISO 8601."""
-        values = self._values()
+        values = {name: getattr(self, name) for name in STORED_FIELDS}
         texts = {
             name: value.isoformat() for name, value in values.items() if isinstance(value, datetime)
         }
         return values | texts | {"breakdown": self.breakdown.to_dict()}
-
-    def to_row(self) -> dict[str, Any]:
-        """Return it as one flat row, such as of a DataFrame; without its trace.
-
-        The columns are its fields, those of `ScoreBreakdown.to_row`, and for each kind of sensitive
-        text `redacted_<kind>`; `redactions` is their sum. `tags` and `tools` are joined by commas.
-        """
-        values = self._values()
-        redactions, dropped = values.pop("redactions"), values.pop("dropped")
-        lists = {name: ",".join(values[name]) for name in ("tags", "tools")}
-        return (
-            values
-            | self.breakdown.to_row()
-            | lists
-            | {"redactions": sum(redactions.values())}
-            | {f"redacted_{kind}": count for kind, count in redactions.items()}
-            | {f"dropped_{kind}": count for kind, count in dropped.items()}
-        )
-
-    def _values(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in STORED_FIELDS}
 
 
 @dataclass(frozen=True)
@@ -293,7 +264,7 @@ class OtherColumns:
     keep_days: float | None = _column("judged", "keep_days")
     task: str | None = _column("recorded", "task")
     search_text: str = _column(
-        "recorded", lambda run: folded(run.trace.task.objective)[:SEARCHED_CHARS]
+        "recorded", lambda run: fold_text(run.trace.task.objective)[:SEARCHED_CHARS]
     )
     validated_by: list[str] | None = _column("outcome", "trace.metadata.validated_by", json_text)
     gated_value: float | None = _column(
@@ -338,7 +309,7 @@ KEY_COLUMNS: Mapping[str, str] = MappingProxyType(
 """What `RunKeys` calls each column that holds a key of a run."""
 
 
-# ------------------------------------------------------------------ rows, and the log record
+# ------------------------------------------------------------------ rows
 
 
 def recorded_row(run: Run | ScoredTrace, body: JsonText | None) -> dict[str, Any]:
@@ -366,7 +337,7 @@ def outcome_columns(scored: ScoredTrace) -> dict[str, Any]:
 
 
 def _row(run: Run | ScoredTrace, since: str) -> dict[str, Any]:
-    return {name: column.written(run) for name, column in _BY_TIME[since]}
+    return {name: column.stored_value(run) for name, column in _BY_TIME[since]}
 
 
 _BY_TIME = {
@@ -390,92 +361,6 @@ def keys_of(row: Mapping[str, Any]) -> RunKeys:
     return RunKeys(**keys | {"tags": tuple(row["tags"] or ())})
 
 
-def log_fields(scored: ScoredTrace) -> dict[str, Any]:
-    """Return the columns that are logged, by their names in the log record."""
-    return {
-        name: list(value) if isinstance(value := of(scored), tuple) else value
-        for name, of in _LOGGED
-        if of is not None
-    }
-
-
-_LOGGED = [
-    (name if column.log is True else column.log, column.of)
-    for name, column in COLUMNS.items()
-    if column.log
-]
-
-
-def log_scored(scored: ScoredTrace) -> None:
-    """Write the record `kp.trace_scored` of a new run: a line to read, and each figure as a field.
-
-    Args:
-        scored: The run.
-    """
-    if not log.isEnabledFor(logging.INFO):
-        return
-    trace, breakdown, objective = scored.trace, scored.breakdown, _objective(scored)
-    log_event(
-        "kp.trace_scored %s %s (threshold %.2f%s) %s | %s%s%s",
-        trace.metadata.task_domain,
-        scored.decision,
-        scored.threshold,
-        "" if scored.gate == "score" else " of worth",
-        breakdown.line(),
-        trace.id,
-        " | " if objective else "",
-        objective,
-        fields=_fields(scored) | {"objective": objective},
-    )
-
-
-def _objective(scored: ScoredTrace) -> str:
-    """Return the beginning of the task as the log may have it: redacted at the strictest level."""
-    text = scored.trace.task.objective
-    if scored.trace.metadata.privacy_level == "private":
-        text = redact(text, level="aggregated", rules=Settings.current().redaction).value
-    return printable(text.strip()[:_OBJECTIVE_CHARS]).strip()
-
-
-def _fields(scored: ScoredTrace) -> dict[str, Any]:
-    breakdown = scored.breakdown
-    figures = breakdown.to_row()
-    del figures["worth_confidence"]  # a part of the worth, as the log does not have them
-    return {
-        **log_fields(scored),
-        "kp_event": "kp.trace_scored",
-        "replaces": list(scored.replaces),
-        **figures,
-        "rules": [rule.name for rule in breakdown.rules],
-        "unreadable_share": breakdown.unreadable_share,
-        "over_budget": breakdown.over_budget,
-    }
-
-
-def log_rescored(change: Rescored, source: str) -> None:
-    """Write the record `kp.trace_rescored` of a run if a verdict changed it.
-
-    Args:
-        change: What changed.
-        source: Who gave the verdict.
-    """
-    if not change.changed:
-        return
-    log_event(
-        "kp.trace_rescored %s %s -> %s, %s %.3f -> %.3f (threshold %.2f; %s) | %s",
-        change.domain,
-        change.decision_before,
-        change.decision,
-        change.gate,
-        change.gated_value_before,
-        change.gated_value,
-        change.threshold,
-        source,
-        change.trace_id,
-        fields=asdict(change) | {"kp_event": "kp.trace_rescored", "source": source},
-    )
-
-
 def trace_of(body: dict[str, Any], trace_id: str) -> ReasoningTrace:
     """Return the trace that a stored body holds.
 
@@ -494,94 +379,3 @@ def trace_of(body: dict[str, Any], trace_id: str) -> ReasoningTrace:
             "changed outside kp-langchain: restore it from a backup, or delete the run: "
             f"kp-langchain store delete {trace_id}"
         ) from error
-
-
-# ------------------------------------------------------------------ selecting, counting, deleting
-
-Sort = Literal["time", "score", "novelty"]
-"""What runs are listed by: the newest, the highest score, or the highest novelty first."""
-
-
-class RunFilters(TypedDict, total=False):
-    """Conditions on runs; one that is left out or None matches every run.
-
-    Attributes:
-        domain: Only this domain (exact name).
-        decision: Only `kept`, only `below_threshold` or only `twin`.
-        min_score: Only runs with at least this score, 0 to 1.
-        since: Only runs that began at this time or later. A time without a zone is local.
-        until: Only runs that began before this time.
-        search: Only runs whose objective contains each of these words, in any case. The first 1,000
-            characters of an objective are searched.
-        rule: Only runs that this rule applied to: `single_thought`, `recovered_errors` or
-            `single_tool`.
-        tool: Only runs that used this tool (exact name).
-        recovered_errors: If True, only runs that recovered from an error.
-        near_duplicates: If True, only runs that repeat a kept one, or whose place one took.
-        session: Only runs of this session, in plain text or as the store has it.
-        thread: Only runs in this LangGraph thread, in either form.
-        user: Only runs for this user, in either form.
-        namespace: Only runs in this namespace, in either form.
-        tag: Only runs with this tag, in either form.
-        name: Only runs of this name, in either form.
-    """
-
-    domain: str | None
-    decision: str | None
-    min_score: float | None
-    since: datetime | None
-    until: datetime | None
-    search: str | None
-    rule: str | None
-    tool: str | None
-    recovered_errors: bool | None
-    near_duplicates: bool | None
-    session: str | None
-    thread: str | None
-    user: str | None
-    namespace: str | None
-    tag: str | None
-    name: str | None
-
-
-# ------------------------------------------------------------------ deletions
-
-
-@dataclass(frozen=True, slots=True)
-class Deletion:
-    """Runs that were deleted, or are to be.
-
-    Attributes:
-        by_domain: How many runs of each domain, the domain with most first.
-        at_registry: How many of them a registry has, or may have. These are withdrawn.
-        trace_ids: Ids of their traces.
-        unscored: Trace ids of runs that have ended and wait for their score.
-        paused: Keys of runs that wait for a human; see `paused_run_key`.
-    """
-
-    by_domain: Mapping[str, int] = field(default_factory=dict)
-    at_registry: int = 0
-    trace_ids: Sequence[str] = field(default=(), repr=False)
-    unscored: Sequence[str] = field(default=(), repr=False)
-    paused: Sequence[str] = field(default=(), repr=False)
-
-    def __len__(self) -> int:
-        """Return the number of runs, unscored and paused ones included."""
-        return len(self.trace_ids) + len(self.unscored) + len(self.paused)
-
-
-@dataclass(frozen=True, slots=True)
-class Pruning:
-    """What a store no longer needed, and no longer has.
-
-    Attributes:
-        expired_traces: Traces of runs that did not pass, after their `keep_days`.
-        expired_pauses: What runs recorded that waited too long for a human.
-        contributions: Contributions of deleted runs that no registry has.
-        remembered: Traces beyond those that novelty is measured against.
-    """
-
-    expired_traces: int
-    expired_pauses: int
-    contributions: int
-    remembered: int

@@ -128,18 +128,10 @@ class ExternalTraces(StorePart):
         Args:
             tool: The name of the tool.
         """
-        return self._select(_external.tool == tool)
-
-    def in_trace(self, tool: str, external_id: str) -> list[tuple[str, ExternalTrace]]:
-        """Return trace id and external trace of each run that a tool recorded in one trace.
-
-        Args:
-            tool: The name of the tool.
-            external_id: The tool's id of the trace.
-        """
-        return self._select(
-            _external.tool == tool, _external.external_id == clean_name(external_id)
-        )
+        select = sa.select(_external.trace_id, *_PLACE).where(_external.tool == tool)
+        with self._database.reading() as connection:
+            rows = connection.execute(select.order_by(_external.trace_id))
+            return [(row[0], ExternalTrace(*row[1:])) for row in rows]
 
     def has(self, tool: str, external: ExternalTrace) -> bool:
         """Return whether there is a run that a tool recorded as this trace and span.
@@ -148,15 +140,14 @@ class ExternalTraces(StorePart):
             tool: The name of the tool.
             external: The trace and the root span of the run there.
         """
-        in_trace = self.in_trace(tool, external.trace_id)
         span_id = external.span_id and clean_name(external.span_id)
-        return any(one.span_id == span_id for _, one in in_trace)
-
-    def _select(self, *conditions: sa.ColumnElement[bool]) -> list[tuple[str, ExternalTrace]]:
-        select = sa.select(_external.trace_id, *_PLACE).where(*conditions)
+        select = sa.select(_external.trace_id).where(
+            _external.tool == tool,
+            _external.external_id == clean_name(external.trace_id),
+            _external.span_id.is_(None) if span_id is None else _external.span_id == span_id,
+        )
         with self._database.reading() as connection:
-            rows = connection.execute(select.order_by(_external.trace_id))
-            return [(row[0], ExternalTrace(*row[1:])) for row in rows]
+            return connection.scalar(select.limit(1)) is not None
 
 
 # ------------------------------------------------------------------ within a transaction

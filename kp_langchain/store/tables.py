@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 import sqlalchemy as sa
 from sqlalchemy.dialects import sqlite
 
-from kp_langchain.store.registry_units import PulledUnit
+from kp_langchain.store.registry_units import Contribution, PulledUnit, Standing
 from kp_langchain.store.rows import dumps
 from kp_langchain.store.run_columns import COLUMNS, KEY_COLUMNS, OtherColumns, StoredRun
 
@@ -65,7 +65,7 @@ _TYPES: dict[Any, Any] = {
     Sequence: _json,
     dict: _json,
 }
-_KEYS = ("trace_id", "run_id", "twin_of", "replaced_by")
+_IDS = ("trace_id", "run_id", "twin_of", "replaced_by")
 
 
 def _type_of(hint: Any) -> tuple[Any, bool]:
@@ -78,15 +78,23 @@ def _type_of(hint: Any) -> tuple[Any, bool]:
     return _TYPES[origin](), types.NoneType in parts
 
 
-def _column(name: str, hint: Any, *, may_be_null: bool = False) -> sa.Column[Any]:
-    """Return the column of a field of a dataclass; `trace_id` is the key of its table."""
+def _column(
+    name: str, hint: Any, *, may_be_null: bool = False, keys: Collection[str] = ("trace_id",)
+) -> sa.Column[Any]:
+    """Return the column of a field of a dataclass, which is the table's key if it is in `keys`."""
     kind, is_optional = _type_of(hint)
     return sa.Column(
         name,
-        key_text() if name in _KEYS else kind,
-        primary_key=name == "trace_id",
+        key_text() if name in _IDS else kind,
+        primary_key=name in keys,
         nullable=is_optional or may_be_null,
     )
+
+
+def _columns_of(kind: type, *, keys: Collection[str] = ("trace_id",)) -> list[sa.Column[Any]]:
+    """Return the columns of the fields of a dataclass."""
+    hints = typing.get_type_hints(kind)
+    return [_column(name, hint, keys=keys) for name, hint in hints.items()]
 
 
 _HINTS = typing.get_type_hints(StoredRun) | typing.get_type_hints(OtherColumns)
@@ -152,8 +160,7 @@ shown_traces = sa.Table(
 pulled_units = sa.Table(
     "pulled_units",
     metadata,
-    *(_column(name, hint) for name, hint in typing.get_type_hints(PulledUnit).items()),
-    sa.Column("is_clean", sa.Boolean(), nullable=False),  # whether there are no findings
+    *_columns_of(PulledUnit),
     sa.Column("body", sa.JSON(none_as_null=True)),
     sa.Index("ix_pulled_units_domain", "domain", "state"),
     sa.Index("ix_pulled_units_digest", "digest"),
@@ -262,39 +269,17 @@ paused_runs = sa.Table(
     sa.Index("ix_paused_runs_paused_at", "paused_at"),
 )
 
+# What goes to registries. The text of a contribution is the exact one to send, because the
+# idempotency key is its hash. Verdicts set and clear `withdraw_asked`, and a withdrawal by hand
+# clears it; the sender never writes it.
 outbox = sa.Table(
     "outbox",
     metadata,
-    sa.Column("trace_id", key_text(), primary_key=True),
-    sa.Column("registry", sa.String(), nullable=False),
-    sa.Column("state", sa.String(), nullable=False),
-    # The exact text to send, because the idempotency key is its hash. Deleted once it was sent.
-    sa.Column("body", sa.Text()),
-    sa.Column("queued_at", UtcTime(), nullable=False),
-    sa.Column("changed_at", UtcTime(), nullable=False),
-    sa.Column("due_at", UtcTime(), nullable=False),
-    sa.Column("attempts", sa.Integer(), nullable=False),
-    sa.Column("first_attempt_at", UtcTime()),
-    sa.Column("registry_id", sa.String()),
-    sa.Column("reason", sa.String()),
-    sa.Column("issues", sa.JSON(none_as_null=True)),
-    # Verdicts set and clear it, and a withdrawal by hand clears it. The sender never writes it.
-    sa.Column("withdraw_asked", sa.Boolean(), nullable=False, server_default=sa.false()),
+    *_columns_of(Contribution),
     sa.Index("ix_outbox_due", "state", "registry", "due_at", "trace_id"),
     sa.Index("ix_outbox_queued_at", "queued_at", "trace_id"),
 )
-
-registries = sa.Table(
-    "registries",
-    metadata,
-    sa.Column("registry", sa.String(), primary_key=True),
-    sa.Column("key_id", sa.String(), primary_key=True),
-    sa.Column("quiet_until", UtcTime()),
-    sa.Column("quiet_reason", sa.String()),
-    sa.Column("stopped", sa.Boolean(), nullable=False),
-    sa.Column("failures", sa.Integer(), nullable=False),
-    sa.Column("throttled_at", sa.JSON(), nullable=False),
-)
+registries = sa.Table("registries", metadata, *_columns_of(Standing, keys=("registry", "key_id")))
 
 
 Key = TypeVar("Key")
@@ -370,9 +355,9 @@ def _text_of(
 
     The order is empty where parameters have names.
     """
-    compiled = statement.compile(dialect=dialect(), column_keys=names)
-    constants = {name: one for name, one in compiled.params.items() if name not in names}
-    return str(compiled), compiled.positiontup or (), constants
+    compilation = statement.compile(dialect=dialect(), column_keys=names)
+    constants = {name: one for name, one in compilation.params.items() if name not in names}
+    return str(compilation), compilation.positiontup or (), constants
 
 
 def _plain(value: Any) -> Any:

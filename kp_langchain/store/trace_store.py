@@ -2,41 +2,50 @@
 
 from __future__ import annotations
 
-import copyreg
-import weakref
-from collections import deque
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterator
 from contextlib import suppress
 from dataclasses import replace
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
-from kp_langchain._forksafe import ForkSafeLock
-from kp_langchain.errors import ConfigError
+import sqlalchemy as sa
+
 from kp_langchain.gate import Rescored
 from kp_langchain.gate.check import WINDOW, JudgedRun
 from kp_langchain.scoring.breakdown import ScoreBreakdown
-from kp_langchain.scoring.novelty_memory import check_count
-from kp_langchain.scoring.repeats import DEFAULT_MAX_ELEMENTS
-from kp_langchain.store import deletion, run_queries
+from kp_langchain.store import run_queries
 from kp_langchain.store.confidence_models import ConfidenceModels
 from kp_langchain.store.database import Database
+from kp_langchain.store.deletion import Deletion, Deletions
 from kp_langchain.store.journal import Journal
-from kp_langchain.store.location import Location, locate
-from kp_langchain.store.novelty import StoredMemory
+from kp_langchain.store.location import locate
+from kp_langchain.store.novelty import StoredMemory, memory_of
 from kp_langchain.store.outbox import Outbox
-from kp_langchain.store.pulled_queries import PulledUnits
+from kp_langchain.store.pulled import PulledUnits
 from kp_langchain.store.recall_tasks import RecallTasks
-from kp_langchain.store.rows import ambiguous_id, check_page, trace_key
-from kp_langchain.store.run_columns import (
-    Deletion,
-    Pruning,
-    StoredRun,
-    log_rescored,
-    trace_of,
+from kp_langchain.store.rows import clean_name, trace_key, with_outcome_of
+from kp_langchain.store.run_columns import StoredRun, trace_of
+from kp_langchain.store.run_log import log_rescored
+from kp_langchain.store.run_queries import (
+    FIGURES,
+    is_kept,
+    labels,
+    of_outcome,
+    select_stored_runs,
+)
+from kp_langchain.store.selection import (
+    MATCHES_SHOWN,
+    RunFilters,
+    Sort,
+    ambiguous_id,
+    check_page,
+    conditions_of,
+    find_by_id,
+    order_by,
 )
 from kp_langchain.store.side_tables import ExternalTraces, PausedRuns, ShownTraces
+from kp_langchain.store.tables import bodies, runs
 from kp_langchain.store.verdicts import (
     judge_stored,
     redact_note,
@@ -45,31 +54,43 @@ from kp_langchain.store.verdicts import (
 from kp_langchain.verdict import Verdict
 
 if TYPE_CHECKING:
-    import sqlalchemy as sa
-
     from kp_langchain.gate import ScoredTrace
     from kp_langchain.policy import Gate
     from kp_langchain.schema import ReasoningTrace
-    from kp_langchain.store.run_columns import RunFilters, Sort
+
+_ROWS_AT_ONCE, _TRACES_AT_ONCE = 10_000, 20
+_LAST_MOMENT = datetime.max.replace(tzinfo=UTC)
+_c = runs.c
 
 
 class TraceStore:
     """Scored runs in SQLite or PostgreSQL. Safe to use from several threads, and after a fork.
 
-    Nothing is opened before the first use. That creates the database.
-    One of another schema version is refused.
+    Nothing is opened before the first use. That creates the database. One of another schema version
+    is refused. Pickled, it is an address, password included.
 
     Every method that reads or writes raises `StoreError` when the database cannot be opened, read
     or written; a write is then undone as a whole.
 
     The file may be deleted, moved or replaced while it is in use. The next use notices that and
-    logs a warning. It continues with what is there now, or creates what is missing. A SQLite file
-    that is moved while in use, with a link in its place, is not noticed: other processes do not see
-    what is in the old `-wal`.
+    logs a warning. It continues with what is there now, or creates what is missing. A link to the
+    moved file in its place is not noticed: other processes then miss what is in the old `-wal`.
 
     Args:
         url: Path of a SQLite file, `sqlite:///path`, or `postgresql://user:password@host/database`;
             None for `Settings.database_url`, or else a file in the user's data folder.
+
+    Attributes:
+        database: The database.
+        journal: The writes of finished runs, and the runs that wait for being judged.
+        outbox: What goes to registries.
+        paused: The runs that wait for a human.
+        external_traces: Where other tracers recorded the runs.
+        recall_tasks: The tasks of the kept runs, as recall compares them with a new one.
+        shown: Which kept traces the runs were shown as examples.
+        pulled: The units of registries, and which of them runs may be shown.
+        models: The confidence models.
+        deletions: Deletes runs as planned, and what the store no longer needs.
 
     Raises:
         ConfigError: `url` is neither a path nor a URL of a supported kind.
@@ -77,68 +98,24 @@ class TraceStore:
     """
 
     def __init__(self, url: str | Path | None = None) -> None:
-        self._database = Database(locate(url))
-        self._journal = Journal(self._database)
+        self.database = Database(locate(url))
+        self.journal = Journal(self.database)
+        self.outbox = Outbox(self.database)
+        self.paused = PausedRuns(self.database)
+        self.external_traces = ExternalTraces(self.database)
+        self.recall_tasks = RecallTasks(self.database)
+        self.shown = ShownTraces(self.database)
+        self.pulled = PulledUnits(self.database)
+        self.models = ConfidenceModels(self.database)
+        self.deletions = Deletions(self.database)
 
     @property
     def location(self) -> str:
         """Path or URL of the database, without the password."""
-        return str(self._database.location)
-
-    @property
-    def database(self) -> Database:
-        """The database of this store, for the parts of this package that keep tables in it."""
-        return self._database
+        return str(self.database.location)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.location!r})"
-
-    # ------------------------------------------------------------------ parts
-
-    @property
-    def journal(self) -> Journal:
-        """The writes of finished runs, and the runs that wait for being judged."""
-        return self._journal
-
-    @property
-    def outbox(self) -> Outbox:
-        """The contributions of this store."""
-        return Outbox(self._database)
-
-    @property
-    def paused(self) -> PausedRuns:
-        """The runs of this store that wait for a human."""
-        return PausedRuns(self._database)
-
-    @property
-    def external_traces(self) -> ExternalTraces:
-        """Where other tracers recorded the runs of this store."""
-        return ExternalTraces(self._database)
-
-    @property
-    def recall_tasks(self) -> RecallTasks:
-        """The tasks of this store's kept runs, as recall compares them with a new one."""
-        return RecallTasks(self._database)
-
-    @property
-    def shown(self) -> ShownTraces:
-        """Which kept traces the runs of this store were shown as examples."""
-        return ShownTraces(self._database)
-
-    @property
-    def pulled(self) -> PulledUnits:
-        """The units of registries in this store, and which of them runs may be shown."""
-        return PulledUnits(self._database)
-
-    @property
-    def models(self) -> ConfidenceModels:
-        """The confidence models of this store."""
-        return ConfidenceModels(self._database)
-
-    @property
-    def remembered(self) -> StoredMemory:
-        """The traces of this store that novelty is measured against."""
-        return StoredMemory(self._database)
 
     def compact(self) -> bool:
         """Give back the room of what was deleted, so that no file has its text any more.
@@ -153,11 +130,11 @@ class TraceStore:
         Raises:
             StoreError: There is no room for it, or another process kept writing for 10 s.
         """
-        return self._database.compact()
+        return self.database.compact()
 
     def close(self) -> None:
         """Release the connections. The next use opens them again."""
-        self._database.close()
+        self.database.close()
 
     def __enter__(self) -> Self:
         return self
@@ -167,24 +144,15 @@ class TraceStore:
 
     # ------------------------------------------------------------------ runs
 
-    def add(self, scored: ScoredTrace, *, registry: str | None = None) -> None:
-        """Write one scored run, in place of an earlier one with the same trace id.
+    def add(self, *scored: ScoredTrace, registry: str | None = None) -> None:
+        """Write scored runs in one transaction, in place of earlier ones with the same trace ids.
 
-        Verdicts on the earlier one stay listed, and do not change the new one's score.
-
-        Args:
-            scored: The run.
-            registry: URL of the registry to contribute to. A trace that passed and is not
-                `private` enters the outbox in the same transaction.
-        """
-        self.add_many([scored], registry=registry)
-
-    def add_many(self, scored: Iterable[ScoredTrace], *, registry: str | None = None) -> None:
-        """Write scored runs in one transaction: all of them or none.
+        Verdicts on an earlier one stay listed, and do not change the new one's score.
 
         Args:
             scored: The runs.
-            registry: As for `add`.
+            registry: URL of the registry to contribute to. A trace that passed and is not
+                `private` enters the outbox in the same transaction.
         """
         runs = [replace(one, verdict=one.verdict and redact_note(one.verdict)) for one in scored]
         self.journal.add([replace(one, registry=registry, is_remembered=False) for one in runs])
@@ -202,8 +170,7 @@ class TraceStore:
         Raises:
             ConfigError: `max_remembered` is unusable.
         """
-        check_count("max_remembered", max_remembered)
-        return StoredMemory(self._database, max_remembered or DEFAULT_MAX_ELEMENTS)
+        return memory_of(self.database, max_remembered)
 
     def get(self, id: str) -> StoredRun | None:  # noqa: A002  (the word of the command line too)
         """Return the run that `id` identifies, or None.
@@ -214,11 +181,17 @@ class TraceStore:
         Raises:
             UnknownRunError: It fits more than one run; the message lists them.
         """
-        with self._database.reading() as connection:
-            matches = run_queries.find(connection, str(id))
-            if len(matches) > 1:
-                raise ambiguous_id(str(id), matches)
-            return self._stored_run(matches[0]) if matches else None
+        with self.database.reading() as connection:
+            matches = find_by_id(
+                connection,
+                select_stored_runs().order_by(*order_by()).limit(MATCHES_SHOWN),
+                str(id),
+                trace_id=_c.trace_id,
+                other_id=_c.run_id,
+            )
+        if len(matches) > 1:
+            raise ambiguous_id(str(id), matches)
+        return self._stored_run(matches[0]) if matches else None
 
     def report_outcome(
         self,
@@ -263,10 +236,9 @@ class TraceStore:
             ConfigError: Neither success nor confidence is given, or a value cannot be used.
             UnknownRunError: `id` fits no run, or several; the message lists them.
         """
-        verdict = Verdict(success, confidence, note, source, at, by_model)
-        verdict = redact_note(verdict)
+        verdict = redact_note(Verdict(success, confidence, note, source, at, by_model))
         runs = judge_stored(
-            self._database,
+            self.database,
             str(id),
             verdict,
             jobs=self.journal.jobs,
@@ -288,7 +260,7 @@ class TraceStore:
         Returns:
             None if there is no such run. Without a body, its trace has no steps.
         """
-        return stored_as_scored(self._database, trace_id)
+        return stored_as_scored(self.database, trace_id)
 
     def verdicts(self, trace_id: str) -> list[Verdict]:
         """Return the verdicts on a run, the oldest first.
@@ -305,7 +277,7 @@ class TraceStore:
         Args:
             trace_ids: The ids as `StoredRun` has them. A run without a verdict is left out.
         """
-        with self._database.reading() as connection:
+        with self.database.reading() as connection:
             return run_queries.verdicts_on(connection, trace_ids)
 
     def body_texts(self, trace_ids: Collection[str]) -> dict[str, str]:
@@ -314,7 +286,7 @@ class TraceStore:
         Args:
             trace_ids: The ids as `StoredRun` has them. A run whose trace is not kept is left out.
         """
-        with self._database.reading() as connection:
+        with self.database.reading() as connection:
             return run_queries.body_texts(connection, trace_ids)
 
     def runs(
@@ -340,17 +312,13 @@ class TraceStore:
             ConfigError: `limit` or `offset` is negative.
         """
         check_page(limit, offset)
-        conditions = run_queries.conditions_of(filters)
-        with self._database.reading() as connection:
-            rows = run_queries.select_runs(
-                connection,
-                conditions,
-                sort=sort,
-                limit=limit,
-                offset=offset,
-                newest_first=newest_first,
-            )
-            return [self._stored_run(row) for row in rows]
+        order = order_by(sort, newest_first=newest_first)
+        # In two steps, so that only the rows of the page are read whole, and not all that match.
+        page = sa.select(_c.trace_id).where(*conditions_of(filters)).order_by(*order)
+        select = select_stored_runs().where(_c.trace_id.in_(page.limit(limit).offset(offset)))
+        with self.database.reading() as connection:
+            rows = connection.execute(select.order_by(*order)).mappings()
+            return [self._stored_run(dict(row)) for row in rows]
 
     def count(self, **filters: Unpack[RunFilters]) -> int:
         """Return the number of runs.
@@ -358,9 +326,9 @@ class TraceStore:
         Args:
             filters: As `RunFilters` explains them.
         """
-        conditions = run_queries.conditions_of(filters)
-        with self._database.reading() as connection:
-            return run_queries.count(connection, conditions)
+        select = sa.select(sa.func.count()).where(*conditions_of(filters))
+        with self.database.reading() as connection:
+            return connection.scalar(select) or 0
 
     def figures(self, **filters: Unpack[RunFilters]) -> dict[str, list[Any]]:
         """Return the figures of runs as columns of equal length, for counting over many.
@@ -379,9 +347,15 @@ class TraceStore:
         Raises:
             StoreError: The store cannot be read.
         """
-        conditions = run_queries.conditions_of(filters)
-        with self._database.reading() as connection:
-            return run_queries.figures(connection, conditions)
+        select = sa.select(*FIGURES).where(*conditions_of(filters))
+        columns: dict[str, list[Any]] = {column.name: [] for column in FIGURES}
+        with self.database.reading() as connection:
+            pages = connection.execute(select.order_by(*order_by(newest_first=False)))
+            for rows in pages.partitions(_ROWS_AT_ONCE):
+                for column, values in zip(columns.values(), zip(*rows, strict=True), strict=True):
+                    column.extend(values)
+            success_of = labels(connection)
+        return columns | {"label": [success_of.get(trace_id) for trace_id in columns["trace_id"]]}
 
     def recent_values(
         self, domain: str, gate: Gate = "score", *, since: datetime | None = None
@@ -400,10 +374,17 @@ class TraceStore:
             Score or worth (0 to 1), whether the run passed, and the pass rate of that time, the
             oldest run first.
         """
-        with self._database.reading() as connection:
-            return run_queries.recent_values(
-                connection, domain, gate=gate, since=since, limit=WINDOW
-            )
+        select = (
+            sa.select(_c.gated_value, _c.passed, _c.pass_rate)
+            .where(_c.domain == clean_name(domain), _c.gate == gate, _c.gated_value.is_not(None))
+            .order_by(*order_by())
+            .limit(WINDOW)
+        )
+        if since is not None:
+            select = select.where(_c.created_at >= since)
+        with self.database.reading() as connection:
+            rows = connection.execute(select).all()
+        return [JudgedRun(row[0], bool(row[1]), row[2]) for row in reversed(rows)]
 
     def traces(
         self,
@@ -414,7 +395,7 @@ class TraceStore:
     ) -> Iterator[ReasoningTrace]:
         """Yield the traces that are kept for good, read a page at a time.
 
-        No transaction stays open between two traces, so a slow reader blocks no writer; a run that
+        No transaction stays open between two traces, so a slow reader blocks no writer. A run that
         is added meanwhile appears if its place in the order is still to come.
 
         Args:
@@ -439,39 +420,24 @@ class TraceStore:
         **filters: Unpack[RunFilters],
     ) -> Iterator[tuple[ReasoningTrace, str | None]]:
         """Yield what `traces` does, each with the namespace of its run as the store has it."""
-        conditions = run_queries.conditions_of(filters)
-        select = run_queries.select_bodies(conditions, with_expiring=with_expiring)
-        for row in self._paged(select, newest_first=newest_first, page_size=20):
-            yield trace_of(row["trace"], row["trace_id"]), row["namespace"]
-
-    def plan_deletion(self, *ids: str, keep: int = 0, **filters: Unpack[RunFilters]) -> Deletion:
-        """Return what `delete` would delete, for `carry_out`. Delete nothing.
-
-        Args:
-            ids: As for `delete`.
-            keep: The newest so many of the matching runs stay.
-            filters: As for `delete`.
-
-        Raises:
-            ConfigError: There are neither ids nor conditions, or both.
-            UnknownRunError: An id fits no run, or several.
-        """
-        if keep < 0:
-            raise ConfigError(f"keep={keep} must not be negative")
-        has_conditions = keep or run_queries.selecting(filters)
-        if bool(ids) == bool(has_conditions):
-            raise ConfigError(
-                "a deletion needs either ids or conditions; "
-                "to delete every run: until=datetime.now(UTC)"
+        columns = (_c.created_at, _c.trace_id, bodies.c.trace, _c.namespace, *of_outcome)
+        select = sa.select(*columns).join(bodies, bodies.c.trace_id == _c.trace_id)
+        is_there = is_kept() if with_expiring else is_kept(_LAST_MOMENT)
+        select = select.where(is_there, *conditions_of(filters))
+        page = select = select.order_by(*order_by(newest_first=newest_first)).limit(_TRACES_AT_ONCE)
+        while True:
+            with self.database.reading() as connection:
+                rows = connection.execute(page).all()
+            for row in rows:
+                body = with_outcome_of(row.trace, row._mapping)  # noqa: SLF001 - public, as of a namedtuple
+                yield trace_of(body, row.trace_id), row.namespace
+            if len(rows) < _TRACES_AT_ONCE:
+                return
+            last = sa.tuple_(
+                sa.literal(rows[-1].created_at, _c.created_at.type), sa.literal(rows[-1].trace_id)
             )
-        with self._database.reading() as connection:
-            if ids:
-                return deletion.plan_by_ids(connection, map(str, ids), self.location)
-            return deletion.plan(connection, filters, keep=keep)
-
-    def carry_out(self, plan: Deletion) -> None:
-        """Delete the runs that `plan_deletion` returned; see `delete`."""
-        deletion.carry_out(self._database, plan)
+            place = sa.tuple_(_c.created_at, _c.trace_id)
+            page = select.where(place < last if newest_first else place > last)
 
     def delete(self, *ids: str, **filters: Unpack[RunFilters]) -> Deletion:
         """Delete runs for good: traces, scores, verdicts, tags, and what novelty remembers of them.
@@ -493,96 +459,16 @@ class TraceStore:
             ConfigError: There are neither ids nor conditions, or both.
             UnknownRunError: An id fits no run, or several. Nothing was deleted then.
         """
-        plan = self.plan_deletion(*ids, **filters)
-        self.carry_out(plan)
+        plan = self.deletions.plan(*ids, **filters)
+        self.deletions.carry_out(plan)
         return plan
-
-    def prune(self, *, max_remembered: int | None = None) -> Pruning:
-        """Remove what the store no longer needs: expired traces and pauses, and what is left over.
-
-        Args:
-            max_remembered: How many traces novelty is measured against; 1,000 by default. Those
-                beyond that are forgotten.
-
-        Raises:
-            ConfigError: `max_remembered` is unusable.
-        """
-        memory = self.novelty_memory(max_remembered=max_remembered)
-        return Pruning(
-            deletion.drop_expired_traces(self._database),
-            self.paused.drop_expired(),
-            deletion.drop_finished_contributions(self._database),
-            memory.prune_all(),
-        )
 
     def _stored_run(self, row: dict[str, Any]) -> StoredRun:
         breakdown = ScoreBreakdown.from_dict(row.pop("breakdown"))
         return StoredRun(**row, breakdown=breakdown, read_trace=self._read_trace)
 
     def _read_trace(self, trace_id: str) -> ReasoningTrace | None:
-        with self._database.reading() as connection:
+        with self.database.reading() as connection:
             rows = run_queries.whole_rows(connection, [trace_id])
         body = rows[0]["trace"] if rows else None
         return None if body is None else trace_of(body, trace_id)
-
-    def _paged(
-        self, select: sa.Select[Any], *, newest_first: bool, page_size: int
-    ) -> Iterator[dict[str, Any]]:
-        """Yield rows a page at a time; no transaction stays open between two of them."""
-        after: tuple[datetime, str] | None = None
-        while True:
-            with self._database.reading() as connection:
-                page = run_queries.page_of(
-                    connection, select, after=after, newest_first=newest_first, limit=page_size
-                )
-            if not page:
-                return
-            after = page[-1]["created_at"], page[-1]["trace_id"]
-            yield from page
-
-
-# ------------------------------------------------------------------ shared stores
-
-# Shared stores that stay open although no handler uses them at present.
-_MOST_KEPT_OPEN = 16
-
-
-def default_store(url: str | Path | None = None) -> TraceStore:
-    """Return the store at `url` that this process shares, so that handlers share its connections.
-
-    The 16 that were used last stay open; `close` releases a store's connections.
-
-    Args:
-        url: As for `TraceStore`.
-
-    Raises:
-        ConfigError: `url` is neither a path nor a URL of a supported kind.
-        MissingExtraError: `url` names a PostgreSQL database and its driver is not installed.
-    """
-    location = locate(url)
-    with _lock:
-        store = _stores.get(location)
-        if store is None:
-            store = _stores[location] = TraceStore(location.url or location.path)
-        if store in _recent:
-            _recent.remove(store)
-        _recent.append(store)
-    return store
-
-
-_stores: weakref.WeakValueDictionary[Location, TraceStore] = weakref.WeakValueDictionary()
-_recent: deque[TraceStore] = deque(maxlen=_MOST_KEPT_OPEN)
-_lock = ForkSafeLock()
-
-
-def _reduce(store: TraceStore) -> tuple[object, ...]:
-    """Pickle a store as its address, password included.
-
-    All its copies that reach a process are one store there.
-    """
-    location = store.database.location
-    return default_store, (location.url or location.path,)
-
-
-# A subclass is pickled with its state, as any object is.
-copyreg.pickle(TraceStore, _reduce)  # type: ignore[arg-type]

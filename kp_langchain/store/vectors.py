@@ -1,7 +1,7 @@
 """The table `vectors`, by which traces are compared, and a follower of what changes in it.
 
 In PostgreSQL, transactions commit in another order than they begin in. So a change has the number
-of its transaction, and a reader begins at the oldest one that was under way: it may read a change
+of its transaction, and a reader begins at the oldest one that was under way. It may read a change
 twice, and misses none. In SQLite, writes are numbered one by one.
 """
 

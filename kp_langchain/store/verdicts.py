@@ -8,17 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import replace
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
+
+import sqlalchemy as sa
 
 from kp_langchain.calibration.features import complete_features
 from kp_langchain.config import Settings
 from kp_langchain.gate import Rescored, ScoredTrace, rejudge
 from kp_langchain.gate.run import may_leave
+from kp_langchain.redaction import redact
 from kp_langchain.schema import Metadata, Outcome, ReasoningTrace, Task
 from kp_langchain.scoring.breakdown import ScoreBreakdown
-from kp_langchain.store import outbox_queries, run_queries, side_tables, vectors
+from kp_langchain.store import run_queries, side_tables, vectors
 from kp_langchain.store.jobs import Jobs, replace_jobs
 from kp_langchain.store.kept_runs import (
     candidate_of,
@@ -26,20 +28,23 @@ from kp_langchain.store.kept_runs import (
     replace_kept,
     run_row,
 )
+from kp_langchain.store.outbox import (
+    add_contributions,
+    ask_withdrawal,
+    replace_body,
+    take_back_withdrawal,
+)
 from kp_langchain.store.rows import (
-    ambiguous_id,
-    contribution_of,
     expiry_after,
     json_text,
     trace_key,
-    unknown_run,
 )
 from kp_langchain.store.run_columns import keys_of, outcome_columns, trace_of
+from kp_langchain.store.selection import ambiguous_id, unknown_run
+from kp_langchain.store.tables import scores
 from kp_langchain.verdict import LONGEST_NOTE_CHARS, Verdict, counting
 
 if TYPE_CHECKING:
-    import sqlalchemy as sa
-
     from kp_langchain.gate.run import ExternalTrace
     from kp_langchain.store.database import Database
 
@@ -82,7 +87,7 @@ def judge_stored(
     with database.writing() as connection:
         names = run_queries.find_names(connection, id_)
         if not names:
-            raise unknown_run(id_, str(database.location))
+            raise unknown_run(id_, database.location)
         if len({row["run_id"] for row in names}) > 1:
             raise ambiguous_id(id_, names)
         # Of two repeats that are confirmed at the same time, the later one sees the earlier one.
@@ -90,7 +95,7 @@ def judge_stored(
         # Without those that were deleted since.
         trace_ids = run_queries.lock(connection, [row["trace_id"] for row in names])
         if not trace_ids:
-            raise unknown_run(id_, str(database.location))
+            raise unknown_run(id_, database.location)
         rows = run_queries.whole_rows(connection, trace_ids)
         earlier_verdicts = run_queries.verdicts_on(connection, trace_ids)
         run_queries.add_verdicts(connection, [(trace_id, verdict) for trace_id in trace_ids])
@@ -138,11 +143,9 @@ def rejudge_stored(
     run = _decide(connection, row, rejudge(run, verdict))
     trace_id = row["trace_id"]
     run_queries.update(connection, trace_id, _changes(row, run))
-    run_queries.write_breakdown(
-        connection,
-        trace_id,
-        {"breakdown": json_text(run.breakdown.to_dict()), "features": _features(run)},
-    )
+    breakdown = {"breakdown": json_text(run.breakdown.to_dict()), "features": _features(run)}
+    statement = sa.update(scores).where(scores.c.trace_id == trace_id)
+    connection.execute(statement.values(**breakdown))
     if not run.keep_body:
         run_queries.delete_bodies(connection, [trace_id])
     if run.decision != row["decision"] or run.keep_body:
@@ -247,17 +250,16 @@ def _update_outbox(
     """Update the outbox to the new decision."""
     trace_id = row["trace_id"]
     if run.decision != "kept":
-        outbox_queries.ask_withdrawal(connection, trace_id, datetime.now(UTC))
+        ask_withdrawal(connection, trace_id)
     elif may_leave(row["visibility"], row["privacy_level"]):
         body = json_text(run.trace.model_dump(warnings=False))
         if row["decision"] != "kept":
-            outbox_queries.take_back_withdrawal(connection, trace_id, body)
+            take_back_withdrawal(connection, trace_id, body)
             if registry is not None:
-                contribution = contribution_of(trace_id, body, registry, datetime.now(UTC))
-                outbox_queries.enter(connection, [contribution])
+                add_contributions(connection, [(trace_id, registry, body)])
         elif run.previous is not None and run.trace != run.previous.trace:
             # The registry's copy is outdated although the run still passes: replace it.
-            outbox_queries.renew(connection, trace_id, body)
+            replace_body(connection, trace_id, body)
 
 
 # ------------------------------------------------------------------ notes
@@ -276,9 +278,6 @@ def redact_note(verdict: Verdict) -> Verdict:
     """
     if verdict.note is None:
         return verdict
-    # Here, because it takes 60 ms to import, and most stores are written without notes.
-    from kp_langchain.redaction import redact
-
     rules = Settings.current().redaction
     redactor = rules.load_redactor()
     note = redact(verdict.note, level="aggregated", rules=rules, redactor=redactor).value

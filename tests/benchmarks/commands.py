@@ -60,7 +60,7 @@ def main(words: Sequence[str] | None = None) -> int:
         small, large = Path(folder, "small.db"), Path(folder, "large.db")
         runs = list(made_runs(min(_BATCH, chosen.runs), words=20))
         with TraceStore(small) as store:
-            store.add_many(runs[:100])
+            store.add(*runs[:100])
 
         def measure(words: str, database: Path, of: str) -> None:
             times = [cpu_s(words.split(), database) for _ in range(chosen.rounds)]
@@ -70,7 +70,7 @@ def main(words: Sequence[str] | None = None) -> int:
         measure("review", small, ", of 100 runs")
         with TraceStore(large) as store:
             for days in range(chosen.runs // len(runs)):
-                store.add_many(list(copies(runs, days)))
+                store.add(*list(copies(runs, days)))
         measure("review stats", large, f", of {chosen.runs:,} runs")
     return 0
 

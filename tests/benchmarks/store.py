@@ -101,7 +101,7 @@ def text(drawn: random.Random, words: int) -> str:
 def fill(store: TraceStore, runs: Iterator[ScoredTrace]) -> None:
     """Write runs in batches."""
     while batch := list(itertools.islice(runs, _BATCH)):
-        store.add_many(batch)
+        store.add(*batch)
 
 
 def seconds(work: Callable[[], object]) -> float:

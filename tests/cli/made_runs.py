@@ -123,7 +123,7 @@ def fill(
         seed: Of what is drawn.
     """
     drawn = random.Random(seed)
-    store.add_many([_judged(domain, at, drawn, telling=telling) for at in range(runs)])
+    store.add(*[_judged(domain, at, drawn, telling=telling) for at in range(runs)])
 
 
 def _judged(domain: str, at: int, drawn: random.Random, *, telling: bool) -> ScoredTrace:

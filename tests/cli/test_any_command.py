@@ -269,7 +269,7 @@ def test_every_view_fits_the_terminal(columns: int) -> None:
     ]
     runs = [made(1, steps=steps, objective="hedge " * 99), made(2, domain="d" * 40, score=0.1)]
     with TraceStore("runs.db") as store:
-        store.add_many(runs)
+        store.add(*runs)
     ids = {"id": runs[0].trace.id, "other": runs[1].trace.id, "domain": "finance"}
     for view in VIEWS:
         done = cli(*view.format(**ids).split(), columns=columns, **SETTINGS)
@@ -337,8 +337,8 @@ def test_no_command_shows_a_terminal_what_it_would_obey(trace_id: str) -> None:
     wire = {"domain": HOSTILE, "objective": HOSTILE, "answer": HOSTILE, "steps": steps}
     other = made(2, trace_id="kp:trace:finance-demo-001", options=options, **wire)
     with TraceStore("runs.db") as store:
-        store.add_many(
-            [made(1, trace_id=trace_id, visibility="network", options=options, **wire), other],
+        store.add(
+            *[made(1, trace_id=trace_id, visibility="network", options=options, **wire), other],
             registry="https://registry.example.org",
         )
         store.report_outcome(trace_id, success=True, note=HOSTILE)

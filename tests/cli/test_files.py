@@ -38,7 +38,7 @@ def ids() -> dict[str, str]:
         "with identifiers": made(7, content="ann@example.com", privacy_level="private"),
     }
     with TraceStore("runs.db") as store:
-        store.add_many(runs.values())
+        store.add(*runs.values())
     return {name: run.trace.id for name, run in runs.items()}
 
 

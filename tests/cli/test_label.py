@@ -194,7 +194,7 @@ def test_every_bad_line_is_told_and_the_others_count(
 
 
 def test_a_beginning_that_means_several_is_told(runs: Runs) -> None:
-    runs.store.add_many([made(1), made(2)])
+    runs.store.add(*[made(1), made(2)])
     done = label("import", "-", stdin=json.dumps({"id": "0000000", "success": False}))
     assert done.returncode == 1
     assert "stdin:1: " in done.stderr
@@ -290,7 +290,7 @@ def run(number: int, **options: Any) -> ScoredTrace:
 def fill(*runs: ScoredTrace) -> None:
     with TraceStore("runs.db") as store:
         store.count()  # also makes an empty one
-        store.add_many(runs)
+        store.add(*runs)
 
 
 def number_of(offer: dict[str, Any]) -> str:

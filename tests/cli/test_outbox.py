@@ -30,7 +30,7 @@ def keyless(here: dict[str, str]) -> dict[str, str]:
 def fill(url: str, number: int) -> list[str]:
     runs = [made(n, visibility="network") for n in range(1, number + 1)]
     with TraceStore("runs.db") as store:
-        store.add_many(runs, registry=url)
+        store.add(*runs, registry=url)
     return [run.trace.id for run in runs]
 
 
@@ -261,7 +261,7 @@ def ids() -> list[str]:
         for number in range(4)
     ]
     with TraceStore("runs.db") as store:
-        store.add_many(runs)
+        store.add(*runs)
     return [run.trace.id for run in runs]
 
 
@@ -356,7 +356,7 @@ def test_what_was_sent_is_withdrawn_at_once_or_said_to_wait(server: LoopbackRegi
     runs = [made(number, visibility="network") for number in range(3)]
     first, second, third = (run.trace.id for run in runs)
     with TraceStore("runs.db") as store:
-        store.add_many(runs, registry=server.url)
+        store.add(*runs, registry=server.url)
     assert cli_apart("registry", "outbox", "send", **here).returncode == 0
     done = cli_apart("store", "delete", first, "--yes", **here)
     assert done.returncode == 0, done.stderr
@@ -383,7 +383,7 @@ def test_prune_removes_expired_bodies_and_what_was_left(ids: list[str]) -> None:
         for n in range(3)
     ]
     with TraceStore("runs.db") as store:
-        store.add_many(runs)
+        store.add(*runs)
     with closing(sqlite3.connect("runs.db")) as connection, connection:
         past = f"{NOW - timedelta(days=1):%Y-%m-%d %H:%M:%S.%f}"
         change = "UPDATE runs SET body_expires_at = ? WHERE trace_id = ?"

@@ -76,11 +76,11 @@ def judged(
 def with_credit(store: TraceStore) -> dict[str, str]:
     """Add traces and the runs that were shown them; return the ids of the traces by a word."""
     traces = {"good": run(1, POUND), "bad": run(2, EURO), "gone": run(3, GARDEN)}
-    store.add_many(traces.values())
+    store.add(*traces.values())
     ids = {word: one.trace.id for word, one in traces.items()}
     good, bad, gone = ids.values()
-    store.add_many(
-        [
+    store.add(
+        *[
             *(judged(100 + n, {good: 0.83}, success=n > 0) for n in range(14)),
             *(judged(200 + n, {good: 0.7}, success=n > 0, is_held_out=True) for n in range(2)),
             *(judged(300 + n, {bad: 0.6, good: 0.5}, success=False) for n in range(9)),
@@ -106,9 +106,9 @@ def asked(task: str = YEN, *words: str, **options: int) -> str:
 
 def test_a_trace_is_shown_with_all_that_speaks_for_it(store: TraceStore) -> None:
     one, other = run(1, POUND), run(2, f"{GARDEN} and {EURO}")
-    store.add_many([one, other])
+    store.add(*[one, other])
     store.report_outcome(one.trace.id, success=True)
-    store.add_many([judged(100 + n, {one.trace.id: 0.8}, success=True) for n in range(3)])
+    store.add(*[judged(100 + n, {one.trace.id: 0.8}, success=True) for n in range(3)])
     first, credit, objective, last, *_ = asked().splitlines()
     assert first == f"1. {short_id(one.trace.id)}, similarity 0.86, success by a verdict"
     words = r" +credit \+0\.\d\d \+- 0\.\d\d: shown to 3 runs, held out from 0"
@@ -198,7 +198,7 @@ def test_the_text_that_a_model_gets(store: TraceStore) -> None:
 def test_the_text_in_which_not_all_fit(store: TraceStore) -> None:
     long = {"query": "pound euro yen " * 400}
     tasks = [f"{POUND} {f'and {number} ' * 300}" for number in range(9)]
-    store.add_many([run(n, task, tool_input=long) for n, task in enumerate(tasks)])
+    store.add(*[run(n, task, tool_input=long) for n, task in enumerate(tasks)])
     words = ("--domain", "finance", "--few-shot", "--limit", "9", "--floor", "0")
     done = cli("recall", POUND, *words, *DATABASE)
     number = done.stdout.count("<<<example ")
@@ -214,7 +214,7 @@ def test_the_traces_that_runs_were_shown_best_first(store: TraceStore) -> None:
     assert printed("recall", "--credit").endswith(" was shown a trace yet.\n")
     ids = with_credit(store)
     planted = run(9, YEN, content=INJECTED)
-    store.add_many([planted, judged(600, {planted.trace.id: 0.9}, success=True)])
+    store.add(*[planted, judged(600, {planted.trace.id: 0.9}, success=True)])
     asked()  # whereby recall looks for planted instructions
     store.report_outcome(ids["gone"], success=False)
     text = printed("recall", "--credit")
@@ -244,8 +244,8 @@ def test_a_trace_of_another_domain_is_not_said_to_be_hidden_by_what_it_did_here(
     store: TraceStore,
 ) -> None:
     store.add(one := run(1, POUND, domain="code"))
-    store.add_many(
-        [judged(10 + n, {one.trace.id: 0.5}, success=n > 9, is_held_out=n > 9) for n in range(20)]
+    store.add(
+        *[judged(10 + n, {one.trace.id: 0.5}, success=n > 9, is_held_out=n > 9) for n in range(20)]
     )
     line = json.loads(printed("recall", "--credit", "--json"))
     assert (line["domain"], line["credit"]["hurts"], line["still_shown"]) == ("finance", True, True)
@@ -258,7 +258,7 @@ def test_review_show_says_what_a_run_was_shown_and_the_credit_of_its_own_trace(
     shown = judged(1001, {ids["good"]: 0.834, ids["bad"]: 0.5}, success=True)
     held_out = judged(1002, {ids["good"]: 0.7}, success=True, is_held_out=True)
     many = judged(1003, {f"kp:trace:{number}": 0.5 for number in range(15)}, success=True)
-    store.add_many([shown, held_out, many])
+    store.add(*[shown, held_out, many])
 
     def show(trace_id: str) -> tuple[str, dict[str, Any]]:
         text = printed("review", "show", trace_id, columns=160)
@@ -328,7 +328,7 @@ def test_with_the_real_model(
     store: TraceStore, monkeypatch: pytest.MonkeyPatch, onnx_folder: Path
 ) -> None:
     monkeypatch.setattr(example_search, "resolve_embedder", resolve_embedder)
-    store.add_many([one := run(1, POUND), run(2, GARDEN)])
+    store.add(*[one := run(1, POUND), run(2, GARDEN)])
     words = ("--domain", "finance", "--limit", "2", "--json")
     task = "How many dollars do I get for a pound sterling?"
     done = cli("recall", task, *words, *DATABASE, KP_EMBEDDING_MODEL=str(onnx_folder))

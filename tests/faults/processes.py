@@ -152,7 +152,7 @@ def settle(url: Path | str) -> None:
     with TraceStore(url) as store, handler("next", store=store) as watching:
         while time.monotonic() < until:
             searching().invoke(ASK, {"callbacks": [watching]})
-            if watching.flush(ENOUGH_S) and not store.plan_deletion(until=_END_OF_TIME).unscored:
+            if watching.flush(ENOUGH_S) and not store.deletions.plan(until=_END_OF_TIME).unscored:
                 return
             time.sleep(0.05)
     raise UnexpectedEndError(f"runs in {url} still wait for their score")

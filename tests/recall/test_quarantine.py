@@ -228,7 +228,7 @@ def test_secrets_and_personal_data_are_redacted_again(
 def test_the_users_own_redactor_has_the_last_word(
     store: TraceStore, server: LoopbackRegistry
 ) -> None:
-    write_user_config('[redaction]\nredactor = "tests.store.redactors:without_names"\n')
+    write_user_config('[redaction]\nredactor = "tests.store.conftest:without_names"\n')
     fill(server, with_content(1, "Ada has the ledger"))
     pull_all(store, server)
     trace = store.pulled.trace(unit(1)["id"])
@@ -237,7 +237,7 @@ def test_the_users_own_redactor_has_the_last_word(
 
 
 def test_what_a_redactor_fails_on_is_not_taken(store: TraceStore, server: LoopbackRegistry) -> None:
-    write_user_config('[redaction]\nredactor = "tests.store.redactors:failing"\n')
+    write_user_config('[redaction]\nredactor = "tests.store.conftest:failing"\n')
     fill(server, unit())
     assert pull_all(store, server).skipped == {"it could not be redacted": 1}
     assert states(store) == {}

@@ -459,7 +459,7 @@ def test_the_bounds_of_what_is_remembered_are_the_settings(
     for text in ("abba", "banana", "cabbage"):
         novelty(text, watching)
     assert novelty("abba", watching) > 0
-    assert store.remembered.count() <= 3
+    assert store.novelty_memory().count() <= 3
 
 
 def test_a_withheld_run_and_another_trace_of_the_run_are_no_precedents(store: TraceStore) -> None:
@@ -467,7 +467,7 @@ def test_a_withheld_run_and_another_trace_of_the_run_are_no_precedents(store: Tr
         raise RuntimeError
 
     assert ask(KPCallbackHandler(store=store, redactor=fails), "abba").withheld
-    assert store.remembered.count() == 0
+    assert store.novelty_memory().count() == 0
     two = [KPCallbackHandler(domain, store=store) for domain in ("finance", "code")]
     looking = agent(say("abba", call("search", q="abba")), say("abba"))
     looking.invoke({"messages": [("user", "abba")]}, {"callbacks": two})

@@ -210,7 +210,7 @@ def test_late_verdicts_change_and_withdraw(server: RealRegistry, tmp_path: Path)
     registry = Registry(server.url, api_key=server.register(AGENT, ["read", "write"]))
     with TraceStore(tmp_path / "traces.db") as store:
         stays, goes = passed(1, agent_id=AGENT, threshold=0.2), passed(2, agent_id=AGENT)
-        store.add_many([stays, goes], registry=registry.url)
+        store.add(*[stays, goes], registry=registry.url)
         sender = Sender(store, registry)
         assert sender.drain(60.0)
         for one in (stays, goes):
@@ -277,7 +277,7 @@ def die_and_come_back(server: RealRegistry, folder: Path) -> None:
     registry = Registry(server.url, api_key=server.register(AGENT, ["read", "write"]))
     with TraceStore(folder / "traces.db") as store:
         runs = [passed(number, agent_id=AGENT) for number in range(25)]
-        store.add_many(runs, registry=registry.url)
+        store.add(*runs, registry=registry.url)
         sender = Sender(store, registry)
         for _ in range(3):
             ends = threading.Thread(target=sender.drain, args=(0.5,))

@@ -88,7 +88,7 @@ class Sending:
 
     def fill(self, number: int = 1, **options) -> list[str]:
         runs = [passed(at, **options) for at in range(number)]
-        self.store.add_many(runs, registry=self.registry.url)
+        self.store.add(*runs, registry=self.registry.url)
         return [run.trace.id for run in runs]
 
     def turn(self) -> float | None:

@@ -249,3 +249,14 @@ def fork(child: Callable[[], object]) -> int:
 def files_below(folder: Path) -> bytes:
     """Return the bytes of all files of a folder."""
     return b"".join(file.read_bytes() for file in folder.iterdir() if file.is_file())
+
+
+# ------------------------------------------------------------------ redactors that settings name
+
+
+def without_names(text: str) -> str:
+    return text.replace("Ada", "[name]")
+
+
+def failing(text: str) -> str:
+    raise LookupError(text)

@@ -85,7 +85,7 @@ def orphans(store):
 def test_a_run_is_deleted_from_every_table_with_its_place_among_what_others_were_shown(store):
     gone = complete(1)
     stays = complete(2, shown=(ShownTrace("kp:trace:x", 1, 0.8), ShownTrace(gone.trace.id, 2, 0.8)))
-    store.add_many([gone, stays], registry=REGISTRY)
+    store.add(*[gone, stays], registry=REGISTRY)
     remember(store, gone.trace.id, stays.trace.id)
     tasks = {one.trace.id: TaskVector(None) for one in (gone, stays)}
     store.recall_tasks.write(tasks, MODEL, 1)
@@ -108,7 +108,7 @@ def test_a_run_is_deleted_from_every_table_with_its_place_among_what_others_were
 
 def test_runs_are_deleted_by_the_filters_of_a_listing(store):
     runs = [complete(n, score=n / 20, domain="code" if n % 2 else "finance") for n in range(20)]
-    store.add_many(runs)
+    store.add(*runs)
     middle = runs[10].trace.metadata.created_at
     for filters, number in (
         ({"until": middle, "min_score": 0.3}, 4), ({"session": "s-19"}, 1), ({"domain": "no"}, 0),
@@ -118,15 +118,15 @@ def test_runs_are_deleted_by_the_filters_of_a_listing(store):
         assert len(deleted) == number, filters
         assert set(deleted.by_domain) <= {"code", "finance"}
     assert store.count() == store.count(domain="finance") == 8
-    plan = store.plan_deletion(keep=2)  # the newest may stay
+    plan = store.deletions.plan(keep=2)  # the newest may stay
     assert (len(plan), store.count()) == (6, 8)
-    store.carry_out(plan)
+    store.deletions.carry_out(plan)
     assert [run.trace_id for run in store.runs()] == [runs[18].trace.id, runs[16].trace.id]
-    assert len(store.plan_deletion(keep=2)) == 0
+    assert len(store.deletions.plan(keep=2)) == 0
     # A time without a zone is local, as in a listing.
     store.add(complete(created_at=datetime.now(UTC) - timedelta(hours=3)))
-    assert len(store.plan_deletion(until=datetime.now() - timedelta(hours=2))) == 3
-    assert len(store.plan_deletion(since=datetime.now() - timedelta(hours=2))) == 0
+    assert len(store.deletions.plan(until=datetime.now() - timedelta(hours=2))) == 3
+    assert len(store.deletions.plan(since=datetime.now() - timedelta(hours=2))) == 0
     assert len(store.delete(tag="beta")) == 3
 
 
@@ -134,7 +134,7 @@ def test_an_id_is_whatever_a_listing_shows(store):
     run_id = uuid.uuid4()
     ids = [f"kp:trace:aaaaaaaa-0000-4000-8000-{number:012}" for number in range(3)]
     runs = [complete(n, trace_id=one, run_id=run_id if n else None) for n, one in enumerate(ids)]
-    store.add_many([*runs, complete(3, trace_id="kp:trace:5f0c1a2b-0000-4000-8000-000000000001")])
+    store.add(*[*runs, complete(3, trace_id="kp:trace:5f0c1a2b-0000-4000-8000-000000000001")])
     with pytest.raises(UnknownRunError, match="no run 'nothing'"):
         store.delete(ids[0], "nothing")
     with pytest.raises(UnknownRunError, match="may mean several runs"):
@@ -154,9 +154,9 @@ def test_without_a_condition_or_with_both_kinds_it_is_refused(store):
             store.delete(**filters)
     for options in ({"domain": "finance"}, {"keep": 3}):
         with pytest.raises(ConfigError, match="either ids or conditions"):
-            store.plan_deletion(one.trace.id, **options)
+            store.deletions.plan(one.trace.id, **options)
     with pytest.raises(ConfigError, match="keep=-1 must not be negative"):
-        store.plan_deletion(keep=-1)
+        store.deletions.plan(keep=-1)
     assert store.count() == 1
 
 
@@ -260,7 +260,7 @@ def fill(store):
         )
         for n in range(12)
     ]  # fmt: skip
-    store.add_many(runs, registry=REGISTRY)
+    store.add(*runs, registry=REGISTRY)
 
 
 def test_no_byte_of_a_text_is_left(tmp_path):
@@ -346,14 +346,14 @@ def test_what_is_no_judged_run_yet_is_deleted_by_its_keys_time_and_domain(store)
         ({"session": "s", "min_score": 0.5}, 0), ({"domain": "finance"}, 5), ({"until": START}, 0),
         ({"until": START + timedelta(minutes=1)}, 5), ({"since": START + timedelta(minutes=1)}, 0),
     ):  # fmt: skip
-        assert len(store.plan_deletion(**conditions)) == number, conditions
+        assert len(store.deletions.plan(**conditions)) == number, conditions
     deleted = store.delete(session="s")
     assert (list(deleted.unscored), list(deleted.paused)) == ([waiting[0].trace.id], ["place 4"])
     assert len(store.delete("run 5")) == 1
     with pytest.raises(UnknownRunError):
         store.delete("run 5")
     # A run id means what each handler recorded, judged or not.
-    assert len(store.plan_deletion(one.trace.id)) == 1
+    assert len(store.deletions.plan(one.trace.id)) == 1
     assert len(store.delete(str(one.run_id))) == 2
     assert (store.journal.waiting(), store.paused.count(), store.count()) == (0, 0, 0)
 

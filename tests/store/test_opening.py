@@ -183,17 +183,6 @@ def test_a_fork_in_the_middle_of_anothers_write_leaves_the_child_free(store):
     assert store.count() == 2
 
 
-class Labelled(TraceStore):
-    """A user's own kind of store, with another way to make one and more in it."""
-
-    def __init__(self, label: str, *, folder: Path) -> None:
-        super().__init__(folder / f"{label}.db")
-        self.held = [label]
-
-    def describe(self) -> str:
-        return f"{self.held[0]}: {self.count()}"
-
-
 @contextmanager
 def another_process(method: str) -> Iterator[ProcessPoolExecutor]:
     if method not in multiprocessing.get_all_start_methods():
@@ -208,7 +197,7 @@ def another_process(method: str) -> Iterator[ProcessPoolExecutor]:
 @pytest.mark.parametrize(("url", "method"), [("sqlite", "spawn"), ("postgresql", "fork")],
                          indirect=["url"])  # fmt: skip
 def test_a_store_travels_to_another_process(store, method, tmp_path, monkeypatch):
-    mine, shared = Labelled("mine", folder=tmp_path), default_store(tmp_path / "shared.db")
+    shared = default_store(tmp_path / "shared.db")
     monkeypatch.setenv("KP_DATABASE_URL", str(tmp_path / "before.db"))
     default = TraceStore()
     with another_process(method) as process:
@@ -223,9 +212,8 @@ def test_a_store_travels_to_another_process(store, method, tmp_path, monkeypatch
         assert runs[0].trace.task.objective == "task 2"  # read by the store that came with it
         store.add(_scored(3))
         assert store.count() == there(TraceStore.count, store) == 3
-        for one in (mine, shared, default):
+        for one in (shared, default):
             one.add(_scored())
             assert there(TraceStore.count, one) == 1
-        assert there(Labelled.describe, mine) == "mine: 1"
-    for one in (mine, shared, default):
-        one.close()
+    shared.close()
+    default.close()

@@ -199,7 +199,7 @@ def test_connections_that_the_server_ended_are_replaced(url):
 
 def test_ids_are_compared_byte_by_byte_and_what_is_deleted_is_cut_off(url):
     with TraceStore(url) as store:
-        store.add_many(complete(number, content="long " * 3000) for number in range(12))
+        store.add(*(complete(number, content="long " * 3000) for number in range(12)))
         columns = execute(
             store, "SELECT column_name FROM information_schema.columns WHERE collation_name = 'C'"
         )

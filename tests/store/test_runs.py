@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import math
 import pickle
@@ -22,14 +21,13 @@ from kp_langchain import (
     DomainPolicy,
     ScoreBreakdown,
     StoreError,
-    TraceStore,
     UnknownRunError,
 )
 from kp_langchain.run_keys import RunKeys
 from kp_langchain.schema import Tool, TraceStep
 from kp_langchain.scoring import RuleFired
 from kp_langchain.scoring.breakdown import Nearest
-from kp_langchain.store import default_store, rows
+from kp_langchain.store import rows
 from tests.agents import ASK, agent, call, handler, say
 from tests.store.conftest import REGISTRY, START, _scored
 
@@ -84,7 +82,7 @@ def test_a_run_that_is_added_again_is_as_it_is_now(store):
     one = _scored(score=0.7, tags=("old", "both"))
     store.add(one)
     again = _scored(trace_id=one.trace.id, objective="another", score=0.3, tags=("new", "both"))
-    store.add_many([one, _scored(2), again])
+    store.add(*[one, _scored(2), again])
     assert listed(store) == ["another", "task 2"]
     for filters, number in (
         ({"tag": "old"}, 0), ({"tag": "new"}, 1), ({"tag": "both"}, 1), ({"min_score": 0.5}, 1),
@@ -96,12 +94,12 @@ def test_a_run_that_is_added_again_is_as_it_is_now(store):
 
 
 def test_a_batch_is_written_whole_or_not_at_all(store):
-    store.add_many([])
-    store.add_many(_scored(number) for number in range(3))
+    store.add(*[])
+    store.add(*(_scored(number) for number in range(3)))
     bad = _scored()
     bad.trace.metadata.__dict__["privacy_level"] = None
     with pytest.raises(StoreError, match="cannot write"):
-        store.add_many([_scored(visibility="org"), bad, _scored()], registry=REGISTRY)
+        store.add(*[_scored(visibility="org"), bad, _scored()], registry=REGISTRY)
     assert (store.count(), sum(store.outbox.counts().values())) == (3, 0)
 
 
@@ -128,7 +126,7 @@ def test_what_no_database_takes_is_left_out_and_every_run_is_stored(store):
     runs = [_scored(number, content="a\0b\ud800c \U0001f600") for number in range(len(ODD))]
     for one, (value, _) in zip(runs, ODD, strict=True):
         one.trace.steps[1].__dict__["input"] = value
-    store.add_many([*runs, _scored()])
+    store.add(*[*runs, _scored()])
     assert store.count() == len(ODD) + 1
     for one, (_, kept) in zip(runs, ODD, strict=True):
         steps = store.get(one.trace.id).trace.steps
@@ -207,7 +205,7 @@ def test_a_body_without_bounds_is_refused(store, monkeypatch):
 def test_a_trace_without_steps_is_neither_kept_nor_contributed(store):
     whole, emptied = _scored(visibility="network"), _scored(visibility="network")
     emptied.trace.steps.clear()
-    store.add_many([whole, emptied], registry=REGISTRY)
+    store.add(*[whole, emptied], registry=REGISTRY)
     assert store.get(emptied.trace.id).kept is False
     assert [trace.id for trace in store.traces()] == [whole.trace.id]
     assert [one.trace_id for one in store.outbox.contributions()] == [whole.trace.id]
@@ -273,7 +271,7 @@ def test_conditions_select_runs(store):
         TraceStep(step_id=1, type="error_recovery", tool=Tool(name=ODD_TOOL), content="no"),
         TraceStep(step_id=2, type="thought", content="so"),
     )
-    store.add_many(runs)
+    store.add(*runs)
     for filters, numbers in FILTERS:
         assert listed(store, **filters) == [tasks[number] for number in numbers], filters
     # The one whose place another took is one of the repeats, and is no longer kept.
@@ -284,33 +282,9 @@ def test_conditions_select_runs(store):
         store.runs(colour="red")
 
 
-def test_filters_order_and_pages_agree_with_a_plain_list(store):
-    plan = list(itertools.product(["finance", "code"], [0.1, 0.5, 0.6, 0.9], range(3)))
-    runs = [_scored(n, domain=domain, score=score, keep=score > 0.5) for domain, score, n in plan]
-    store.add_many(runs)
-    ordered = sorted(runs, key=lambda one: (one.trace.metadata.created_at, one.trace.id))
-    for domain, low, newest_first in itertools.product(
-        [None, "code", "nowhere"], [None, 0.5], [True, False]
-    ):
-        which = {"domain": domain, "min_score": low}
-        expected = [
-            one
-            for one in (reversed(ordered) if newest_first else ordered)
-            if domain in (None, one.trace.metadata.task_domain)
-            and (low is None or one.breakdown.total >= low)
-        ]
-        ids = [one.trace.id for one in expected]
-        page = store.runs(**which, limit=5, offset=3, newest_first=newest_first)
-        assert [run.trace_id for run in page] == ids[3:8]
-        whole = store.runs(**which, limit=None, newest_first=newest_first)
-        assert [run.trace_id for run in whole] == ids
-        kept = [one.trace for one in expected if one.keep_body]
-        assert list(store.traces(**which, newest_first=newest_first)) == kept
-
-
 def test_the_highest_score_or_novelty_comes_first_and_fifty_by_default(store):
     values = [(0.5, 0.9), (0.9, 0.1), (0.7, 0.5)]
-    store.add_many(_scored(n, score=s, novelty=new) for n, (s, new) in enumerate(values))
+    store.add(*(_scored(n, score=s, novelty=new) for n, (s, new) in enumerate(values)))
 
     def order(**options):
         return "".join(run.objective[-1] for run in store.runs(**options))
@@ -320,7 +294,7 @@ def test_the_highest_score_or_novelty_comes_first_and_fifty_by_default(store):
     assert order(sort="score", newest_first=False) == "021"
     assert order(sort="score", search="task", limit=2) == "12"
     assert order(sort="score", limit=1, offset=1) == "2"
-    store.add_many(_scored(number) for number in range(3, 55))
+    store.add(*(_scored(number) for number in range(3, 55)))
     assert (len(store.runs()), store.runs(limit=0)) == (50, [])
     assert len(store.runs(limit=None, offset=50)) == 5
     for wrong in ({"limit": -1}, {"offset": -1}):
@@ -329,13 +303,13 @@ def test_the_highest_score_or_novelty_comes_first_and_fifty_by_default(store):
 
 
 def test_an_iterator_of_traces_holds_nothing_and_takes_in_what_is_newer(store):
-    store.add_many(_scored(number) for number in range(45))
+    store.add(*(_scored(number) for number in range(45)))
     started = [store.traces() for _ in range(30)]
     assert all(next(one).task.objective == "task 44" for one in started)
     seen = []
     for trace in store.traces(newest_first=False):
         if not seen:
-            store.add_many([_scored(100), _scored(-100)])
+            store.add(*[_scored(100), _scored(-100)])
         seen.append(trace.task.objective)
     assert seen == [f"task {number}" for number in range(45)] + ["task 100"]
 
@@ -365,7 +339,7 @@ def test_each_id_of_any_writer_is_found_by_its_whole_and_by_its_beginning(store)
         _scored(number, trace_id=f"kp:trace:{name}", visibility="org", domain="😀" * 500)
         for number, name in enumerate(FOREIGN)
     ]
-    store.add_many(runs, registry=REGISTRY)
+    store.add(*runs, registry=REGISTRY)
     ids = [run.trace_id for run in store.runs(limit=None)]
     assert len({*ids}) == len(FOREIGN)
     assert max(map(len, ids)) <= 150
@@ -403,7 +377,7 @@ def test_a_run_is_found_by_trace_id_run_id_and_beginnings_of_them(store):
     with pytest.raises(StoreError, match="several") as caught:
         store.get("5f0c1a2b")
     assert all(part in str(caught.value) for part in (TRACE, OTHER, "finance"))
-    store.add_many([_scored(3, run_id="abc"), _scored(4, run_id="abcdef")])
+    store.add(*[_scored(3, run_id="abc"), _scored(4, run_id="abcdef")])
     assert store.get("abc").objective == "task 3"  # an exact one beats what begins with it
     store.add(_scored(5, run_id=RUN))
     with pytest.raises(StoreError, match="several"):
@@ -435,13 +409,6 @@ def test_threads_share_one_store_which_opens_again_after_it_was_closed(store):
     assert store.count() == 40
 
 
-def test_there_is_one_shared_store_for_each_database(url, tmp_path):
-    shared = default_store(url)
-    assert default_store(url) is shared
-    assert default_store(tmp_path / "other.db") is not shared
-    shared.close()
-
-
 # ------------------------------------------------------------------ rows of data frames
 
 
@@ -467,18 +434,3 @@ def test_rows_are_flat_and_have_the_same_columns() -> None:
     parts = ("complexity", "novelty", "tool_diversity", "outcome_confidence")
     total = sum(row[f"{name}_contribution"] for name in parts)
     assert total == pytest.approx(row["weighted_sum"])
-
-
-def test_a_stored_run_is_a_row_as_well() -> None:
-    with TraceStore("runs.db") as store:
-        watching = handler("mail", store=store, policy=DomainPolicy(threshold=0.0))
-        asked = {"messages": [("user", "write to jane.roe@acme.org")]}
-        agent(say("ok")).invoke(asked, {"callbacks": [watching], "tags": ["a", "b"]})
-        assert watching.flush(60)
-        (run,) = store.runs()
-    row = run.to_row()
-    assert (row["tags"], row["tools"]) == ("a,b", "")
-    assert all(not isinstance(value, dict | list | tuple) for value in row.values())
-    assert row["redacted_email"] == row["redactions"] == 1
-    assert row["score"] == run.score
-    assert type(run.breakdown) is ScoreBreakdown

@@ -3,33 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
 
 from kp_langchain.errors import ConfigError, StoreError
-from kp_langchain.schema import TRACE_ID_PREFIX
 from kp_langchain.store.database import StorePart
 from kp_langchain.store.registry_units import UNIT_STATES, ExaminedUnit, Fate, PulledUnit, UnitState
-from kp_langchain.store.rows import (
-    MATCHES_SHOWN,
-    body_of,
-    check_page,
-    clean_name,
-    json_text,
-    trace_key,
-)
+from kp_langchain.store.rows import body_of, clean_name, json_text
 from kp_langchain.store.run_columns import trace_of
-from kp_langchain.store.run_queries import begins, first_matches, lock_names, possible_ids
-from kp_langchain.store.tables import (
-    batches,
-    insert_or_replace,
-    outbox,
-    pulled_units,
-    runs,
-)
+from kp_langchain.store.run_queries import lock_names
+from kp_langchain.store.selection import MATCHES_SHOWN, check_page, find_by_id
+from kp_langchain.store.tables import batches, insert_or_replace, outbox, pulled_units, runs
 from kp_langchain.store.vectors import RESETS, count_up, remove
 from kp_langchain.values import clean_text
 
@@ -38,11 +25,12 @@ if TYPE_CHECKING:
 
 _OBJECTIVE_CHARS = 10_000
 _c = pulled_units.c
-_columns = [column for column in _c if column not in (_c.body, _c.is_clean)]
 _DECISION = ("decided_at", "decided_by")
-# What a rule of ours may make different of a unit that the registry did not change.
+# What other rules of ours may make different of a unit that the registry did not change.
 _TEXT = ("objective", "body", "findings")
-_newest_first = (_c.pulled_at.desc(), _c.trace_id.desc())
+_select_units = sa.select(*(column for column in _c if column is not _c.body))
+_newest_first = _select_units.order_by(_c.pulled_at.desc(), _c.trace_id.desc())
+_for_update = _select_units.order_by(_c.trace_id).with_for_update()
 
 
 class PulledUnits(StorePart):
@@ -77,15 +65,13 @@ class PulledUnits(StorePart):
         check_page(limit, offset)
         if state is not None and state not in UNIT_STATES:
             raise ConfigError(f"{state!r} is not a state; give one of {', '.join(UNIT_STATES)}")
-        select = sa.select(*_columns).order_by(*_newest_first)
+        select = _newest_first.limit(limit).offset(offset or None)
         if state is not None:
             select = select.where(_c.state == state)
         if domain is not None:
             select = select.where(_c.domain == clean_name(domain))
-        # SQLite takes no offset without a limit, and -1 for none; SQLAlchemy writes that.
         with self._database.reading() as connection:
-            rows = connection.execute(select.limit(limit).offset(offset or None)).mappings()
-            return [PulledUnit(**row) for row in rows]
+            return [PulledUnit(**row) for row in connection.execute(select).mappings()]
 
     def get(self, id: str) -> PulledUnit | None:  # noqa: A002 - as TraceStore.get
         """Return the unit that `id` identifies, or None.
@@ -96,8 +82,9 @@ class PulledUnits(StorePart):
         Raises:
             StoreError: It fits more than one; the message lists them.
         """
+        select = _newest_first.limit(MATCHES_SHOWN)
         with self._database.reading() as connection:
-            rows = _find(connection, str(id))
+            rows = find_by_id(connection, select, str(id), trace_id=_c.trace_id)
         if len(rows) > 1:
             lines = "".join(f"\n  {row['trace_id']}  {row['state']}" for row in rows)
             raise StoreError(
@@ -131,38 +118,38 @@ class PulledUnits(StorePart):
             For each unit, what became of it.
         """
         now = datetime.now(UTC)
-        rows = [_row_of(unit, registry, domain, now) for unit in units]
-        ids = [row["trace_id"] for row in rows]
+        rows = {unit.trace.id: _row_of(unit, registry, domain, now) for unit in units}
+        fates: dict[str, Fate] = {}
+        to_write: list[dict[str, Any]] = []
         with self._database.writing() as connection:
             # Units that two pulls bring at once are new to both.
             lock_names(connection, ["pulled units"])
-            own_ids = _ids_of_own_runs(connection, ids)
-            rejected_digests = _rejected_digests(connection, [row["digest"] for row in rows])
-            before = _locked_rows(connection, ids, _c.body)
-            fates = [
-                _fate_of(row, before.get(row["trace_id"]), own_ids, rejected_digests)
-                for row in rows
-            ]
-            rows_to_write = []
-            for row, fate in zip(rows, fates, strict=True):
-                row_before = before.get(row["trace_id"], {})
-                stays = {"changed_at": None, "decided_at": None, "decided_by": None}
-                if fate == "changed":
-                    stays |= {name: row_before[name] for name in _DECISION} | {"changed_at": now}
-                elif fate == "unchanged" and not _has_same_text(row, row_before):
-                    stays = {name: row_before[name] for name in row_before if name not in _TEXT}
-                elif fate != "new":
-                    continue
-                rows_to_write.append(row | stays)
-            if rows_to_write:
-                in_order = sorted(rows_to_write, key=lambda row: str(row["trace_id"]))
-                statement = insert_or_replace(pulled_units, connection.dialect.name)
-                connection.execute(statement, in_order)
-            _note_change(
-                connection,
-                [before[id_] for row in rows_to_write if (id_ := row["trace_id"]) in before],
-            )
-        return fates
+            own_ids = _ids_of_own_runs(connection, rows)
+            rejected = _rejected_digests(connection, [row["digest"] for row in rows.values()])
+            earlier_rows = _rows_by_id(connection, rows, _c.body)
+            for id_, row in rows.items():
+                before = earlier_rows.get(id_)
+                if id_ in own_ids:
+                    fates[id_] = "own run"
+                elif row["digest"] in rejected:
+                    fates[id_] = "rejected"
+                elif before is None:
+                    fates[id_] = "new"
+                    to_write.append(row)
+                else:
+                    fates[id_] = _fate_of(row, before)
+                if before is not None and fates[id_] == "changed":
+                    decision = {name: before[name] for name in _DECISION}
+                    to_write.append(row | decision | {"changed_at": now})
+                elif before is not None and fates[id_] == "unchanged":
+                    to_write.append(before | {name: row[name] for name in _TEXT})
+            if to_write:
+                to_write.sort(key=lambda row: str(row["trace_id"]))
+                connection.execute(
+                    insert_or_replace(pulled_units, connection.dialect.name), to_write
+                )
+            _note_change(connection, [earlier_rows[id_] for id_ in rows if fates[id_] == "changed"])
+        return list(fates.values())
 
     def admit(self, *trace_ids: str, by: str, digest: str | None = None) -> list[str]:
         """Let quarantined units be shown to runs.
@@ -181,11 +168,10 @@ class PulledUnits(StorePart):
                 no digest is given. None is admitted then.
         """
         with self._database.writing() as connection:
-            before = _known_rows(connection, trace_ids)
-            for row in before.values():
+            rows = _known_rows(connection, trace_ids)
+            for row in rows:
                 _check_admissible(row, digest)
-            rows_to_decide = [row for row in before.values() if row["state"] != "admitted"]
-            return _decide(connection, rows_to_decide, "admitted", by)
+            return _decide(connection, rows, "admitted", by)
 
     def admit_clean(
         self,
@@ -208,10 +194,21 @@ class PulledUnits(StorePart):
         Returns:
             The ids of those that are admitted by this.
         """
+        quality = f", claimed quality at least {min_quality:g}" if min_quality else ""
+        select = _for_update.where(
+            _c.state == "quarantined",
+            sa.cast(_c.findings, sa.Text()) == "[]",
+            _c.changed_at.is_(None),
+            _c.quality_score >= min_quality,
+        )
+        if domain is not None:
+            select = select.where(_c.domain == clean_name(domain))
         with self._database.writing() as connection:
-            units = _clean_ones(connection, domain, min_quality, among)
-            quality = f", claimed quality at least {min_quality:g}" if min_quality else ""
-            return _decide(connection, units, "admitted", by or f"rule: no findings{quality}")
+            # A row that another transaction changes meanwhile is compared anew.
+            rows = [dict(row) for row in connection.execute(select).mappings()]
+            if among is not None:
+                rows = [row for row in rows if row["trace_id"] in among]
+            return _decide(connection, rows, "admitted", by or f"rule: no findings{quality}")
 
     def reject(self, *trace_ids: str, by: str) -> list[str]:
         """Never show units to runs, whether they were admitted before or not.
@@ -230,10 +227,9 @@ class PulledUnits(StorePart):
             StoreError: One is unknown. None is rejected then.
         """
         with self._database.writing() as connection:
-            before = _known_rows(connection, trace_ids)
-            rows_to_decide = [row for row in before.values() if row["state"] != "rejected"]
+            rows = _known_rows(connection, trace_ids)
             without_text = {"objective": "", "findings": json_text([]), "body": None}
-            return _decide(connection, rows_to_decide, "rejected", by, **without_text)
+            return _decide(connection, rows, "rejected", by, **without_text)
 
     def forget(self, *trace_ids: str) -> list[str]:
         """Delete units with all that the store knows of them; a later pull may bring them again.
@@ -245,11 +241,11 @@ class PulledUnits(StorePart):
             The ids of those that there were.
         """
         with self._database.writing() as connection:
-            before = _locked_rows(connection, trace_ids)
-            for batch in batches(list(before)):
+            rows = _rows_by_id(connection, trace_ids)
+            for batch in batches(rows):
                 connection.execute(sa.delete(pulled_units).where(_c.trace_id.in_(batch)))
-            _note_change(connection, before.values())
-        return list(before)
+            _note_change(connection, rows.values())
+        return list(rows)
 
 
 def _row_of(unit: ExaminedUnit, registry: str, domain: str, now: datetime) -> dict[str, Any]:
@@ -264,51 +260,25 @@ def _row_of(unit: ExaminedUnit, registry: str, domain: str, now: datetime) -> di
         "confidence": trace.outcome.confidence,
         "state": "quarantined",
         "findings": json_text([dict(finding) for finding in unit.findings]),
-        "is_clean": not unit.findings,
         "body": body_of(trace),
         "digest": clean_name(unit.digest),
         "pulled_at": now,
+        "changed_at": None,
+        "decided_at": None,
+        "decided_by": None,
     }
 
 
-def _fate_of(
-    row: Mapping[str, Any],
-    before: Mapping[str, Any] | None,
-    own_ids: Collection[str],
-    rejected_digests: Collection[str],
-) -> Fate:
-    """Return what is to become of a unit.
-
-    Args:
-        row: Its row.
-        before: Its row in the store, if there is one.
-        own_ids: Ids of runs of this store.
-        rejected_digests: The digests of rejected units.
-    """
-    if row["trace_id"] in own_ids:
-        return "own run"
-    if row["body"] is None:
-        return "too large"
-    if (before is not None and before["state"] == "rejected") or row["digest"] in rejected_digests:
+def _fate_of(row: Mapping[str, Any], before: Mapping[str, Any]) -> Fate:
+    """Return what is to become of a unit that the store has in another or the same form."""
+    if before["state"] == "rejected":
         return "rejected"
-    if before is None:
-        return "new"
     if before["registry"] != row["registry"]:
         return "other registry"
     # A registry takes no account of case.
     is_same = before["domain"].casefold() == row["domain"].casefold()
-    is_same = is_same and before["digest"] == row["digest"]
     are_known = all(one in before["findings"] for one in json.loads(row["findings"]))
-    return "unchanged" if is_same and are_known else "changed"
-
-
-def _has_same_text(row: Mapping[str, Any], before: Mapping[str, Any]) -> bool:
-    """Return whether our rules still make the same of a unit that the registry did not change."""
-    body = json.loads(row["body"])
-    for one in (body, before["body"]):  # its time is that of the pull where the unit has none
-        one["metadata"].pop("created_at", None)
-    after = body, json.loads(row["findings"])
-    return after == (before["body"], before["findings"])
+    return "unchanged" if is_same and before["digest"] == row["digest"] and are_known else "changed"
 
 
 def _check_admissible(row: Mapping[str, Any], digest: str | None) -> None:
@@ -332,98 +302,59 @@ def _check_admissible(row: Mapping[str, Any], digest: str | None) -> None:
         )
 
 
-def _find(connection: sa.Connection, id_prefix: str) -> list[dict[str, Any]]:
-    """Return up to ten units whose id is, or else begins with, `id_prefix`; without bodies.
-
-    Only a whole id counts as one. Others choose the ids of units, and one that is the beginning of
-    another must not be taken for it.
-    """
-    select = sa.select(*_columns).order_by(*_newest_first).limit(MATCHES_SHOWN)
-    ids = possible_ids(id_prefix)
-    is_whole = id_prefix.strip().startswith(TRACE_ID_PREFIX)
-    exact = [_c.trace_id == trace_key(id_) for id_ in ids] if is_whole else []
-    by_prefix = [begins(_c.trace_id, clean_text(id_)) for id_ in ids]
-    return first_matches(connection, select, (*exact, *by_prefix))
+# ------------------------------------------------------------------ within a transaction
 
 
-def _clean_ones(
-    connection: sa.Connection,
-    domain: str | None,
-    min_quality: float,
-    among: Collection[str] | None,
-) -> list[Mapping[str, Any]]:
-    """Return the quarantined units that have no findings and never changed, locked."""
-    select = sa.select(*_columns).where(
-        _c.state == "quarantined",
-        _c.is_clean,
-        _c.changed_at.is_(None),
-        _c.quality_score >= min_quality,
-    )
-    if domain is not None:
-        select = select.where(_c.domain == clean_name(domain))
-    # In the order of `locked`. A row that another transaction changes meanwhile is compared anew.
-    select = select.order_by(_c.trace_id).with_for_update()
-    if among is None:
-        return list(map(dict, connection.execute(select).mappings()))
-    units: list[Mapping[str, Any]] = []
-    for batch in batches(sorted(set(among))):
-        rows = connection.execute(select.where(_c.trace_id.in_(batch))).mappings()
-        units += map(dict, rows)
-    return units
-
-
-def _known_rows(connection: sa.Connection, trace_ids: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """Return the units, locked.
-
-    Raises:
-        StoreError: One is unknown.
-    """
-    rows_by_id = _locked_rows(connection, trace_ids)
-    unknown = [id_ for id_ in trace_ids if id_ not in rows_by_id]
-    if unknown:
-        raise StoreError(
-            f"no unit {unknown[0]!r:.200} was pulled; list them: kp-langchain registry quarantine"
-        )
-    return rows_by_id
-
-
-def _locked_rows(
-    connection: sa.Connection, trace_ids: Collection[str], *more: sa.Column[Any]
+def _rows_by_id(
+    connection: sa.Connection, trace_ids: Iterable[str], *more: sa.Column[Any]
 ) -> dict[str, dict[str, Any]]:
     """Return those of the units that there are, by id, locked for this transaction."""
     by_id: dict[str, dict[str, Any]] = {}
     for batch in batches(sorted(set(trace_ids))):
-        select = sa.select(*_columns, *more).where(_c.trace_id.in_(batch)).order_by(_c.trace_id)
-        rows = connection.execute(select.with_for_update()).mappings()
-        by_id |= {row["trace_id"]: dict(row) for row in rows}
+        select = _for_update.add_columns(*more).where(_c.trace_id.in_(batch))
+        by_id |= {row["trace_id"]: dict(row) for row in connection.execute(select).mappings()}
     return by_id
+
+
+def _known_rows(connection: sa.Connection, trace_ids: Sequence[str]) -> list[dict[str, Any]]:
+    """Return the units, locked for this transaction.
+
+    Raises:
+        StoreError: One is unknown.
+    """
+    rows_by_id = _rows_by_id(connection, trace_ids)
+    for id_ in trace_ids:
+        if id_ not in rows_by_id:
+            raise StoreError(
+                f"no unit {id_!r:.200} was pulled; list them: kp-langchain registry quarantine"
+            )
+    return list(rows_by_id.values())
 
 
 def _ids_of_own_runs(connection: sa.Connection, trace_ids: Collection[str]) -> set[str]:
     """Return those ids that a run of this store has or had; ids in lower case match as well."""
     forms = {form for id_ in trace_ids for form in (id_, id_.lower())}
     own_ids: set[str] = set()
-    for table in (runs, outbox):
-        column = table.c.trace_id
+    for column in (runs.c.trace_id, outbox.c.trace_id):
         for batch in batches(forms):
             own_ids |= set(connection.scalars(sa.select(column).where(column.in_(batch))))
-    return {id_ for id_ in trace_ids if id_ in own_ids or id_.lower() in own_ids}
+    return {id_ for id_ in trace_ids if not own_ids.isdisjoint((id_, id_.lower()))}
 
 
 def _rejected_digests(connection: sa.Connection, digests: Collection[str]) -> set[str]:
     """Return those of the digests that rejected units have."""
     select = sa.select(_c.digest).where(_c.digest.in_(digests), _c.state == "rejected")
-    return set(connection.scalars(select)) if digests else set()
+    return set(connection.scalars(select))
 
 
 def _decide(
     connection: sa.Connection,
-    units: Sequence[Mapping[str, Any]],
+    units: Iterable[Mapping[str, Any]],
     state: UnitState,
     by: str,
     **more: Any,
 ) -> list[str]:
-    """Write a decision on units, and return their ids.
+    """Write a decision on those units that are not in a state yet, and return their ids.
 
     Args:
         connection: A write transaction.
@@ -432,21 +363,22 @@ def _decide(
         by: Who or what decides.
         more: New values of other columns.
     """
-    ids = [unit["trace_id"] for unit in units]
+    to_decide = [unit for unit in units if unit["state"] != state]
+    ids = [unit["trace_id"] for unit in to_decide]
     decision = {"state": state, "decided_at": datetime.now(UTC), "decided_by": clean_name(by)}
     for batch in batches(ids):
         update = sa.update(pulled_units).where(_c.trace_id.in_(batch))
         connection.execute(update.values(**decision | more))
-    _note_change(connection, units)
+    _note_change(connection, to_decide)
     return ids
 
 
 def _note_change(connection: sa.Connection, former: Collection[Mapping[str, Any]]) -> None:
-    """Count a change to units, so that other processes read them anew.
+    """Have other processes read units that changed anew.
 
     Args:
         connection: A write transaction.
-        former: The units that changed, as they were.
+        former: The units, as they were.
     """
     if former:
         remove(connection, "task", [row["trace_id"] for row in former])

@@ -1,0 +1,95 @@
+"""The log records of runs: `kp.trace_scored` with its fields, and `kp.trace_rescored`."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from kp_langchain._logging import log_event
+from kp_langchain.config import Settings
+from kp_langchain.redaction import redact
+from kp_langchain.store.run_columns import COLUMNS
+from kp_langchain.text import printable
+
+if TYPE_CHECKING:
+    from kp_langchain.gate.run import Rescored, ScoredTrace
+
+log = logging.getLogger("kp_langchain")
+
+_OBJECTIVE_CHARS = 60
+
+
+def log_scored(scored: ScoredTrace) -> None:
+    """Write the record `kp.trace_scored` of a new run: a line to read, and each figure as a field.
+
+    Args:
+        scored: The run.
+    """
+    if not log.isEnabledFor(logging.INFO):
+        return
+    trace, breakdown, objective = scored.trace, scored.breakdown, _objective(scored)
+    log_event(
+        "kp.trace_scored %s %s (threshold %.2f%s) %s | %s%s%s",
+        trace.metadata.task_domain,
+        scored.decision,
+        scored.threshold,
+        "" if scored.gate == "score" else " of worth",
+        breakdown.line(),
+        trace.id,
+        " | " if objective else "",
+        objective,
+        fields=_fields(scored) | {"objective": objective},
+    )
+
+
+def _objective(scored: ScoredTrace) -> str:
+    """Return the beginning of the task as the log may have it: redacted at the strictest level."""
+    text = scored.trace.task.objective
+    if scored.trace.metadata.privacy_level == "private":
+        text = redact(text, level="aggregated", rules=Settings.current().redaction).value
+    return printable(text.strip()[:_OBJECTIVE_CHARS]).strip()
+
+
+def _fields(scored: ScoredTrace) -> dict[str, Any]:
+    breakdown = scored.breakdown
+    columns = {
+        name if column.log is True else column.log: column.of(scored)
+        for name, column in COLUMNS.items()
+        if column.log and column.of is not None
+    }
+    figures = breakdown.to_row()
+    del figures["worth_confidence"]  # a part of the worth, as the log does not have them
+    return {
+        **{name: list(one) if isinstance(one, tuple) else one for name, one in columns.items()},
+        "kp_event": "kp.trace_scored",
+        "replaces": list(scored.replaces),
+        **figures,
+        "rules": [rule.name for rule in breakdown.rules],
+        "unreadable_share": breakdown.unreadable_share,
+        "over_budget": breakdown.over_budget,
+    }
+
+
+def log_rescored(change: Rescored, source: str) -> None:
+    """Write the record `kp.trace_rescored` of a run if a verdict changed it.
+
+    Args:
+        change: What changed.
+        source: Who gave the verdict.
+    """
+    if not change.changed:
+        return
+    log_event(
+        "kp.trace_rescored %s %s -> %s, %s %.3f -> %.3f (threshold %.2f; %s) | %s",
+        change.domain,
+        change.decision_before,
+        change.decision,
+        change.gate,
+        change.gated_value_before,
+        change.gated_value,
+        change.threshold,
+        source,
+        change.trace_id,
+        fields=asdict(change) | {"kp_event": "kp.trace_rescored", "source": source},
+    )
