@@ -55,7 +55,6 @@ NOT_RUN = {
     "registry outbox retry": "needs a registry in the settings",
     "registry withdraw": "asks a registry",
     "label pull": "asks a tool",
-    "label next --ask-in": "asks a tool",
     "registry pull": "asks a registry",
     "registry quarantine show": "needs a pulled trace",
     "registry quarantine admit ID": "needs a pulled trace",

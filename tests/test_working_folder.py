@@ -211,7 +211,7 @@ def test_a_policy_is_written_where_it_counts(folder: Path, own: Path) -> None:
     own.write_text(shared)
     assert write_policy("code", threshold=0.625).path == "kp.toml"
     written = write_policy("finance", threshold=0.75)
-    assert (written.path, written.created, written.overridden) == (str(own), False, ())
+    assert (written.path, written.overridden) == (str(own), ())
     assert own.read_text() == "[domains.finance]\nthreshold = 0.75\nvisibility = 'network'\n"
     assert (folder / "kp.toml").read_text() == "[domains.code]\nthreshold = 0.625\n"
     assert Settings().policy_for("code").threshold == 0.625

@@ -20,7 +20,7 @@ _CLOSED_PIPE = 141  # what a shell reports for a command that SIGPIPE ended
 
 COMMANDS = {
     "demo": "Run a few agents, score each run, and show what was kept and why.",
-    "review": "List scored runs, explain one, compare two, or sum up whole domains.",
+    "review": "List scored runs, explain one, or sum up whole domains.",
     "report": "Review runs in a browser: what each domain keeps and why.",
     "label": "Record how runs really ended.",
     "calibrate": "Learn each domain's confidence from verdicts, and propose a gate.",
@@ -33,9 +33,15 @@ COMMANDS = {
     "doctor": "Show what is in force, and what is broken.",
     "schema": "Print the JSON Schema of a ReasoningTrace.",
 }
-"""Each command with its help in one line. It is in the module of its name."""
+"""Each command with its help in one line."""
 
-_MODULES = {"import": "import_"}  # Python reserves the name
+# Where a command is that is not `app` in the module of its name.
+_PLACES = {
+    "import": "traces:import_app",
+    "export": "traces:export_app",
+    "score": "traces:score_app",
+    "schema": "traces:schema_app",
+}
 
 
 class _Modules(Mapping[str, Any]):
@@ -44,8 +50,9 @@ class _Modules(Mapping[str, Any]):
     def __getitem__(self, name: str) -> Any:
         if name not in COMMANDS:
             raise KeyError(name)
-        module = import_module(f"kp_langchain.cli.{_MODULES.get(name, name)}")
-        command = typer.main.get_command(module.app)
+        module, app_name = _PLACES.get(name, f"{name}:app").split(":")
+        app_ = getattr(import_module(f"kp_langchain.cli.{module}"), app_name)
+        command = typer.main.get_command(app_)
         command.name = name
         return command
 
@@ -125,7 +132,9 @@ def _run() -> int:
             raise
         message = StringIO()
         show(file=message)
-        say(message.getvalue().rstrip("\n"), file=sys.stderr)
+        # A default subcommand has no name, which leaves a second blank in its usage.
+        text = message.getvalue().replace("  [", " [").replace("  --help", " --help")
+        say(text.rstrip("\n"), file=sys.stderr)
         return int(getattr(error, "exit_code", 1))
     return status if isinstance(status, int) else 0
 

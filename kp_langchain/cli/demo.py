@@ -7,10 +7,16 @@ from contextlib import suppress
 from typing import Annotated
 
 import typer
+from rich.text import Text
 
 from kp_langchain.cli.options import new_app
 from kp_langchain.cli.output import make_console
+from kp_langchain.cli.run_view import list_of_runs
+from kp_langchain.config import Settings, data_dir
+from kp_langchain.demo.tasks import chat_model, run_tasks
 from kp_langchain.errors import KPError
+from kp_langchain.scoring.scorer import Scorer
+from kp_langchain.store import TraceStore
 from kp_langchain.text import short_id
 
 app = new_app()
@@ -28,14 +34,6 @@ def demo(
     ] = None,
 ) -> None:
     """Run a few agents, score each run, and show what was kept and why."""
-    from rich.text import Text
-
-    from kp_langchain.cli.run_view import list_of_runs
-    from kp_langchain.config import Settings, data_dir
-    from kp_langchain.demo.run import chat_model, run_tasks
-    from kp_langchain.scoring.scorer import Scorer
-    from kp_langchain.store import TraceStore
-
     settings = Settings()
     if settings.disabled:
         raise KPError("KP_DISABLED switches recording off, so there would be nothing to show")
@@ -48,11 +46,11 @@ def demo(
             scorer = Scorer(step_cap=settings.step_cap, max_remembered=settings.novelty_memory)
             with suppress(KPError):  # the breakdowns say what is wrong with the embedding model
                 scorer.load()
-            for task, scored in run_tasks(store, scorer, real_model):
-                stored = store.get(scored.trace.id) if scored else None
-                if stored is not None:
+            for task, result in run_tasks(store, scorer, real_model):
+                run = store.get(result.trace.id) if result else None
+                if run is not None:
                     titles.append(task.title)
-                    runs.append(stored)
+                    runs.append(run)
         location_text = store.location
     console.print(list_of_runs(runs, console, titles=titles))
     decisions = Counter(run.decision for run in runs)

@@ -1,13 +1,15 @@
-"""The command `doctor`: what is in force, and what is broken."""
+"""The command `doctor`: a table of checks of what is in force, and what is broken."""
 
 from __future__ import annotations
 
 import os
 import platform
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import suppress
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,15 +17,26 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from kp_langchain import __version__
+from kp_langchain.cli.calibrate import model_lines
 from kp_langchain.cli.options import Database, is_missing, new_app
-from kp_langchain.cli.output import counted, make_console
+from kp_langchain.cli.output import count_text, make_console
+from kp_langchain.config import Settings, unknown_variables
+from kp_langchain.config_files import places, read_files
+from kp_langchain.embedding.local_models import AutoEmbedder
+from kp_langchain.embedding.model_files import INSTALL_HINT, is_any_installed, is_installed
 from kp_langchain.errors import KPError
+from kp_langchain.gate import DEFAULT_THRESHOLDS
+from kp_langchain.policy import PROFILES
+from kp_langchain.registry.answers import wait_s
+from kp_langchain.registry.client import ANONYMOUS
+from kp_langchain.registry.credentials import agent_of, configured_registry, key_agent
+from kp_langchain.run_keys import redact_agent_id
+from kp_langchain.store import TraceStore
+from kp_langchain.store.location import locate
+from kp_langchain.text import near_name, printable
 
 if TYPE_CHECKING:
-    from kp_langchain.config import Settings
-    from kp_langchain.embedding.local_models import LocalModel
     from kp_langchain.registry import Registry
-    from kp_langchain.store import TraceStore
 
 EXTRAS = {
     "sentence-transformers": ("sentence_transformers", "threadpoolctl"),
@@ -41,35 +54,28 @@ EXTRAS = {
 }
 """The extras, and the modules that each installs."""
 
-_SAMPLES = {
-    "English": "Find out why the invoice was paid twice, and ask the bank for one refund.",
-    "Spanish": "Averigua por qué la factura se pagó dos veces y pide al banco un reembolso.",
-    "German": "Finde heraus, warum die Rechnung zweimal bezahlt wurde, und bitte um Rückzahlung.",
-    "Russian": "Выясни, почему счёт оплатили дважды, и попроси банк вернуть один платёж.",
-    "Arabic": "اعرف لماذا دفعت الفاتورة مرتين واطلب من البنك رد مبلغ واحد.",
-    "Hindi": "पता करो कि बिल दो बार क्यों चुकाया गया और बैंक से एक भुगतान वापस माँगो।",
-    "Chinese": "查明为什么这张发票付了两次款,并要求银行退回一笔。",
-    "Japanese": "請求書が二回支払われた理由を調べ、銀行に一回分の返金を求めてください。",
-    "Korean": "청구서가 왜 두 번 지불되었는지 알아보고 은행에 한 건의 환불을 요청하세요.",
-}
 _TOPIC_WIDTH = 24
 
 app = new_app()
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One thing that is in force.
+@dataclass(slots=True)
+class _Context:
+    """What checks find, for those after them.
 
     Attributes:
-        topic: What it is about, in a word.
-        text: What to print about it; never a secret.
-        is_broken: Whether it does not work.
+        database: The option `--database`.
+        closing: Closes the store at the end.
+        settings: The settings; None if they are broken.
+        store: The store; None if there is none yet, or it is broken.
+        registry: The registry of the settings; None if there is none, or it is broken.
     """
 
-    topic: str
-    text: str
-    is_broken: bool = False
+    database: str | None
+    closing: ExitStack = field(default_factory=ExitStack)
+    settings: Settings | None = None
+    store: TraceStore | None = None
+    registry: Registry | None = None
 
 
 @app.command()
@@ -83,50 +89,60 @@ def doctor(database: Database = None) -> None:
     """
     from rich.text import Text
 
-    console = make_console()
-    is_broken = False
-    for finding in _findings(database):
-        is_broken |= finding.is_broken
-        line = Text(f"{finding.topic:<{_TOPIC_WIDTH}}")
-        line.append("BROKEN: " if finding.is_broken else "", style="red")
-        line.append(finding.text.replace("\n", "\n" + " " * _TOPIC_WIDTH))
-        console.print(line, soft_wrap=True)
-    if is_broken:
+    console, context = make_console(), _Context(database)
+    is_any_broken = False
+    with context.closing:
+        for topic, check in _checks(context):
+            is_broken = False
+            try:
+                text = check()
+            except KPError as error:
+                text, is_broken = str(error), True
+            is_any_broken |= is_broken
+            if text:
+                line = Text(f"{topic:<{_TOPIC_WIDTH}}")
+                line.append("BROKEN: " if is_broken else "", style="red")
+                line.append(text.replace("\n", "\n" + " " * _TOPIC_WIDTH))
+                console.print(line, soft_wrap=True)
+    if is_any_broken:
         raise typer.Exit(1)
 
 
-def _findings(database: str | None) -> Iterator[Finding]:
-    """Check everything and yield what is in force, as it is checked."""
-    from kp_langchain.config import Settings
+def _checks(context: _Context) -> Iterator[tuple[str, Callable[[], str]]]:
+    """Yield each check with its topic; those of settings only if the settings can be used.
 
-    yield Finding("kp-langchain", __version__)
-    yield Finding("Python", f"{platform.python_version()}, {platform.system()}")
-    yield Finding("langchain-core", version("langchain-core"))
-    try:
-        yield Finding("settings", "\n".join([*_files(), *_environment()]))
-        settings = Settings()
-    except KPError as error:
-        yield Finding("settings", str(error), is_broken=True)
-    else:
-        status = "off: KP_DISABLED or `disabled` is set" if settings.disabled else "on"
-        yield Finding("recording", status)
-        yield from _store(database)
-        yield from _registry(settings, database)
-        tools = ", ".join(settings.send_scores_to)
-        yield Finding("tools", f"scores are sent to {tools}" if tools else "no scores are sent")
-        yield from _embedding(settings)
-        yield _scoring(settings)
-    yield from _extras()
+    A check returns what is in force, perhaps in several lines, or "" for nothing to say; never a
+    secret. It raises a `KPError` if something is broken.
+    """
+    yield "kp-langchain", lambda: __version__
+    yield "Python", lambda: f"{platform.python_version()}, {platform.system()}"
+    yield "langchain-core", lambda: version("langchain-core")
+    yield "settings", partial(_settings, context)
+    if (settings := context.settings) is not None:
+        yield "recording", lambda: "off: disabled (KP_DISABLED)" if settings.disabled else "on"
+        yield "domains", partial(_domains, settings)
+        yield "store", partial(_store, context)
+        yield "model", partial(_models, context)
+        yield "registry", partial(_registry, context, settings)
+        yield "agent", partial(_agent, context, settings)
+        yield "visibility", partial(_visibility, context, settings)
+        yield "tools", partial(_tools, settings)
+        yield "embedding", partial(_embedding, settings)
+    for extra, modules in EXTRAS.items():
+        yield f"[{extra}]", partial(_extra, extra, modules)
 
 
 # ------------------------------------------------------------------ settings
 
 
+def _settings(context: _Context) -> str:
+    text = "\n".join([*_files(), *_environment()])
+    context.settings = Settings()
+    return text
+
+
 def _files() -> Iterator[str]:
     """Yield, as lines to print, the files of settings, and what each sets."""
-    from kp_langchain.config import Settings
-    from kp_langchain.config_files import places, read_files
-
     files = {file.path: file for file in read_files(Settings.model_fields)}
     for place in places():
         file = files.get(place.path)
@@ -142,8 +158,6 @@ def _files() -> Iterator[str]:
 
 def _environment() -> Iterator[str]:
     """Yield, as lines to print, which variables apply, and which are not settings."""
-    from kp_langchain.config import unknown_variables
-
     unknown = unknown_variables()
     # An empty variable counts as not set.
     settings = [
@@ -164,199 +178,135 @@ def _keys(values: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
             yield f"{prefix}{key}"
 
 
+def _domains(settings: Settings) -> str:
+    """Name the built-in domains and those of the settings, of which one may be misspelt."""
+    built_in = {*PROFILES, *DEFAULT_THRESHOLDS}
+    lines = [f"built in: {', '.join(sorted(built_in))}"]
+    for name in sorted(settings.domains):
+        near = near_name(name, built_in)
+        hint = f"; it is not built in: did you mean {near}?" if near else ""
+        lines.append(f"set: {printable(name)}{hint}")
+    return "\n".join(lines)
+
+
 # ------------------------------------------------------------------ the store
 
 
-def _store(database: str | None) -> Iterator[Finding]:
-    """Yield whether the store can be used, and the models in force, with what is against them."""
-    from kp_langchain.store import TraceStore
-    from kp_langchain.store.location import locate
-
-    topic = "store"
-    try:
-        with TraceStore(database) as store:
-            if not is_missing(store):
-                yield Finding(topic, _store_text(store))
-                topic = "model"
-                from kp_langchain.cli.calibrate import model_lines
-
-                for model in store.models.installed(only_active=True):
-                    yield Finding(topic, "\n".join(model_lines(store, model)))
-            elif obstacle := _obstacle(locate(database).path):
-                text = f"{store.location} cannot be created: {obstacle}"
-                yield Finding(topic, text, is_broken=True)
-            else:
-                text = f"{store.location} does not exist yet; the first run creates it"
-                yield Finding(topic, text)
-    except KPError as error:
-        yield Finding(topic, str(error), is_broken=True)
-
-
-def _store_text(store: TraceStore) -> str:
-    text = f"{store.location}, {counted(store.count(), 'run')}"
-    if unscored := store.journal.waiting():
+def _store(context: _Context) -> str:
+    store = context.closing.enter_context(TraceStore(context.database))
+    if is_missing(store):
+        _check_creatable(store.location, locate(context.database).path)
+        return f"{store.location} does not exist yet; the first run creates it"
+    text = f"{store.location}, {count_text(store.count(), 'run')}"
+    context.store = store
+    if waiting := store.journal.waiting():
         text += (
-            f"; {unscored:,} more wait to be scored, by their process or, if that has ended, "
+            f"; {waiting:,} more wait to be scored, by their process or, if that has ended, "
             "by the next one that records here"
         )
     return text
 
 
-def _obstacle(file: Path | None) -> str | None:
-    """Return why a file that does not exist cannot be created; None if it can, or is none."""
+def _check_creatable(location: str, file: Path | None) -> None:
+    """Raise a `KPError` if a file that does not exist cannot be created."""
     if file is None:
-        return None
+        return
     nearest = next(folder for folder in file.parents if folder.exists())
     if not nearest.is_dir():
-        return f"{nearest} is not a folder"
-    return None if os.access(nearest, os.W_OK) else f"{nearest} may not be written to"
+        raise KPError(f"{location} cannot be created: {nearest} is not a folder")
+    if not os.access(nearest, os.W_OK):
+        raise KPError(f"{location} cannot be created: {nearest} may not be written to")
+
+
+def _models(context: _Context) -> str:
+    """Return the models in force, and what speaks against them."""
+    store = context.store
+    if store is None:
+        return ""
+    models = store.models.installed(only_active=True)
+    return "\n".join(line for model in models for line in model_lines(store, model))
 
 
 # ------------------------------------------------------------------ the registry
 
 
-def _registry(settings: Settings, database: str | None) -> Iterator[Finding]:
-    from kp_langchain.registry.client import ANONYMOUS
-    from kp_langchain.registry.credentials import configured_registry
-
-    try:
-        registry = configured_registry(settings)
-    except KPError as error:
-        yield Finding("registry", str(error), is_broken=True)
-        return
-    if registry is None:
-        text = "none configured; runs that pass are kept, and no trace is sent"
-        yield Finding("registry", text)
-    elif registry.key_id == ANONYMOUS:
-        hint = "without a key; get one: kp-langchain registry register"
-        yield Finding("registry", f"{registry.url}, {hint}")
-    else:
-        yield _key(registry, settings, database)
-        yield _agent(registry, settings)
-        policies = [settings.defaults, *map(settings.policy_for, settings.domains)]
-        if any(policy.visibility == "org" for policy in policies):
-            yield Finding("visibility", "org; the public registry shows such units to everybody")
-
-
-def _key(registry: Registry, settings: Settings, database: str | None) -> Finding:
+def _registry(context: _Context, settings: Settings) -> str:
     """Ask the registry once whether it knows the key, unless it asked for a pause."""
+    registry = configured_registry(settings)
+    if registry is None:
+        return "none configured; runs that pass are kept, and no trace is sent"
+    if registry.key_id == ANONYMOUS:
+        return f"{registry.url}, without a key; get one: kp-langchain registry register"
+    context.registry = registry
     line = f"{registry.url}, with a key"
-    pause_s = _pause_s(registry, database)
     if settings.disabled:
-        return Finding("registry", f"{line}; not asked, because recording is off")
-    if pause_s > 0.0:
-        why = f"it wants a pause of {pause_s:.0f} s"
-        return Finding("registry", f"{line}; not asked, because {why}")
+        return f"{line}; not asked, because recording is off"
+    if context.store is not None:
+        standing = context.store.outbox.standing(registry.url, registry.key_id)
+        pause_s = wait_s(standing, datetime.now(UTC))
+        if standing.throttled_at and pause_s > 0.0:  # a third 429 within an hour costs the key
+            return f"{line}; not asked, because it wants a pause of {pause_s:.0f} s"
     answer = registry.check()
-    if answer.kind == "done":
-        limit = answer.allowance.limit
-        is_known = "which it knows" if limit else "and does not say whether it knows it"
-        return Finding("registry", f"{line}, {is_known}")
-    is_broken = answer.kind == "stopped"
-    hint = "\nCheck the key (kp-langchain registry register, KP_API_KEY) and registry_url"
-    reason = answer.reason + hint if is_broken else f"it cannot be asked now: {answer.reason}"
-    return Finding("registry", f"{line}\n{reason}", is_broken=is_broken)
+    if answer.kind == "stopped":
+        hint = "Check the key (kp-langchain registry register, KP_API_KEY) and registry_url"
+        raise KPError(f"{line}\n{answer.reason}\n{hint}")
+    if answer.kind != "done":
+        return f"{line}\nit cannot be asked now: {answer.reason}"
+    knows = "which it knows" if answer.allowance.limit else "and does not say whether it knows it"
+    return f"{line}, {knows}"
 
 
-def _pause_s(registry: Registry, database: str | None) -> float:
-    """Return the seconds left of a pause that the registry asked for with a 429; 0 if none."""
-    from datetime import UTC, datetime
-
-    from kp_langchain.registry.answers import wait_s
-    from kp_langchain.store import TraceStore
-
-    with suppress(KPError), TraceStore(database) as store:  # an error is reported under "store"
-        if not is_missing(store):
-            standing = store.outbox.standing(registry.url, registry.key_id)
-            return wait_s(standing, datetime.now(UTC)) if standing.throttled_at else 0.0
-    return 0.0
-
-
-def _agent(registry: Registry, settings: Settings) -> Finding:
+def _agent(context: _Context, settings: Settings) -> str:
     """Compare the agent that traces carry with the one that the key belongs to."""
-    from kp_langchain.registry.credentials import agent_of, key_agent
-    from kp_langchain.run_keys import redact_agent_id
-
-    try:
-        agent_id, of_key = agent_of(None, settings, registry), key_agent(registry)
-    except KPError as error:
-        return Finding("agent", str(error), is_broken=True)
+    registry = context.registry
+    if registry is None:
+        return ""
+    agent_id, of_key = agent_of(None, settings, registry), key_agent(registry)
     if agent_id is not None and agent_id == of_key:
-        return Finding("agent", f"{agent_id}, the agent of the key")
-    carried = agent_id or "traces carry none"
+        return f"{agent_id}, the agent of the key"
+    trace_agent = agent_id or "traces carry none"
     useless = "nothing that is sent can be withdrawn"
     if of_key is not None:
-        text = f"{carried}, but the key is of {redact_agent_id(of_key)}\n{useless}; "
-        return Finding(
-            "agent", f"{text}unset agent_id, or register a key for this agent", is_broken=True
+        raise KPError(
+            f"{trace_agent}, but the key is of {redact_agent_id(of_key)}\n{useless}; "
+            "unset agent_id, or register a key for this agent"
         )
-    text = f"{carried}; the agent of the key is not known here"
+    text = f"{trace_agent}; the agent of the key is not known here"
     if agent_id is None:
-        text += f"\n{useless}; set agent_id (KP_AGENT_ID) to it"
-    return Finding("agent", text, is_broken=agent_id is None)
+        raise KPError(f"{text}\n{useless}; set agent_id (KP_AGENT_ID) to it")
+    return text
+
+
+def _visibility(context: _Context, settings: Settings) -> str:
+    policies = [settings.defaults, *map(settings.policy_for, settings.domains)]
+    if context.registry is None or all(policy.visibility != "org" for policy in policies):
+        return ""
+    return "org; the public registry shows such units to everybody"
+
+
+def _tools(settings: Settings) -> str:
+    tools = ", ".join(settings.send_scores_to)
+    return f"scores are sent to {tools}" if tools else "no scores are sent"
 
 
 # ------------------------------------------------------------------ scoring
 
 
-def _embedding(settings: Settings) -> Iterator[Finding]:
-    from kp_langchain.embedding.local_models import AutoEmbedder
-    from kp_langchain.embedding.model_files import INSTALL_HINT, is_any_installed
-
+def _embedding(settings: Settings) -> str:
     if settings.embedding_model is None and not is_any_installed():
-        yield Finding("embedding", f"nothing installed, so novelty is 0.5; {INSTALL_HINT}")
-        return
+        return f"nothing installed, so novelty is 0.5; {INSTALL_HINT}"
     model = AutoEmbedder()
     start = time.perf_counter()
-    try:
-        dimensions = model.embed([""]).shape[1]
-    except KPError as error:
-        yield Finding("embedding", str(error), is_broken=True)
-        return
+    dimensions = model.embed([""]).shape[1]
     duration_s = time.perf_counter() - start
     baseline = f", baseline {model.identity.baseline:.3g}" if model.identity.baseline else ""
-    yield Finding(
-        "embedding",
+    return (
         f"{model.description}\n{dimensions} dimensions{baseline}, loaded in {duration_s:.1f} s "
-        f"from {model.folder}",
-    )
-    yield _languages(model)
-
-
-def _languages(model: LocalModel) -> Finding:
-    """Report which languages the model can read."""
-    from kp_langchain.embedding.model_files import MODEL_VARIABLE, MULTILINGUAL_MODEL
-    from kp_langchain.embedding.texts import UNREADABLE_ABOVE
-
-    shares = {name: model.unreadable_share(text) for name, text in _SAMPLES.items()}
-    measured = {name: share for name, share in shares.items() if share is not None}
-    if len(measured) < len(shares):
-        text = "not known: the model's tokeniser does not mark what it cannot read"
-        return Finding("languages", text)
-    unreadable = {name: share for name, share in measured.items() if share > UNREADABLE_ABOVE}
-    readable = [name for name in measured if name not in unreadable]
-    text = f"reads {', '.join(readable) or 'none of these'}"
-    if unreadable:
-        names = [f"{name} ({share:.0%} of its tokens)" for name, share in unreadable.items()]
-        text += f"\ncannot read {', '.join(names)}; novelty is 0.5 there"
-        text += f"\nto read them, set {MODEL_VARIABLE}={MULTILINGUAL_MODEL}"
-    return Finding("languages", text)
-
-
-def _scoring(settings: Settings) -> Finding:
-    steps = "all steps" if settings.step_cap is None else f"at most {settings.step_cap:,} steps"
-    return Finding(
-        "scoring",
-        f"remembers the last {settings.novelty_memory:,} traces, until newer ones take their "
-        f"place\n"
-        f"complexity counts {steps}; {settings.latency_budget_ms:g} ms for one run",
+        f"from {model.folder}"
     )
 
 
-def _extras() -> Iterator[Finding]:
-    from kp_langchain.embedding.model_files import is_installed
-
-    for extra, modules in EXTRAS.items():
-        is_whole = all(map(is_installed, modules))
-        hint = f"missing; pip install 'kp-langchain[{extra}]'"
-        yield Finding(f"[{extra}]", "installed" if is_whole else hint)
+def _extra(extra: str, modules: tuple[str, ...]) -> str:
+    if all(map(is_installed, modules)):
+        return "installed"
+    return f"missing; pip install 'kp-langchain[{extra}]'"

@@ -1,12 +1,12 @@
-"""Files of JSON that commands read: one value a line, or documents over many lines."""
+"""Files that commands read: JSON, one value a line or over many lines, and verdicts, also CSV."""
 
 from __future__ import annotations
 
+import csv
 import gzip
-import json
 import sys
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -17,14 +17,21 @@ from typing import Any, BinaryIO, cast
 import typer
 
 from kp_langchain.cli.output import STDIO, file_errors
-from kp_langchain.errors import KPError
-from kp_langchain.text import read_documents, read_json
+from kp_langchain.errors import KPError, VerdictError
+from kp_langchain.text import one_line, read_documents, read_json
+from kp_langchain.verdict import RunVerdict, Verdict
 
 LONGEST_LINE_BYTES = 16 << 20
 """A line of a trace or a verdict that is longer is not read."""
 
+TOO_LONG = "too long to be read"
+"""Why such a line is not read."""
+
 _LONGEST_VALUE_BYTES = 256 << 20
 _PART_BYTES = 1 << 16
+_IDS = ("trace_id", "id", "run_id")
+_AN_ID = "trace_id, id or run_id"
+_SHOWN_CHARS = 40
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
@@ -66,6 +73,16 @@ class Line:
     def place(self) -> str:
         """The file and the number, for messages."""
         return f"{'stdin' if self.file == STDIO else self.file}:{self.number}"
+
+    def read(self) -> Any:
+        """Return the value of the line.
+
+        Raises:
+            ValueError: It is too long, or not valid JSON; the message says which.
+        """
+        if self.content is None:
+            raise ValueError(TOO_LONG)
+        return read_json(self.content)
 
 
 def read_lines(file: str) -> Iterator[Line]:
@@ -112,23 +129,6 @@ def _open(file: str) -> Iterator[BinaryIO]:
         raise KPError(f"{file} cannot be read: {error}") from error
 
 
-def read_object(line: Line) -> dict[str, Any]:
-    """Return the JSON object that a line holds.
-
-    Raises:
-        KPError: It holds none.
-    """
-    if line.content is None:
-        raise KPError(f"longer than {LONGEST_LINE_BYTES >> 20} MB")
-    try:
-        value = json.loads(line.content)
-    except (ValueError, RecursionError):
-        raise KPError("not valid JSON") from None
-    if not isinstance(value, dict):
-        raise KPError("not a JSON object")
-    return value
-
-
 def read_values(file: str) -> Iterator[tuple[str, Any, str]]:
     """Yield the values of a file: one a line if its first line is one, else over many lines.
 
@@ -164,9 +164,101 @@ def read_values(file: str) -> Iterator[tuple[str, Any, str]]:
 
 
 def _value(line: Line) -> tuple[str, Any, str]:
-    if line.content is None:
-        return line.place, None, f"longer than {_LONGEST_VALUE_BYTES >> 20} MB"
     try:
-        return line.place, read_json(line.content), ""
+        return line.place, line.read(), ""
     except ValueError as error:
         return line.place, None, str(error)
+
+
+# ------------------------------------------------------------------ verdicts
+
+
+def verdicts_in(file: str) -> Iterator[RunVerdict]:
+    """Yield the verdicts of a file, one a line; of a line that holds none, why.
+
+    Args:
+        file: A `.csv`, `.jsonl` or `.ndjson` file, or `-` for JSON lines on standard input.
+
+    Raises:
+        KPError: The file cannot be read, or its header names no id.
+    """
+    rows = _csv_rows if Path(file).suffix.lower() == ".csv" else _json_rows
+    for place, fields, why in rows(file):
+        if why:
+            yield RunVerdict(why=why, place=place)
+            continue
+        try:
+            yield RunVerdict(_id_in(fields), _verdict_in(fields), place=place)
+        except (ValueError, KPError) as error:
+            yield RunVerdict(why=str(error), place=place)
+
+
+_Row = tuple[str, Mapping[str, object], str]
+"""A place, the fields there, and why there are none."""
+
+
+def _json_rows(file: str) -> Iterator[_Row]:
+    for line in read_lines(file):
+        place, value, why = _value(line)
+        is_object = isinstance(value, dict)
+        yield place, value if is_object else {}, why or ("" if is_object else "not a JSON object")
+
+
+def _csv_rows(file: str) -> Iterator[_Row]:
+    with (
+        file_errors(file, "read"),
+        # Bytes that are not UTF-8 spoil only their own line.
+        Path(file).open(encoding="utf-8-sig", errors="replace", newline="") as stream,
+    ):
+        first = next(stream, "")
+        # Spreadsheets write the locale's delimiter.
+        delimiter = max(",;\t", key=first.count)
+        names = [name.strip(' "\r\n').casefold() for name in first.split(delimiter)]
+        if not set(names) & set(_IDS):
+            raise KPError(
+                f"{file} begins with {_quote(first.strip())}; its first line must name the "
+                f"columns, one of them {_AN_ID}"
+            )
+        reader = csv.DictReader(stream, names, delimiter=delimiter, strict=True)
+        while True:
+            place = f"{file}:{reader.reader.line_num + 2}"
+            try:
+                row: dict[str, object] = next(reader)
+            except StopIteration:
+                return
+            except csv.Error as error:
+                yield place, {}, f"not valid CSV: {error}"
+            else:
+                yield place, row, "more fields than in line 1" if None in row else ""
+
+
+def _id_in(fields: Mapping[str, object]) -> str:
+    for name in _IDS:
+        value = fields.get(name)
+        if isinstance(value, str) and value.strip():
+            return value.strip()
+    raise ValueError(f"no {_AN_ID}")
+
+
+def _verdict_in(fields: Mapping[str, object]) -> Verdict:
+    from kp_langchain.recording.outcome import read_success
+
+    success, confidence, note = (
+        None if isinstance(value, str) and not value.strip() else value
+        for value in map(fields.get, ("success", "confidence", "note"))
+    )
+    if isinstance(confidence, str):
+        try:
+            confidence = float(confidence)
+        except ValueError:
+            number = _quote(confidence)
+            raise ValueError(f"confidence is {number}; give a number from 0 to 1") from None
+    try:
+        success = None if success is None else read_success(success)
+    except VerdictError as error:
+        raise ValueError(f"{error}; it is {_quote(success)}") from error
+    return Verdict(success, confidence, note, source="label")  # type: ignore[arg-type]
+
+
+def _quote(value: object) -> str:
+    return one_line(repr(value), _SHOWN_CHARS)

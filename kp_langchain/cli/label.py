@@ -2,29 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from kp_langchain.cli.json_files import check_files
-from kp_langchain.cli.labelling import Labelling, ask_in_tool, verdicts_in, verdicts_of_tool
+from kp_langchain.cli.json_files import check_files, verdicts_in
 from kp_langchain.cli.options import (
     INTERRUPTED,
     AsJsonLines,
     Database,
     RunId,
-    Timeout,
     group_app,
     open_store,
     parse_time,
 )
-from kp_langchain.cli.output import STDIO, say_json, warn
-from kp_langchain.verdict import RunVerdict, Verdict
+from kp_langchain.cli.outbox import SEND_TIMEOUT_S, current_registry, send_due
+from kp_langchain.cli.output import STDIO, count_text, say, say_json, warn
+from kp_langchain.config import Settings
+from kp_langchain.errors import KPError, UnknownRunError
+from kp_langchain.text import one_line, printable, short_id
+from kp_langchain.verdict import RunVerdict, Verdict, counting
+
+if TYPE_CHECKING:
+    from kp_langchain.store import Rescored, TraceStore
 
 _SKIPPED = 1
 _SUFFIXES = (".csv", ".jsonl", ".ndjson")
+# It sends through the telemetry of the agent's process, which a command does not have.
+_NEEDS_THE_AGENT = "opentelemetry"
 Tool = Literal["langsmith", "langfuse", "phoenix", "opik", "mlflow"]
 Domain = Annotated[str | None, typer.Option(help="Only runs of this domain.")]
 
@@ -51,7 +63,6 @@ def give_one(
         float | None, typer.Option(min=0, max=1, help="How sure one can be of its result.")
     ] = None,
     note: Annotated[str | None, typer.Option(help="The reason; it is redacted.")] = None,
-    timeout: Timeout = 20.0,
     database: Database = None,
     as_json: AsJsonLines = False,
 ) -> None:
@@ -61,17 +72,13 @@ def give_one(
     verdict = RunVerdict(run_id, Verdict(success, confidence, note, source="label"))
     with open_store(database) as store:
         labelling = Labelling(store, as_json=as_json)
-        _run(labelling, lambda: labelling.store_all([verdict]), timeout)
+        _run(labelling, lambda: labelling.store_all([verdict]))
 
 
 @app.command("next")
 def ask_next(
     domain: Domain = None,
     limit: Annotated[int, typer.Option(min=1, help="Ask about at most this many.")] = 50,
-    ask_in: Annotated[
-        Tool | None, typer.Option(help="Mark the runs in this tool by kp_verdict_wanted instead.")
-    ] = None,
-    timeout: Timeout = 20.0,
     database: Database = None,
     as_json: AsJsonLines = False,
 ) -> None:
@@ -79,25 +86,22 @@ def ask_next(
 
     Those of tasks without a verdict come first. Keys answer: y (it succeeded), n, s (skip), m
     (more: the whole run), b (back), o (a note for the verdict to come), q (quit). Answers may also
-    come through a pipe, one a line. With --json it lists these runs and asks nothing. With --ask-in
-    it marks them in a tool, where people find them by that score.
+    come through a pipe, one a line. With --json it lists these runs and asks nothing.
     """
-    from kp_langchain.cli.label_next import NOTHING_TO_ASK, Dialog, NextRuns
+    from kp_langchain.cli.label_next import Dialog, next_offers, offers_json
 
-    if ask_in is not None and as_json:
-        raise typer.BadParameter("--ask-in prints no JSON")
     with open_store(database) as store:
-        runs = NextRuns(store, domain, limit)
+        offers = next_offers(store, domain, limit)
         if as_json:
-            for values in runs.to_dicts():
+            for values in offers_json(store, offers):
                 say_json(values)
-        elif ask_in is None:
-            labelling = Labelling(store)
-            _run(labelling, Dialog(runs, labelling).run, timeout)
-        elif runs.offers:
-            ask_in_tool(store, ask_in, [offer.run.trace_id for offer in runs.offers])
         else:
-            warn(NOTHING_TO_ASK)
+            labelling = Labelling(store)
+
+            def give(trace_id: str, verdict: Verdict) -> str:
+                return "; ".join(map(change_text, labelling.store(trace_id, verdict)))
+
+            _run(labelling, Dialog(store, domain, offers, give).run)
 
 
 @app.command("import")
@@ -105,7 +109,6 @@ def import_verdicts(
     file: Annotated[
         str, typer.Argument(metavar="FILE", help="Verdicts in a .jsonl or .csv; - for stdin.")
     ],
-    timeout: Timeout = 20.0,
     database: Database = None,
     as_json: AsJsonLines = False,
 ) -> None:
@@ -120,7 +123,7 @@ def import_verdicts(
         raise typer.BadParameter(f"{file} is not a {', '.join(_SUFFIXES)} file")
     with open_store(database) as store:
         labelling = Labelling(store, as_json=as_json)
-        _run(labelling, lambda: labelling.store_all(verdicts_in(file)), timeout)
+        _run(labelling, lambda: labelling.store_all(verdicts_in(file)))
 
 
 @app.command()
@@ -135,7 +138,6 @@ def pull(
     pass_at: Annotated[
         float, typer.Option(min=0, max=1, help="The score from which a run succeeded.")
     ] = 0.5,
-    timeout: Timeout = 20.0,
     database: Database = None,
     as_json: AsJsonLines = False,
 ) -> None:
@@ -145,19 +147,243 @@ def pull(
     """
     start = None if since is None else parse_time(since, "--since")
     with open_store(database) as store:
-        verdicts = verdicts_of_tool(store, tool, key=key, since=start, pass_at=pass_at)
+        verdicts = _verdicts_of_tool(store, tool, key=key, since=start, pass_at=pass_at)
         labelling = Labelling(store, as_json=as_json)
-        _run(labelling, lambda: labelling.store_all(verdicts), timeout)
+        _run(labelling, lambda: labelling.store_all(verdicts))
 
 
-def _run(labelling: Labelling, give_verdicts: Callable[[], None], timeout_s: float) -> None:
-    """Give verdicts, then conclude, also after an error or an interruption."""
+def _run(labelling: Labelling, give_verdicts: Callable[[], None]) -> None:
+    """Give verdicts, then conclude, also after an interruption."""
+    is_interrupted = False
     try:
         give_verdicts()
     except KeyboardInterrupt:
         warn("interrupted")
-        raise typer.Exit(INTERRUPTED) from None
-    finally:
-        labelling.conclude(timeout_s)
-    if labelling.skipped or labelling.unknown:
+        is_interrupted = True
+    labelling.conclude()
+    if is_interrupted:
+        raise typer.Exit(INTERRUPTED)
+    if labelling.skip_count or labelling.unknown_count:
         raise typer.Exit(_SKIPPED)
+
+
+# ------------------------------------------------------------------ storing verdicts
+
+
+class Labelling:
+    """Store verdicts, print what each one changes, and count.
+
+    Args:
+        store: The store with the runs.
+        as_json: Print changes as JSON, and everything else on stderr.
+
+    Attributes:
+        skip_count: How many lines held no verdict.
+        unknown_count: How many verdicts were on a run that the store does not have.
+    """
+
+    def __init__(self, store: TraceStore, *, as_json: bool = False) -> None:
+        self._store, self._as_json = store, as_json
+        self._registry, self._tools = current_registry(), _score_tools()
+        # By trace id: the decision before the first verdict, and the decision now.
+        self._decisions: dict[str, tuple[str, str]] = {}
+        self._replaced_ids: set[str] = set()
+        self.skip_count = self.unknown_count = self._known_count = 0
+
+    def store_all(self, verdicts: Iterable[RunVerdict]) -> None:
+        """Store verdicts, one after the other.
+
+        Raises:
+            KPError: The store or a file cannot be read or written.
+            UnknownRunError: The store does not have the run of a verdict without a place, such as
+                that of the command line, or its id may mean several.
+        """
+        for one in verdicts:
+            if one.verdict is None:
+                self.skip_count += 1
+                warn(printable(f"{one.place}: {one.why}"))
+                continue
+            try:
+                if one.place and self._is_known(one, one.verdict):
+                    self._known_count += 1
+                    continue
+                changes = self.store(one.run_id, one.verdict)
+            except UnknownRunError as error:
+                if not one.place:
+                    raise
+                self.unknown_count += 1
+                warn(printable(f"{one.place}: {error}"))
+                continue
+            for change in changes:
+                if self._as_json:
+                    say_json(change)
+                else:
+                    say(change_text(change))
+
+    def store(self, run_id: str, verdict: Verdict) -> list[Rescored]:
+        """Store one verdict, count what it changes, and return that. Print nothing.
+
+        Raises:
+            KPError: The store cannot be read or written.
+            UnknownRunError: The store does not have the run, or the id may mean several.
+        """
+        changes = self._store.report_outcome(
+            run_id,
+            success=verdict.success,
+            confidence=verdict.confidence,
+            note=verdict.note,
+            source=verdict.source,
+            at=verdict.at,
+            by_model=verdict.by_model,
+            registry=None if self._registry is None else self._registry.url,
+            tools=self._tools,
+        )
+        for change in changes:
+            first, _ = self._decisions.get(change.trace_id, (change.decision_before, ""))
+            self._decisions[change.trace_id] = (first, change.decision)
+            self._replaced_ids.update(change.replaces)
+        return changes
+
+    def conclude(self) -> None:
+        """Print a summary, then send and withdraw what the verdicts changed.
+
+        Raises:
+            KPError: The store cannot be read or written, or the settings cannot be used.
+        """
+        report = warn if self._as_json else say
+        new = sum(now == "kept" != before for before, now in self._decisions.values())
+        former = sum(before == "kept" != now for before, now in self._decisions.values())
+        former += len(self._replaced_ids - self._decisions.keys())
+        skips = f", skipped {self.skip_count}" if self.skip_count else ""
+        repeats = f", given before {self._known_count}" if self._known_count else ""
+        report(
+            f"Labelled {len(self._decisions)}, of which now kept {new}, no longer kept {former}; "
+            f"unknown {self.unknown_count}{repeats}{skips}."
+        )
+        send_due(self._store, self._registry, self._count_due, report)
+        _send_scores(self._store, report)
+
+    def _is_known(self, one: RunVerdict, verdict: Verdict) -> bool:
+        """Return whether a verdict is stored already: its file or tool is read again.
+
+        Where verdicts have a time, that tells; otherwise whether the one that counts says the same.
+        Notes are not compared: they are redacted only when they are stored.
+        """
+        run = None
+        with suppress(UnknownRunError):  # one run may have several traces
+            run = self._store.get(one.run_id)
+        if run is None:
+            return False
+        verdicts = self._store.verdicts(run.trace_id)
+        if one.at is None and (current := counting(verdicts)) is not None:
+            verdicts = [replace(current, at=verdict.at)]
+        return replace(verdict, note=None) in [replace(each, note=None) for each in verdicts]
+
+    def _count_due(self) -> int:
+        """Return how many of the labelled runs are still to be sent or withdrawn."""
+        contributions = map(self._store.outbox.get, self._decisions)
+        states = Counter(one.status for one in contributions if one is not None)
+        return states["pending"] + states["to replace"] + states["to withdraw"]
+
+
+def change_text(change: Rescored) -> str:
+    """Return in one line what a verdict changed."""
+    decision: str = change.decision
+    if change.decision != change.decision_before:
+        decision = f"{change.decision_before} -> {decision}"
+    if change.twin_of is not None:
+        decision += f", because it repeats {short_id(change.twin_of)}, which is kept"
+    elif change.decision == "below_threshold" and change.gated_value >= change.threshold:
+        reason = "is withheld" if change.kept else "is no longer kept"
+        decision += f", because its trace {reason}"
+    return (
+        f"{short_id(change.trace_id)}  {printable(change.domain)}  "
+        f"{'success' if change.success else 'failure'} {change.confidence:.2f}  "
+        f"{change.gate} {change.gated_value_before:.3f} -> {change.gated_value:.3f}  {decision}"
+    )
+
+
+# ------------------------------------------------------------------ other tools
+
+
+def _verdicts_of_tool(
+    store: TraceStore, name: str, *, key: str | None, since: datetime | None, pass_at: float
+) -> Iterator[RunVerdict]:
+    """Yield the feedback of a tool on the store's runs, and report how much of it there is.
+
+    Args:
+        store: The store.
+        name: The name of the tool.
+        key: The key of the feedback that means success; None if all has one key.
+        since: Only feedback that was given or changed at this time or later.
+        pass_at: The lowest score of a run that succeeded, 0 to 1.
+
+    Raises:
+        KPError: The tool cannot be read, or its package is not installed. It has none of the runs,
+            or feedback under several keys while `key` is None.
+    """
+    from kp_langchain.integrations.tools import feedback_tool, verdicts_from
+
+    _retry_less()
+    tool = feedback_tool(name)
+    runs = len(store.external_traces.of_tool(name))
+    if not runs:
+        raise KPError(
+            f"{store.location} has no run that {tool.title} is known to have; attach its tracer "
+            f"and send_scores_to=[{name!r}]"
+        )
+    # Nothing may be stored before it is known that all has one key.
+    verdicts = list(verdicts_from(tool, store, key=key, since=since, pass_at=pass_at))
+    numbers = Counter(one.key for one in verdicts)
+    if key is None and len(numbers) > 1:
+        keys = ", ".join(f"{one} ({number})" for one, number in numbers.most_common())
+        raise KPError(
+            f"{tool.title} has feedback under several keys: {one_line(keys, 1000)}; choose the one "
+            "that means success: --key NAME"
+        )
+    yield from verdicts
+    under = "".join(f" under {one!r}" for one in numbers)
+    number, of = count_text(len(verdicts), "feedback"), count_text(runs, "run")
+    warn(f"{tool.title} has {number}{under} on {of}.")
+
+
+def _score_tools() -> tuple[str, ...]:
+    """Return the names of the tools that are sent scores; none if nothing is to be sent."""
+    settings = Settings()
+    return () if settings.disabled else settings.send_scores_to
+
+
+def _retry_less() -> None:
+    """Have clients give up in seconds where nothing answers; MLflow's tries for four minutes."""
+    os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")
+
+
+def _send_scores(store: TraceStore, report: Callable[[str], object]) -> None:
+    """Send the scores that are still to be sent to other tools, and report how far that got.
+
+    What is left after 20 s is sent by the next process.
+
+    Args:
+        store: The store with the runs.
+        report: Given each line to print.
+
+    Raises:
+        KPError: The store cannot be read, or the settings cannot be used.
+    """
+    names = [name for name in _score_tools() if name != _NEEDS_THE_AGENT]
+    if not names:
+        return
+    from kp_langchain.recording.bounds import Counters
+    from kp_langchain.recording.score_receivers import ScoreSender, receivers_of
+    from kp_langchain.store.jobs import drain
+
+    _retry_less()
+    senders = [ScoreSender(one, store, Counters()) for one in receivers_of(names)]
+    drain([sender.loop for sender in senders], SEND_TIMEOUT_S)
+    for sender in senders:
+        counts = sender.counters.counts()
+        done, rest = counts.get("scores_sent", 0), store.journal.jobs.count(sender.kind)
+        due = done + counts.get("scores_failed", 0) + rest
+        why = f" ({sender.failure})" if sender.failure else "; the others wait" if rest else ""
+        if due:
+            report(f"Scores sent to {sender.tool}: {done} of {due}{why}.")

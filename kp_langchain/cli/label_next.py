@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from itertools import islice
 from typing import TYPE_CHECKING, Any
@@ -13,9 +13,8 @@ from rich.rule import Rule
 from rich.text import Text
 
 from kp_langchain.calibration.next_to_label import TaskVerdict, next_to_label, shortfall
-from kp_langchain.cli.labelling import change_text
-from kp_langchain.cli.output import counted, make_console, warn
-from kp_langchain.cli.run_view import fact_table, print_steps, print_task, print_whole
+from kp_langchain.cli.output import count_text, fact_table, make_console, warn
+from kp_langchain.cli.run_view import print_steps, print_task, print_whole
 from kp_langchain.errors import StoreError, UnknownRunError
 from kp_langchain.review.run_facts import claims_of
 from kp_langchain.text import beside, one_line, short_id
@@ -23,11 +22,10 @@ from kp_langchain.verdict import Verdict
 
 if TYPE_CHECKING:
     from kp_langchain.calibration.next_to_label import Offer
-    from kp_langchain.cli.labelling import Labelling
     from kp_langchain.schema import ReasoningTrace
     from kp_langchain.store import StoredRun, TraceStore
 
-NOTHING_TO_ASK = (
+_NOTHING_TO_ASK = (
     "No run to ask about: all have a verdict, or their traces are no longer kept (see keep_days)."
 )
 _QUESTION = "Did it succeed?  y yes  n no  s skip  m more  b back  o note  q quit"
@@ -36,100 +34,55 @@ _DOMAIN_CHARS = 60
 _CLAIMS_SHOWN = 6
 
 
-class NextRuns:
-    """The runs of a store whose verdict helps most, in their order.
+def next_offers(store: TraceStore, domain: str | None, limit: int) -> list[Offer]:
+    """Return the runs whose verdict helps most, in their order.
 
     Args:
         store: The store.
         domain: Only runs of this domain; None for all.
         limit: How many runs to offer at most.
-
-    Attributes:
-        offers: The runs that are offered. What turns out to be gone is removed.
-        given: The verdicts that were given, by trace id.
-
-    Raises:
-        StoreError: The store cannot be read.
     """
+    offers = next_to_label(store.models.unlabelled(domain), store.models.task_verdicts(domain))
+    return list(islice(offers, limit))
 
-    def __init__(self, store: TraceStore, domain: str | None, limit: int) -> None:
-        self.store = store
-        unlabelled = store.models.unlabelled(domain)
-        self._verdicts = store.models.task_verdicts(domain)
-        self.offers = list(islice(next_to_label(unlabelled, self._verdicts), limit))
-        self.given: dict[str, TaskVerdict] = {}
 
-    def to_dicts(self) -> Iterator[dict[str, Any]]:
-        """Yield the runs in their order as plain values, ready for JSON.
-
-        Raises:
-            StoreError: The store cannot be read.
-        """
-        for offer in self.offers:
-            run = self.store.get(offer.run.trace_id)
-            if run is not None:
-                yield {
-                    "trace_id": run.trace_id,
-                    "domain": run.domain,
-                    "objective": run.objective,
-                    "confidence": run.confidence,
-                    "confidence_source": run.confidence_source,
-                    "task_verdicts": offer.task_verdicts,
-                    "reason": offer.reason,
-                }
-
-    def load(self, offer: Offer) -> tuple[StoredRun, ReasoningTrace] | None:
-        """Return a run with its trace; None if it is no longer to be asked about.
-
-        That is one that is gone, or whose trace is, or on which somebody else gave a verdict.
-
-        Raises:
-            StoreError: The store cannot be read.
-        """
-        trace_id = offer.run.trace_id
-        run = self.store.get(trace_id)
-        if run is None:
-            return None
-        verdicts = self.store.verdicts(trace_id)
-        if trace_id not in self.given and any(one.success is not None for one in verdicts):
-            return None
-        trace = None
-        with suppress(StoreError):  # its body was changed by another program
-            trace = run.trace
-        return None if trace is None else (run, trace)
-
-    def progress(self, domain: str) -> str:
-        """Return in words how many verdicts were given, and what a domain's model still needs."""
-        verdicts = [one for one in (*self._verdicts, *self.given.values()) if one.domain == domain]
-        successes = sum(one.success for one in verdicts)
-        lacking = shortfall(verdicts)
-        needs = [
-            f"{kind}{counted(number, noun)}"
-            for kind, number, noun in (
-                ("", lacking.runs, "more verdict"),
-                ("successes on ", lacking.successful_tasks, "more task"),
-                ("failures on ", lacking.failed_tasks, "more task"),
-            )
-            if number
-        ]
-        model = f"a confidence model needs {', '.join(needs)}" if needs else "enough for a model"
-        return (
-            f"{len(self.given)} of {len(self.offers)} verdicts given; "
-            f"{one_line(domain, _DOMAIN_CHARS)}: "
-            f"{successes} succeeded, {len(verdicts) - successes} failed; {model}"
-        )
+def offers_json(store: TraceStore, offers: Sequence[Offer]) -> Iterator[dict[str, Any]]:
+    """Yield the runs of offers as plain values, ready for JSON."""
+    for offer in offers:
+        run = store.get(offer.run.trace_id)
+        if run is not None:
+            yield {
+                "trace_id": run.trace_id,
+                "domain": run.domain,
+                "objective": run.objective,
+                "confidence": run.confidence,
+                "confidence_source": run.confidence_source,
+                "task_verdicts": offer.task_verdicts,
+                "reason": offer.reason,
+            }
 
 
 class Dialog:
     """Shows one run after the other, and stores the verdicts that a person gives.
 
     Args:
-        runs: The runs.
-        labelling: Stores the verdicts.
+        store: The store.
+        domain: The only domain of the runs; None for all.
+        offers: The runs.
+        give: Stores a verdict on the run of a trace id, and returns in words what that changed.
     """
 
-    def __init__(self, runs: NextRuns, labelling: Labelling) -> None:
-        self._runs, self._labelling, self._console = runs, labelling, make_console()
+    def __init__(
+        self,
+        store: TraceStore,
+        domain: str | None,
+        offers: Sequence[Offer],
+        give: Callable[[str, Verdict], str],
+    ) -> None:
+        self._store, self._store_verdict, self._console = store, give, make_console()
+        self._offers = list(offers)  # without those that turn out to be gone
+        self._verdicts_before = store.models.task_verdicts(domain)
+        self._own_verdicts: dict[str, TaskVerdict] = {}  # by trace id
         self._position = 0
         self._note = self._last_change = ""
 
@@ -140,32 +93,68 @@ class Dialog:
             KPError: The store cannot be read or written.
             KeyboardInterrupt: The person presses Ctrl-C. What was given stays stored.
         """
-        offers = self._runs.offers
-        while self._position < len(offers):
-            offer = offers[self._position]
-            loaded = self._runs.load(offer)
-            if loaded is None:
-                del offers[self._position]
+        while self._position < len(self._offers):
+            offer = self._offers[self._position]
+            run_and_trace = self._load(offer)
+            if run_and_trace is None:
+                del self._offers[self._position]
                 continue
-            self._show(offer, *loaded)
-            if not self._take_answer(offer, *loaded):
+            self._show(offer, *run_and_trace)
+            if not self._take_answer(offer, run_and_trace[1]):
                 return
-        self._console.print("There is no other run to ask about." if offers else NOTHING_TO_ASK)
+        self._console.print(
+            "There is no other run to ask about." if self._offers else _NOTHING_TO_ASK
+        )
+
+    def _load(self, offer: Offer) -> tuple[StoredRun, ReasoningTrace] | None:
+        """Return a run with its trace; None if it is no longer to be asked about.
+
+        That is one that is gone, or whose trace is, or on which somebody else gave a verdict.
+        """
+        trace_id = offer.run.trace_id
+        run = self._store.get(trace_id)
+        if run is None:
+            return None
+        verdicts = self._store.verdicts(trace_id)
+        if trace_id not in self._own_verdicts and any(one.success is not None for one in verdicts):
+            return None
+        trace = None
+        with suppress(StoreError):  # its body was changed by another program
+            trace = run.trace
+        return None if trace is None else (run, trace)
+
+    def _progress(self, domain: str) -> str:
+        """Return in words how many verdicts were given, and what a domain's model still needs."""
+        verdicts = [
+            one
+            for one in (*self._verdicts_before, *self._own_verdicts.values())
+            if one.domain == domain
+        ]
+        successes = sum(one.success for one in verdicts)
+        lacking = shortfall(verdicts)
+        needs = "enough for a confidence model"
+        if lacking.runs:
+            needs = f"a confidence model needs {count_text(lacking.runs, 'more verdict')}"
+        elif lacking.successful_tasks or lacking.failed_tasks:
+            needs = "a confidence model needs successes and failures on more tasks"
+        return (
+            f"{len(self._own_verdicts)} of {len(self._offers)} verdicts given; "
+            f"{one_line(domain, _DOMAIN_CHARS)}: "
+            f"{successes} succeeded, {len(verdicts) - successes} failed; {needs}"
+        )
 
     def _show(self, offer: Offer, run: StoredRun, trace: ReasoningTrace) -> None:
         console = self._console
-        if console.is_terminal and not console.is_dumb_terminal:
-            console.clear()
-        else:
-            console.print(Rule())
-        console.print(Text(self._runs.progress(run.domain)))
+        console.clear()  # of a terminal that can do that
+        console.print(Rule())
+        console.print(Text(self._progress(run.domain)))
         if self._last_change:
             console.print(Text(f"last: {self._last_change}"))
         console.print()
         print_task(run, console)
         print_steps(trace, console)
         console.print()
-        console.print(fact_table(list(self._facts(offer, run, trace))))
+        console.print(fact_table(self._facts(offer, run, trace)))
 
     def _facts(
         self, offer: Offer, run: StoredRun, trace: ReasoningTrace
@@ -180,13 +169,13 @@ class Dialog:
             f"{outcome}, confidence {run.confidence:.2f}{source}",
         )
         yield "asked as", f"{short_id(run.trace_id)}: {offer.reason}"
-        given = self._runs.given.get(run.trace_id)
-        if given is not None:
-            yield "given", f"{'success' if given.success else 'failure'}; y or n replaces it"
+        earlier = self._own_verdicts.get(run.trace_id)
+        if earlier is not None:
+            yield "given", f"{'success' if earlier.success else 'failure'}; y or n replaces it"
         if self._note:
             yield "note", self._note
 
-    def _take_answer(self, offer: Offer, run: StoredRun, trace: ReasoningTrace) -> bool:
+    def _take_answer(self, offer: Offer, trace: ReasoningTrace) -> bool:
         """Ask until the answer can be used, and do what it says; return False to end."""
         while True:
             self._console.print(Text(_QUESTION, style="bold"), end=" ")
@@ -194,11 +183,11 @@ class Dialog:
             self._console.print()
             match key:
                 case None | "q":
-                    if key is None and not self._runs.given:
+                    if key is None and not self._own_verdicts:
                         warn("no answer: the input has ended")
                     return False
                 case "m":
-                    print_whole(run, trace, self._console)
+                    print_whole(trace, self._console)
                     continue
                 case "o":
                     self._console.print("Note: ", end="")
@@ -223,13 +212,12 @@ class Dialog:
     def _give(self, offer: Offer, *, success: bool) -> None:
         run, verdict = offer.run, Verdict(success, note=self._note or None, source="label")
         try:
-            changes = self._labelling.store(run.trace_id, verdict)
+            self._last_change = self._store_verdict(run.trace_id, verdict)
         except UnknownRunError:  # it was deleted meanwhile; loading it again finds that out
             return
-        self._runs.given[run.trace_id] = TaskVerdict(run.domain, run.task, success)
-        self._last_change = "; ".join(map(change_text, changes))
+        self._own_verdicts[run.trace_id] = TaskVerdict(run.domain, run.task, success)
         self._move(1)
-        if self._position == len(self._runs.offers):
+        if self._position == len(self._offers):
             self._console.print(Text(self._last_change))
 
 

@@ -8,16 +8,15 @@ import re
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 from typer.core import TyperGroup
 
+from kp_langchain.config import Settings
 from kp_langchain.errors import KPError
-from kp_langchain.text import printable
-
-if TYPE_CHECKING:
-    from kp_langchain.store import TraceStore
+from kp_langchain.store import TraceStore
+from kp_langchain.text import near_name, printable
 
 INTERRUPTED = 130
 """The exit status of a command that Ctrl-C ended."""
@@ -32,9 +31,6 @@ RunId = Annotated[
     str, typer.Argument(metavar="ID", help="Trace id, run id, or the beginning of either.")
 ]
 Limit = Annotated[int, typer.Option(min=1, help="Show at most this many.")]
-Timeout = Annotated[
-    float, typer.Option(min=0, metavar="SECONDS", help="Take at most this long to send.")
-]
 
 
 # ------------------------------------------------------------------ commands
@@ -72,7 +68,8 @@ def group_app(*, default: str, of_id: str = "", metavar: str = "", help: str) ->
         def resolve_command(self, ctx: Any, args: list[str]) -> Any:
             if of_id and args[0] not in self.commands:
                 args = [of_id, *args]
-            return super().resolve_command(ctx, args)
+            name, command, rest = super().resolve_command(ctx, args)
+            return None if command is not None and command.hidden else name, command, rest
 
         def format_options(self, ctx: Any, formatter: Any) -> None:
             self.commands[default].format_options(ctx, formatter)
@@ -92,9 +89,6 @@ def open_store(database: str | None) -> TraceStore:
     Raises:
         KPError: `database` names a file that does not exist, or the settings cannot be used.
     """
-    from kp_langchain.config import Settings
-    from kp_langchain.store import TraceStore
-
     store = TraceStore(database or Settings().database_url)
     # A mistyped file name must not create a database.
     if database and is_missing(store):
@@ -107,81 +101,51 @@ def is_missing(store: TraceStore) -> bool:
     return "://" not in store.location and not Path(store.location).exists()
 
 
+def domain_hint(domain: str | None) -> str:
+    """Return a question that names the built-in domain of which `domain` is a misspelling."""
+    from kp_langchain.policy import PROFILES
+
+    near = domain and near_name(domain, PROFILES)
+    return f" Did you mean --domain {near}?" if near else ""
+
+
 # ------------------------------------------------------------------ filters
 
 _KEYS = ("session", "thread", "user", "namespace", "tag", "name")  # `run_keys.KINDS`
-_FILTERS: dict[str, tuple[Any, Any]] = {
-    "domain": (Annotated[str | None, typer.Option(help="Only this domain.")], None),
-    "decision": (
-        Annotated[
-            Literal["kept", "below_threshold", "twin"] | None,
-            typer.Option(help="Only runs with this decision."),
-        ],
-        None,
+
+
+def _option(kind: Any, help: str, *names: str, metavar: str | None = None) -> Any:  # noqa: A002
+    return Annotated[kind, typer.Option(*names, metavar=metavar, help=help)]
+
+
+_DECISION = Literal["kept", "below_threshold", "twin"]
+_RULE = Literal["single_thought", "recovered_errors", "single_tool"]
+_FILTERS: dict[str, Any] = {
+    "domain": _option(str | None, "Only this domain."),
+    "decision": _option(_DECISION | None, "Only runs with this decision."),
+    "min_score": _option(float | None, "Only runs that scored at least this."),
+    "since": _option(
+        str | None, "Only runs since 2026-03-31T18:00 (local), today, 7d.", metavar="TIME"
     ),
-    "min_score": (
-        Annotated[float | None, typer.Option(help="Only runs that scored at least this.")],
-        None,
+    "until": _option(
+        str | None, "Only runs that began before this time, or so long ago: 90d.", metavar="TIME"
     ),
-    "since": (
-        Annotated[
-            str | None,
-            typer.Option(
-                metavar="TIME", help="Only runs since 2026-03-31T18:00 (local), today, 7d."
-            ),
-        ],
-        None,
+    "search": _option(str | None, "Only runs whose objective has these words.", metavar="WORDS"),
+    "rule": _option(_RULE | None, "Only runs that this rule applied to."),
+    "tool": _option(str | None, "Only runs that used this tool.", metavar="NAME"),
+    "recovered_errors": _option(
+        bool, "Only runs that went on after an error.", "--recovered-errors"
     ),
-    "until": (
-        Annotated[
-            str | None, typer.Option(metavar="TIME", help="Only runs that began before this time.")
-        ],
-        None,
+    "near_duplicates": _option(
+        bool, "Only runs that repeat a kept one, or were replaced.", "--near-duplicates"
     ),
-    "search": (
-        Annotated[
-            str | None,
-            typer.Option(metavar="WORDS", help="Only runs whose objective has these words."),
-        ],
-        None,
-    ),
-    "rule": (
-        Annotated[
-            Literal["single_thought", "recovered_errors", "single_tool"] | None,
-            typer.Option(help="Only runs that this rule applied to."),
-        ],
-        None,
-    ),
-    "tool": (
-        Annotated[str | None, typer.Option(metavar="NAME", help="Only runs that used this tool.")],
-        None,
-    ),
-    "recovered_errors": (
-        Annotated[
-            bool, typer.Option("--recovered-errors", help="Only runs that went on after an error.")
-        ],
-        False,
-    ),
-    "near_duplicates": (
-        Annotated[
-            bool,
-            typer.Option(
-                "--near-duplicates", help="Only runs that repeat a kept one, or were replaced."
-            ),
-        ],
-        False,
-    ),
-    "where": (
-        Annotated[
-            list[str] | None,
-            typer.Option(
-                metavar="KEY=VALUE",
-                help=f"Only runs with this key: {', '.join(_KEYS)}. May be repeated.",
-            ),
-        ],
-        None,
+    "where": _option(
+        list[str] | None,
+        f"Only runs with this key: {', '.join(_KEYS)}. May be repeated.",
+        metavar="KEY=VALUE",
     ),
 }
+_FLAGS = ("recovered_errors", "near_duplicates")
 
 
 def takes_filters(*names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
@@ -206,8 +170,13 @@ def takes_filters(*names: str) -> Callable[[Callable[..., None]], Callable[..., 
                 parameters.append(parameter.replace(kind=parameter.KEYWORD_ONLY))
                 continue
             parameters += [
-                inspect.Parameter(name, parameter.KEYWORD_ONLY, default=default, annotation=option)
-                for name, (option, default) in options.items()
+                inspect.Parameter(
+                    name,
+                    parameter.KEYWORD_ONLY,
+                    default=False if name in _FLAGS else None,
+                    annotation=option,
+                )
+                for name, option in options.items()
             ]
         # typer reads the options of a command from these.
         run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
@@ -240,25 +209,9 @@ def _parse_keys(options: Iterable[str] | None) -> dict[str, Any]:
 
 # ------------------------------------------------------------------ points in time
 
-_AGE = re.compile(r"(\d{1,6})\s*([mhdw])", re.IGNORECASE)
-_UNITS = {"m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
+_AGE = re.compile(r"(\d{1,6})\s*([hdw])", re.IGNORECASE)
+_UNITS = {"h": "hours", "d": "days", "w": "weeks"}  # m would be minutes, or months to many
 _DAYS_AGO = {"today": 0, "yesterday": 1}
-
-
-def parse_age(text: str, option: str) -> timedelta:
-    """Return the length of time that a text such as `7d` states.
-
-    Args:
-        text: A whole number and a unit: `m`, `h`, `d` or `w`.
-        option: The option that it was given for, for messages.
-
-    Raises:
-        KPError: It is something else.
-    """
-    match = _AGE.fullmatch(text.strip())
-    if match is None:
-        raise KPError(f"{option} {printable(text)}: not an age; write 90m, 12h, 7d or 2w")
-    return timedelta(**{_UNITS[match[2].lower()]: int(match[1])})
 
 
 def parse_time(text: str, option: str) -> datetime:
@@ -266,21 +219,22 @@ def parse_time(text: str, option: str) -> datetime:
 
     Args:
         text: A date, `today` or `yesterday`, which mean its beginning; a date and time in ISO 8601;
-            or an age, which is counted back from now.
+            or an age, such as `7d`, which is counted back from now.
         option: The option that it was given for, for messages.
 
     Raises:
         KPError: It is none of these, or no time in the calendar.
     """
+    word = text.strip().lower()
     try:
-        if _AGE.fullmatch(text.strip()):
-            return datetime.now(UTC) - parse_age(text, option)
-        if (days := _DAYS_AGO.get(text.strip().lower())) is not None:
-            day = datetime.now().astimezone().date() - timedelta(days)
+        if age := _AGE.fullmatch(word):
+            return datetime.now(UTC) - timedelta(**{_UNITS[age[2]]: int(age[1])})
+        if word in _DAYS_AGO:
+            day = datetime.now().astimezone().date() - timedelta(_DAYS_AGO[word])
             return datetime.combine(day, datetime.min.time()).astimezone(UTC)
         return datetime.fromisoformat(text.strip()).astimezone(UTC)
     except (ValueError, OverflowError, OSError):
         raise KPError(
             f"{option} {printable(text)}: not a time; write a date (2026-03-31, today, "
-            "yesterday), a time (2026-03-31T18:00), or an age (90m, 12h, 7d, 2w)"
+            "yesterday), a time (2026-03-31T18:00), or an age (12h, 7d, 2w)"
         ) from None

@@ -1,34 +1,50 @@
-"""The commands `registry outbox list`, `show`, `send`, `retry` and `drop`."""
+"""The commands `registry outbox` and `withdraw`, and sending what other commands changed."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable
 from dataclasses import asdict, replace
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from kp_langchain.cli.options import AsJson, AsJsonLines, Database, Limit, group_app, open_store
-from kp_langchain.cli.output import Column, list_table, make_console, say, say_json
-from kp_langchain.cli.sending import (
-    current_registry,
-    require_registry,
-    send_now,
-    why_nothing_is_sent,
+from kp_langchain.cli.options import (
+    AsJson,
+    AsJsonLines,
+    Database,
+    Limit,
+    group_app,
+    open_store,
 )
+from kp_langchain.cli.output import (
+    Column,
+    fact_table,
+    field_facts,
+    make_console,
+    print_list,
+    say,
+    say_json,
+)
+from kp_langchain.config import Settings
 from kp_langchain.errors import KPError
-from kp_langchain.text import one_line, printable, short_id
+from kp_langchain.registry.answers import after_answer, wait_s
+from kp_langchain.registry.client import ANONYMOUS
+from kp_langchain.registry.credentials import configured_registry
+from kp_langchain.text import one_line, short_id
 
 if TYPE_CHECKING:
     from kp_langchain.registry.client import Registry
     from kp_langchain.store import Contribution, TraceStore
-    from kp_langchain.store.registry_units import ContributionState
 
-_REASONS_SHOWN = 5
+_GET_KEY = "get one: kp-langchain registry register --agent-id kp:agent:NAME"
+_UNSENT_SHOWN = 5
+SEND_TIMEOUT_S = 20.0
+"""How long a command sends what it changed, in seconds."""
+
 _DETAIL_CHARS = 300
 _STYLES = {"sent": "green", "dead": "red", "pending": "yellow", "withdrawn": "bright_black"}
-ContributionId = Annotated[
+_ContributionId = Annotated[
     str, typer.Argument(metavar="ID", help="Trace id or its beginning, or the registry's id.")
 ]
 
@@ -48,46 +64,28 @@ def list_contributions(
     """List contributions; if nothing is being sent, say why."""
     with open_store(database) as store:
         contributions = store.outbox.contributions(state=state, limit=limit)
+        print_list(_COLUMNS, contributions, as_json=as_json, to_json=_fields)
         if as_json:
-            for contribution in contributions:
-                _say_contribution(contribution)
             return
-        console = make_console()
-        if contributions:
-            console.print(list_table(_COLUMNS, contributions, width=console.width))
         summary = ", ".join(f"{number} {name}" for name, number in store.outbox.counts().items())
         to_withdraw = len(store.outbox.to_withdraw())
         more = f"; {to_withdraw} to withdraw" if to_withdraw else ""
         say(f"{summary} in {store.location}{more}.")
-        for line in why_nothing_is_sent(store):
+        for line in _why_nothing_is_sent(store):
             say(line)
 
 
 @app.command()
 def show(
-    contribution_id: ContributionId, database: Database = None, as_json: AsJson = False
+    contribution_id: _ContributionId, database: Database = None, as_json: AsJson = False
 ) -> None:
     """Show one contribution, and the registry's answer to it."""
     with open_store(database) as store:
-        one = find_contribution(store, contribution_id)
+        fields = _fields(_find(store, contribution_id))
     if as_json:
-        _say_contribution(one)
-        return
-    say(printable(f"{one.trace_id}  {one.status}"))
-    say(printable(f"for {one.registry}"))
-    say(
-        f"queued {one.queued_at:%Y-%m-%d %H:%M:%S} UTC, last changed "
-        f"{one.changed_at:%Y-%m-%d %H:%M:%S} UTC, attempts: {one.attempts}"
-    )
-    if one.registry_id:
-        say(printable(f"the registry's id: {one.registry_id}"))
-    if one.state == "pending" and one.attempts:
-        say(f"next attempt after {one.due_at:%Y-%m-%d %H:%M:%S} UTC")
-    if one.reason:
-        say(printable(f"reason: {one.reason}"))
-    for issue in one.issues or ():
-        place = issue.get("path") or "(whole trace)"
-        say(printable(f"  {place}: {issue.get('message', '')}"))
+        say_json(fields)
+    else:
+        make_console().print(fact_table(field_facts(fields)))
 
 
 @app.command()
@@ -98,66 +96,36 @@ def send(
     database: Database = None,
 ) -> None:
     """Send pending contributions now, even if the registry refused the key before."""
-    from kp_langchain.config import Settings
-
     settings = Settings()
     if settings.disabled:
         raise KPError("KP_DISABLED is set, so nothing is sent; unset it")
     registry = require_registry(settings)
     with open_store(database) as store:
-        pending = store.outbox.contributions(state="pending", limit=None)
-        for_others = [one for one in pending if one.registry != registry.url]
         before = store.outbox.counts()
-        is_empty = send_now(store, registry, timeout)
-        _say_sent(store, before)
-        if for_others:
-            say(
-                f"{len(for_others)} of these are meant for another registry "
-                f"({for_others[0].registry}); `outbox retry ID` readdresses one to {registry.url}."
-            )
-        if not is_empty:
-            reasons = [*_reasons(store, registry), *why_nothing_is_sent(store)]
-            for line in reasons or ["The time ran out before all was sent; raise --timeout."]:
+        is_empty = _send_now(store, registry, timeout)
+        after, to_withdraw = store.outbox.counts(), store.outbox.to_withdraw()
+        withdrawn = after["withdrawn"] - before["withdrawn"]
+        say(
+            f"Sent {after['sent'] - before['sent'] + withdrawn}, refused "
+            f"{after['dead'] - before['dead']}, still pending {after['pending']}"
+            f"{f', withdrawn {withdrawn}' if withdrawn else ''}"
+            f"{f', still to withdraw {len(to_withdraw)}' if to_withdraw else ''}."
+        )
+        pending = store.outbox.contributions(state="pending", limit=_UNSENT_SHOWN)
+        if unsent := [*to_withdraw[:_UNSENT_SHOWN], *pending]:
+            print_list(_COLUMNS, unsent, as_json=False)
+            for line in _why_nothing_is_sent(store):
                 say(line)
-            raise typer.Exit(1)
-
-
-def _say_sent(store: TraceStore, before: Mapping[ContributionState, int]) -> None:
-    """Say how the outbox changed since the counts `before`."""
-    counts = store.outbox.counts()
-    to_withdraw = len(store.outbox.to_withdraw())
-    withdrawals = counts["withdrawn"] - before["withdrawn"]
-    say(
-        f"Sent {counts['sent'] - before['sent'] + withdrawals}, refused "
-        f"{counts['dead'] - before['dead']}, still pending {counts['pending']}"
-        f"{f', withdrawn {withdrawals}' if withdrawals else ''}"
-        f"{f', still to withdraw {to_withdraw}' if to_withdraw else ''}."
-    )
-
-
-def _reasons(store: TraceStore, registry: Registry) -> list[str]:
-    """Return, as lines to print, why contributions were not withdrawn or not sent."""
-    remaining = [
-        *((one, "is not withdrawn") for one in store.outbox.to_withdraw()),
-        *((one, "is not sent") for one in store.outbox.contributions(state="pending", limit=None)),
-    ]
-    lines = [
-        f"{one.trace_id} {what}: {one.reason}. Next attempt after "
-        f"{one.due_at:%Y-%m-%d %H:%M:%S} UTC."
-        for one, what in remaining
-        if one.reason and one.registry == registry.url
-    ]
-    more = len(lines) - _REASONS_SHOWN
-    hint = [f"And {more} more: kp-langchain registry outbox"] if more > 0 else []
-    return lines[:_REASONS_SHOWN] + hint
+    if not is_empty:
+        raise typer.Exit(1)
 
 
 @app.command()
-def retry(contribution_id: ContributionId, database: Database = None) -> None:
+def retry(contribution_id: _ContributionId, database: Database = None) -> None:
     """Make a dead or pending contribution due now, for the registry of the settings."""
     registry = current_registry()
     with open_store(database) as store, store.outbox.changing():
-        one = find_contribution(store, contribution_id)
+        one = _find(store, contribution_id)
         if one.state not in ("dead", "pending"):
             raise KPError(
                 f"{one.trace_id} is {one.state}; only dead or pending ones can be retried"
@@ -171,28 +139,7 @@ def retry(contribution_id: ContributionId, database: Database = None) -> None:
         say(f"{one.trace_id} is pending for {url}; send it: kp-langchain registry outbox send")
 
 
-@app.command()
-def drop(contribution_id: ContributionId, database: Database = None) -> None:
-    """Remove an unsent contribution from the outbox; its run stays in the store."""
-    with open_store(database) as store, store.outbox.changing():
-        one = find_contribution(store, contribution_id)
-        if one.state == "sent":
-            hint = f"take it back: kp-langchain registry withdraw {one.trace_id}"
-            raise KPError(f"{one.trace_id} was sent; {hint}")
-        store.outbox.remove(one.trace_id)
-        say(f"{one.trace_id} is no longer in the outbox")
-
-
-def find_contribution(store: TraceStore, contribution_id: str) -> Contribution:
-    """Return an entry of the outbox.
-
-    Args:
-        store: The store with the outbox.
-        contribution_id: Trace id or its beginning, or the registry's id.
-
-    Raises:
-        KPError: There is no such entry.
-    """
+def _find(store: TraceStore, contribution_id: str) -> Contribution:
     contribution = store.outbox.get(contribution_id)
     if contribution is None:
         raise KPError(
@@ -202,10 +149,11 @@ def find_contribution(store: TraceStore, contribution_id: str) -> Contribution:
     return contribution
 
 
-def _say_contribution(contribution: Contribution) -> None:
+def _fields(contribution: Contribution) -> dict[str, Any]:
+    """Return what is shown of a contribution: all but its body."""
     values = asdict(contribution)
     del values["body"]
-    say_json(values)
+    return values
 
 
 def _detail(one: Contribution) -> str:
@@ -223,8 +171,178 @@ _COLUMNS: tuple[Column[Contribution], ...] = (
 
 
 def _age(age: timedelta) -> str:
-    seconds = age.total_seconds()
-    for unit, length_s in (("d", 86_400), ("h", 3600), ("min", 60)):
-        if seconds >= 2 * length_s:
-            return f"{seconds / length_s:.0f} {unit}"
-    return f"{max(0.0, seconds):.0f} s"
+    hours, seconds = divmod(int(age.total_seconds()), 3600)
+    if hours < 1:
+        return f"{seconds // 60} min"
+    return f"{hours} h" if hours < 48 else f"{hours // 24} d"
+
+
+# ------------------------------------------------------------------ withdraw
+
+
+def withdraw(contribution_id: _ContributionId, database: Database = None) -> None:
+    """Delete a contribution from the registry; one still pending is not sent."""
+    with open_store(database) as store, store.outbox.changing():
+        one = _find(store, contribution_id)
+        if one.state == "withdrawn" and not one.withdraw_asked:
+            raise KPError(f"{one.trace_id} is withdrawn already")
+        # One that was tried may have arrived although its answer was lost.
+        if one.state == "sent" or (one.state != "withdrawn" and one.attempts):
+            _delete_at_registry(store, one)
+        withdrawn = replace(
+            one,
+            state="withdrawn",
+            changed_at=datetime.now(UTC),
+            body=None,
+            reason=None,
+            issues=None,
+            withdraw_asked=False,
+        )
+        store.outbox.save(withdrawn)
+        say(f"{one.trace_id} is withdrawn")
+
+
+def _delete_at_registry(store: TraceStore, contribution: Contribution) -> None:
+    """Have the registry delete a contribution.
+
+    Raises:
+        KPError: There is no key for the registry, or it is in a quiet period, or it did not delete
+            the contribution.
+    """
+    registry = _registry_of(contribution)
+    standing = store.outbox.standing(registry.url, registry.key_id)
+    seconds = wait_s(standing, datetime.now(UTC))
+    if seconds > 0.0 and not standing.stopped:
+        raise KPError(
+            f"no request may be sent to {registry.url} for {seconds:.0f} s "
+            f"({standing.quiet_reason}); withdraw {contribution.trace_id} after that"
+        )
+    answer = registry.withdraw(contribution.unit_id)
+    store.outbox.save(after_answer(standing, answer, datetime.now(UTC)))
+    if answer.kind != "done":
+        raise KPError(
+            f"{contribution.trace_id} could not be withdrawn: {answer.reason}. kp-langchain doctor "
+            "says whether the key is valid, and whose it is"
+        )
+
+
+def _registry_of(contribution: Contribution) -> Registry:
+    """Return the registry that has a contribution, with the user's key for it.
+
+    Raises:
+        KPError: There is no key for it.
+    """
+    settings = Settings()
+    # The URL comes from the database, which need not be the user's own, so a key that names no
+    # registry is not sent there.
+    if settings.api_key_registry is None:
+        settings = settings.model_copy(update={"api_key": None})
+    registry = configured_registry(settings, contribution.registry)
+    if registry is None or registry.key_id == ANONYMOUS:
+        raise KPError(
+            f"there is no key for {contribution.registry}, and api_key is sent to the registry "
+            f"that is set with it (registry_url) alone; {_GET_KEY}"
+        )
+    return registry
+
+
+# ------------------------------------------------------------------ sending
+
+
+def current_registry() -> Registry | None:
+    """Return the registry of the settings; None if none is configured."""
+    return configured_registry(Settings())
+
+
+def require_registry(settings: Settings, url: str | None = None) -> Registry:
+    """Return the registry at `url`, or that of the settings.
+
+    Raises:
+        KPError: There is neither, or its URL or key cannot be used.
+    """
+    registry = configured_registry(settings, url)
+    if registry is None:
+        raise KPError("no registry is configured; set KP_REGISTRY_URL=https://...")
+    return registry
+
+
+def send_due(
+    store: TraceStore,
+    registry: Registry | None,
+    count_due: Callable[[], int],
+    report: Callable[[str], object],
+) -> int:
+    """Send and withdraw what a command changed, if anything is due, and report how far that got.
+
+    What is left after 20 s is sent by the next process.
+
+    Args:
+        store: The store with the outbox.
+        registry: Where to send it; None if none is configured.
+        count_due: Returns how many contributions the command left to be sent or withdrawn.
+        report: Given each line to print.
+
+    Returns:
+        How many are left.
+
+    Raises:
+        KPError: The store cannot be read or written, or the settings cannot be used.
+    """
+    due = count_due()
+    if not due:
+        return 0
+    if registry is not None and not Settings().disabled:
+        _send_now(store, registry, SEND_TIMEOUT_S)
+    remaining = count_due()
+    report(f"Sent or withdrawn at the registry: {due - remaining} of {due}.")
+    if remaining:
+        for line in _why_nothing_is_sent(store):
+            report(line)
+        report(
+            "The others wait; the next process that sends takes them, or: "
+            "kp-langchain registry outbox send"
+        )
+    return remaining
+
+
+def _send_now(store: TraceStore, registry: Registry, timeout_s: float) -> bool:
+    """Send and withdraw what is due, even if the registry refused the key before.
+
+    Returns:
+        Whether nothing is left to send or withdraw.
+    """
+    from kp_langchain.registry.sender import sender_for
+
+    with store.outbox.changing():
+        standing = store.outbox.standing(registry.url, registry.key_id)
+        if standing.stopped:
+            store.outbox.save(replace(standing, quiet_until=None, stopped=False))
+    return sender_for(store, registry).loop.drain(timeout_s)
+
+
+def _why_nothing_is_sent(store: TraceStore) -> list[str]:
+    """Return, as lines to print, why pending contributions are not being sent; empty if they are.
+
+    Raises:
+        KPError: The settings cannot be used, or the store cannot be read.
+    """
+    registry = current_registry()
+    if Settings().disabled:
+        return ["KP_DISABLED is set, so nothing is sent."]
+    if registry is None:
+        return ["No registry is configured (KP_REGISTRY_URL), so nothing is sent."]
+    if registry.key_id == ANONYMOUS:
+        return [f"Nothing is sent to {registry.url}, because there is no key for it; {_GET_KEY}."]
+    lines = []
+    standing = store.outbox.standing(registry.url, registry.key_id)
+    if (seconds := wait_s(standing, datetime.now(UTC))) > 0.0:
+        why = standing.quiet_reason
+        lines.append(f"Nothing is sent to {registry.url} for {seconds:.0f} s: {why}.")
+    pending = store.outbox.contributions(state="pending", limit=None)
+    others = {one.registry for one in pending} - {registry.url}
+    if others:
+        lines.append(
+            f"Some are meant for another registry ({', '.join(sorted(others))}); "
+            f"`outbox retry ID` readdresses one to {registry.url}."
+        )
+    return lines

@@ -87,7 +87,7 @@ def _plain(value: Any) -> Any:
     return [_plain(item) for item in value] if isinstance(value, list | tuple) else value
 
 
-def counted(number: int, noun: str, plural: str = "") -> str:
+def count_text(number: int, noun: str, plural: str = "") -> str:
     """Return a number with its noun, such as `1 run` or `1,234 runs`."""
     return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
 
@@ -184,14 +184,70 @@ def list_table(columns: Sequence[Column[_T]], records: Iterable[_T], *, width: i
     """
     from rich.text import Text
 
-    shown = [column for column in columns if column.from_width <= width]
+    fitting = [column for column in columns if column.from_width <= width]
 
     def cells(record: _T) -> Iterator[Text]:
-        for column in shown:
+        for column in fitting:
             cell = column.text(record)
             yield Text(visible(cell), column.style(record)) if isinstance(cell, str) else cell
 
-    return make_table([one.title for one in shown], map(list, map(cells, records)), fills=True)
+    return make_table([one.title for one in fitting], map(list, map(cells, records)), fills=True)
+
+
+def print_list(
+    columns: Sequence[Column[_T]],
+    records: Sequence[_T],
+    *,
+    as_json: bool,
+    to_json: Callable[[_T], Any] = lambda record: record,
+) -> None:
+    """Print records as a table, or each as a line of JSON.
+
+    Args:
+        columns: The columns of the table.
+        records: The records.
+        as_json: Whether to print JSON.
+        to_json: Returns what is written of a record, for `say_json`.
+    """
+    if as_json:
+        for record in records:
+            say_json(to_json(record))
+    elif records:
+        console = make_console()
+        console.print(list_table(columns, records, width=console.width))
+
+
+def fact_table(facts: Iterable[tuple[str, str]]) -> Table:
+    """Return facts, each with its label before it."""
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table.grid(padding=(0, 2, 0, 0))
+    table.add_column(no_wrap=True, style="cyan")
+    table.add_column(overflow="fold", ratio=1)
+    before = ""
+    for label, text in facts:
+        table.add_row("" if label == before else label, Text(visible(text)))
+        before = label
+    return table
+
+
+def field_facts(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield the fields of a record that are set, as label and text.
+
+    Args:
+        values: The fields by name. Each item of a list is a fact of its own.
+    """
+    for name, value in values.items():
+        items = value if isinstance(value, list | tuple) else [value]
+        for item in items:
+            text = item
+            if isinstance(item, Mapping):
+                text = "; ".join(f"{key}: {one}" for key, one in item.items())
+            elif isinstance(item, datetime):
+                text = f"{item:%Y-%m-%d %H:%M:%S} UTC"
+            if item is not None:
+                yield name.replace("_", " "), str(text)
 
 
 def indent(table: RenderableType) -> RenderableType:

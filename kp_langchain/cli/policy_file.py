@@ -23,20 +23,18 @@ class WrittenPolicy:
 
     Attributes:
         path: The file that it was written to.
-        created: Whether the file is new.
         overridden: The fields that have no effect, because a variable of the environment sets them.
     """
 
     path: str
-    created: bool
     overridden: tuple[str, ...]
 
 
 def write_policy(domain: str, **values: str | float | None) -> WrittenPolicy:
     """Write fields of a domain's policy into the configuration file.
 
-    That is the file that `KP_CONFIG` names, else `kp.toml` in the working directory, or the user's
-    own for a domain whose runs may be sent, because there a working folder's file does not count.
+    That is the file that `KP_CONFIG` names, else `kp.toml` in the working directory. For a domain
+    whose runs may be sent it is the user's own, because a working folder's does not count there.
     It is replaced as a whole or not at all; a link stays a link, and a missing file is created.
 
     Args:
@@ -53,8 +51,7 @@ def write_policy(domain: str, **values: str | float | None) -> WrittenPolicy:
     if own is not None and not is_private and not os.environ.get(FILE_VARIABLE):
         path = own
     path = path.expanduser()
-    is_new = not path.exists()
-    old = "" if is_new else path.read_bytes().decode("utf-8-sig")
+    old = path.read_bytes().decode("utf-8-sig") if path.exists() else ""
     new = with_policy(old, domain, values)
     try:
         settings = Settings.supposing(new, path)
@@ -65,7 +62,7 @@ def write_policy(domain: str, **values: str | float | None) -> WrittenPolicy:
         write(new)
     policy = settings.policy_for(domain)
     overridden = tuple(name for name, value in values.items() if getattr(policy, name) != value)
-    return WrittenPolicy(str(path), is_new, overridden)
+    return WrittenPolicy(str(path), overridden)
 
 
 def with_policy(text: str, domain: str, values: Mapping[str, str | float | None]) -> str:
@@ -94,26 +91,26 @@ def with_policy(text: str, domain: str, values: Mapping[str, str | float | None]
             line for line in lines[start + 1 : end] if line.partition("=")[0].strip() not in values
         ]
         new = [*lines[: start + 1], *fields, *others, *lines[end:]]
-    joined = "\n".join([*new, ""])
-    if not _is_change(joined, text, domain, values):
+    new_text = "\n".join([*new, ""])
+    if not _is_change(new_text, text, domain, values):
         by_hand = "\n".join([header, *fields])
         raise ConfigError(
             f"{config_file()} has a layout that this program cannot change; "
             f"write this by hand:\n{by_hand}"
         )
-    return joined
+    return new_text
 
 
 def _is_change(new: str, old: str, domain: str, values: Mapping[str, Any]) -> bool:
     """Return whether a text says what an old one does, and the values of the domain."""
-    expected = tomllib.loads(old)
-    policy = expected.setdefault("domains", {}).setdefault(domain, {})
+    target = tomllib.loads(old)
+    policy = target.setdefault("domains", {}).setdefault(domain, {})
     for key, value in values.items():
         policy.pop(key, None)
         if value is not None:
             policy[key] = value
     with suppress(tomllib.TOMLDecodeError):
-        return tomllib.loads(new) == expected
+        return tomllib.loads(new) == target
     return False
 
 

@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from kp_langchain.cli.options import Database, new_app, open_store
-from kp_langchain.cli.output import Column, counted, list_table, make_console, say, say_json, warn
-from kp_langchain.text import near_name, one_line, short_id
+from kp_langchain.cli.options import Database, domain_hint, new_app, open_store
+from kp_langchain.cli.output import (
+    Column,
+    count_text,
+    make_console,
+    print_list,
+    say,
+    say_json,
+    warn,
+)
+from kp_langchain.recall.credit import NO_CREDIT, credits_of
+from kp_langchain.recall.example_search import ExampleSearch
+from kp_langchain.review.recall_facts import credit_fields, credit_text, figures
+from kp_langchain.store.rows import clean_name
+from kp_langchain.text import one_line, short_id
 
 if TYPE_CHECKING:
     from kp_langchain.recall.credit import Credit
@@ -28,12 +40,6 @@ _TRUST = {
     "verdict": "success by a verdict",
     "own": "success, as the run ended",
     "registry": "success, as a registry claims",
-}
-_WHY_NOT = {
-    "hurts": "runs ended worse with it",
-    "planted": "something in it looks like planted instructions",
-    "not kept": "it is no kept success any more",
-    "deleted": "the store no longer has it",
 }
 
 app = new_app()
@@ -78,23 +84,19 @@ def recall(
 ) -> None:
     """Show which kept traces a run with this task would be shown, or why none.
 
-    --credit lists the traces that runs were shown: by how much more of these runs succeeded than
-    of the runs that were held out from the trace. One that runs ended worse with is no longer
-    shown.
+    --credit lists the traces that runs were shown, with their credit: how much more often runs
+    succeed with the trace than without it. A trace that runs ended worse with is no longer shown.
 
     The first search in a domain embeds the tasks of its kept traces.
     """
     if (task is None) is not credit:
         raise typer.BadParameter("give either a TASK or --credit")
-    if credit and (namespace is not None or floor is not None or tool or few_shot):
-        raise typer.BadParameter("--namespace, --floor, --tool and --few-shot belong to a TASK")
     if task is not None and domain is None:
         raise typer.BadParameter("give the domain of the run: --domain NAME")
     with open_store(database) as store:
         if task is None or domain is None:
             _list_credits(store, domain, limit or _ROWS, as_json=as_json)
             return
-        from kp_langchain.recall.example_search import ExampleSearch
 
         console = make_console(stderr=True)
         with console.status("Embedding tasks") if console.is_terminal else nullcontext():
@@ -117,12 +119,12 @@ def recall(
 
 def _print_few_shot(examples: Examples) -> None:
     """Print the text that a model would get on stdout, and why it lacks something on stderr."""
-    composed = examples.compose()
-    if composed.text:
-        say(composed.text)
-    if len(composed.shown) < len(examples.matches):
-        shown = f"{len(composed.shown)} of {len(examples.matches)}"
-        warn(f"{shown} traces fit in the tokens that examples may have.")
+    prompt_part = examples.compose()
+    if prompt_part.text:
+        say(prompt_part.text)
+    if len(prompt_part.shown) < len(examples.matches):
+        counts = f"{len(prompt_part.shown)} of {len(examples.matches)}"
+        warn(f"{counts} traces fit in the tokens that examples may have.")
     elif not examples.matches:
         warn(f"Nothing is shown: {examples.reason}.")
 
@@ -130,12 +132,26 @@ def _print_few_shot(examples: Examples) -> None:
 def _print_examples(
     store: TraceStore, examples: Examples, domain: str, *, few_shot: bool, as_json: bool
 ) -> None:
-    from kp_langchain.recall.credit import NO_CREDIT, credits_of
-    from kp_langchain.review.recall_facts import credit_text
 
     credits_ = credits_of(store.shown.outcome_counts(domain)) if examples.matches else {}
     if as_json:
-        say_json(_examples_json(examples, credits_, domain, with_text=few_shot))
+        values: dict[str, Any] = {
+            "domain": domain,
+            "floor": examples.floor,
+            "reason": examples.reason,
+            "examples": [
+                {
+                    "trace_id": one.trace_id,
+                    "rank": one.rank,
+                    "similarity": one.similarity,
+                    "trust": one.trust,
+                    "credit": credit_fields(credits_.get(one.trace_id, NO_CREDIT)),
+                    "objective": _objective(one),
+                }
+                for one in examples.matches
+            ],
+        }
+        say_json(values | ({"few_shot": examples.compose().text} if few_shot else {}))
         return
     from rich.padding import Padding
     from rich.text import Text
@@ -153,37 +169,7 @@ def _print_examples(
         return
     console.print(Text(f"Nothing is shown: {examples.reason}."))
     if not store.count(domain=domain):
-        from kp_langchain.policy import PROFILES
-
-        near = near_name(domain, PROFILES)
-        hint = f" Did you mean --domain {near}?" if near else ""
-        say(f"No run of {one_line(domain, 100)} in {store.location}.{hint}")
-
-
-def _examples_json(
-    examples: Examples, credits_: Mapping[str, Credit], domain: str, *, with_text: bool
-) -> dict[str, Any]:
-    from kp_langchain.recall.credit import NO_CREDIT
-    from kp_langchain.review.recall_facts import credit_fields
-
-    found = [
-        {
-            "trace_id": one.trace_id,
-            "rank": one.rank,
-            "similarity": one.similarity,
-            "trust": one.trust,
-            "credit": credit_fields(credits_.get(one.trace_id, NO_CREDIT)),
-            "objective": _objective(one),
-        }
-        for one in examples.matches
-    ]
-    fields = {
-        "domain": domain,
-        "floor": examples.floor,
-        "reason": examples.reason,
-        "examples": found,
-    }
-    return fields | ({"few_shot": examples.compose().text} if with_text else {})
+        say(f"No run of {one_line(domain, 100)} in {store.location}.{domain_hint(domain)}")
 
 
 def _objective(example: Example) -> str:
@@ -201,117 +187,83 @@ class _Row:
         domain: The domain of these runs.
         trace_id: The id of the trace.
         credit: Its credit.
-        objective: Its task in words; "" if the store no longer has it.
-        why_not: Why it is no longer shown: `hurts`, `planted`, `not kept` or `deleted`; None if it
-            still is.
+        why_not: Why it is no longer shown: `hurts` (runs ended worse with it), `planted` (something
+            in it looks like planted instructions), `not kept` (it is no kept success any more), or
+            `deleted`; None if it still is.
         planted: What looks like planted instructions in it, if something does.
+        objective: Its task in words; "" if the store no longer has it.
     """
 
     domain: str
     trace_id: str
     credit: Credit
-    objective: str
     why_not: str | None
     planted: str | None
+    objective: str
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as plain values, ready for JSON."""
+        credit = asdict(self.credit) | {"hurts": self.credit.hurts}
+        return asdict(self) | {"credit": credit, "still_shown": self.why_not is None}
 
 
 def _list_credits(store: TraceStore, domain: str | None, limit: int, *, as_json: bool) -> None:
-    from kp_langchain.review.recall_facts import credit_fields
-
-    rows, total = _rows(store, domain, limit)
-    if as_json:
-        for row in rows:
-            say_json(
-                {
-                    "domain": row.domain,
-                    "trace_id": row.trace_id,
-                    "credit": credit_fields(row.credit),
-                    "still_shown": row.why_not is None,
-                    "why_not": row.why_not,
-                    "planted": row.planted,
-                    "objective": row.objective,
-                }
-            )
-    elif rows:
-        _print_credits(rows)
-        traces = counted(total, "trace that runs were", "traces that runs were")
-        say(f"{len(rows):,} of {traces} shown, in {store.location}. {_EXPLAIN}")
-    else:
-        of = "" if domain is None else f" of {one_line(domain, 100)}"
-        say(f"No run{of} in {store.location} was shown a trace yet.")
-
-
-def _rows(store: TraceStore, domain: str | None, limit: int) -> tuple[list[_Row], int]:
-    """Return the traces that runs were shown, the best credit first, and how many there are."""
-    from kp_langchain.recall.credit import credits_of
-    from kp_langchain.store.rows import clean_name
-
     if domain is None:
         counts = store.shown.outcome_counts_by_domain()
     else:
         counts = {clean_name(domain): store.shown.outcome_counts(domain)}
-    shown = [
+    entries = [
         (name, trace_id, credit)
         for name, of_domain in counts.items()
         for trace_id, credit in credits_of(of_domain).items()
         if credit.shown
     ]
-    shown.sort(key=lambda one: (-one[2].value, -one[2].shown, one[1], one[0]))
-    first = shown[:limit]
-    eligibility = store.recall_tasks.eligibility({trace_id for _, trace_id, _ in first})
-    return [_row(*one, eligibility.get(one[1])) for one in first], len(shown)
+    entries.sort(key=lambda one: (-one[2].value, -one[2].shown, one[1], one[0]))
+    eligibility = store.recall_tasks.eligibility({trace_id for _, trace_id, _ in entries[:limit]})
+    rows = [_row(*one, eligibility) for one in entries[:limit]]
+    print_list(_COLUMNS, rows, as_json=as_json, to_json=_Row.to_dict)
+    if rows and not as_json:
+        traces = count_text(len(entries), "trace that runs were", "traces that runs were")
+        say(f"{len(rows):,} of {traces} shown, in {store.location}. {_EXPLAIN}")
+    elif not as_json:
+        of = "" if domain is None else f" of {one_line(domain, 100)}"
+        say(f"No run{of} in {store.location} was shown a trace yet.")
 
 
-def _row(domain: str, trace_id: str, credit: Credit, eligibility: Eligibility | None) -> _Row:
-    if eligibility is None:
-        return _Row(domain, trace_id, credit, "", "deleted", None)
+def _row(
+    domain: str, trace_id: str, credit: Credit, eligibility: Mapping[str, Eligibility]
+) -> _Row:
+    trace = eligibility.get(trace_id)
+    if trace is None:
+        return _Row(domain, trace_id, credit, "deleted", None, "")
     why_not = None
-    if not eligibility.is_open:
+    if not trace.is_open:
         why_not = "not kept"
-    elif eligibility.planted is not None:
+    elif trace.planted is not None:
         why_not = "planted"
-    elif credit.hurts and eligibility.domain == domain:  # only there does it count
+    elif credit.hurts and trace.domain == domain:  # only there does it count
         why_not = "hurts"
-    return _Row(domain, trace_id, credit, eligibility.objective, why_not, eligibility.planted)
-
-
-def _print_credits(rows: Sequence[_Row]) -> None:
-    console = make_console()
-    console.print(list_table(_COLUMNS, rows, width=console.width))
-    for word, why in _WHY_NOT.items():
-        if any(row.why_not == word for row in rows):
-            say(f"{word}: {why}, so it is no longer shown.")
+    return _Row(domain, trace_id, credit, why_not, trace.planted, trace.objective)
 
 
 def _style(row: _Row) -> str:
     return "" if row.why_not is None else "bright_black"
 
 
-def _credit_style(row: _Row) -> str:
-    is_sure = row.credit.value > row.credit.deviation
-    return "green" if is_sure else "red" if row.credit.hurts else ""
-
-
-def _credit_figures(row: _Row) -> str:
-    from kp_langchain.review.recall_facts import figures
-
+def _figures(row: _Row) -> str:
     return figures(row.credit)
-
-
-def _still_shown(row: _Row) -> str:
-    return "yes" if row.why_not is None else f"no: {row.why_not}"
-
-
-def _task(row: _Row) -> str:
-    return one_line(" ".join(row.objective.split()), _OBJECTIVE_CHARS)
 
 
 _COLUMNS: tuple[Column[_Row], ...] = (
     Column(title="trace", text=lambda row: short_id(row.trace_id), style=_style),
     Column(title="domain", text=lambda row: one_line(row.domain, 16), from_width=_WIDE),
-    Column(title="credit>", text=_credit_figures, style=_credit_style),
+    Column(title="credit>", text=_figures, style=_style),
     Column(title="shown>", text=lambda row: f"{row.credit.shown:,}"),
     Column(title="held out>", text=lambda row: f"{row.credit.held_out:,}"),
-    Column(title="still shown", text=_still_shown, style=_style),
-    Column(title="objective", text=_task, style=_style),
+    Column(title="still shown", text=lambda row: f"no: {row.why_not}" if row.why_not else "yes"),
+    Column(
+        title="objective",
+        text=lambda row: one_line(" ".join(row.objective.split()), _OBJECTIVE_CHARS),
+        style=_style,
+    ),
 )

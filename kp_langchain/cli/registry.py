@@ -1,61 +1,84 @@
-"""The commands `registry register`, `pull` and `withdraw`; quarantine and outbox are elsewhere."""
+"""The command `registry`: its key, and what is read from it into quarantine; see also `outbox`."""
 
 from __future__ import annotations
 
+import getpass
 import time
 from collections import Counter
-from dataclasses import replace
-from datetime import UTC, datetime
-from shlex import quote
-from typing import TYPE_CHECKING, Annotated, Any
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from kp_langchain.cli import outbox, quarantine
-from kp_langchain.cli.options import INTERRUPTED, AsJson, Database, new_app, open_store
-from kp_langchain.cli.outbox import ContributionId, find_contribution
-from kp_langchain.cli.output import say, say_json, warn
-from kp_langchain.cli.sending import GET_KEY, require_registry
+from kp_langchain.cli import outbox
+from kp_langchain.cli.options import (
+    INTERRUPTED,
+    AsJson,
+    AsJsonLines,
+    Database,
+    Limit,
+    group_app,
+    new_app,
+    open_store,
+)
+from kp_langchain.cli.output import (
+    Column,
+    count_text,
+    fact_table,
+    field_facts,
+    make_console,
+    print_list,
+    say,
+    say_json,
+    warn,
+)
+from kp_langchain.config import Settings
 from kp_langchain.errors import KPError
+from kp_langchain.registry.credentials import key_file, save_key, stored_key
+from kp_langchain.run_keys import check_agent_id, normalise_agent_id, redact_agent_id
+from kp_langchain.text import printable_json, short_id
 
 if TYPE_CHECKING:
-    from kp_langchain.config import Settings
     from kp_langchain.recall.quarantine import Pull
-    from kp_langchain.registry.client import Registry
-    from kp_langchain.store import Contribution, TraceStore
+    from kp_langchain.store import TraceStore
+    from kp_langchain.store.registry_units import Fate, PulledUnit
 
 _NOT_READ = 1
 _SOON_S = 2.0  # a wait that is not worth a line
-# What became of units that are there now, and of those that were not taken.
-_FATES = {
+_OBJECTIVE_CHARS = 200
+_STYLES = {"quarantined": "yellow", "admitted": "green", "rejected": "red"}
+_FATES: dict[Fate, str] = {
     "new": "new",
     "changed": "changed, and quarantined again",
     "unchanged": "unchanged",
+    "rejected": "not taken: rejected before",
+    "own run": "not taken: a run of this store",
+    "other registry": "not taken: pulled from another registry before",
 }
-_NOT_TAKEN = {
-    "rejected": "rejected before",
-    "own run": "a run of this store",
-    "other registry": "pulled from another registry before",
-}
-RegistryUrl = Annotated[
+_RegistryUrl = Annotated[
     str | None,
     typer.Option(
         "--registry", metavar="URL", help="The registry; by default that of the settings."
     ),
 ]
+_UnitIds = Annotated[
+    list[str], typer.Argument(metavar="ID", help="Trace ids, or the beginning of each.")
+]
 
 app = new_app(help="Exchange traces with a registry: register, pull, send, withdraw.")
-app.add_typer(quarantine.app, name="quarantine")
+quarantine_app = group_app(
+    default="list", help="List traces pulled from a registry; decide on them."
+)
+app.add_typer(quarantine_app, name="quarantine")
 app.add_typer(outbox.app, name="outbox")
-
-
-# ------------------------------------------------------------------ a key
 
 
 @app.command()
 def register(
     agent_id: Annotated[str, typer.Option(help="The contributing agent, such as kp:agent:me.")],
-    registry: RegistryUrl = None,
+    registry: _RegistryUrl = None,
     replace_key: Annotated[
         bool, typer.Option("--replace", help="Replace the stored key of another agent.")
     ] = False,
@@ -64,13 +87,9 @@ def register(
 
     Traces carry the key's agent id from then on, and only this key can withdraw them.
     """
-    from kp_langchain.config import Settings
-    from kp_langchain.registry.credentials import key_file, save_key, stored_key
-    from kp_langchain.run_keys import check_agent_id, normalise_agent_id, redact_agent_id
-
     settings = Settings()
     agent_id = check_agent_id(agent_id, settings.redaction)
-    client = require_registry(settings, registry)
+    client = outbox.require_registry(settings, registry)
     # The registry shows the key once, so the file has to be usable before.
     present = stored_key(client.url)
     if present is not None and normalise_agent_id(present.agent_id) != agent_id and not replace_key:
@@ -79,25 +98,10 @@ def register(
             f"{key_file()} holds a key for {client.url} already, of {owner}; --replace would lose "
             "it, and what was sent with it could no longer be withdrawn"
         )
-    key = client.register(agent_id)
-    path = save_key(client.url, agent_id, key)
-    _say_conflicts(settings, client.url, agent_id)
+    path = save_key(client.url, agent_id, client.register(agent_id))
+    if settings.api_key is not None or settings.agent_id is not None:
+        say("api_key and agent_id of the settings take precedence: kp-langchain doctor")
     say(f"{client.url} gave a key for {agent_id}; it is in {path}")
-
-
-def _say_conflicts(settings: Settings, url: str, agent_id: str) -> None:
-    """Say which settings keep the stored key or its agent from being used."""
-    from kp_langchain.registry.credentials import configured_registry
-    from kp_langchain.run_keys import normalise_agent_id
-
-    registry = configured_registry(settings, url)
-    if settings.api_key is not None and registry is not None and registry.agent_id != agent_id:
-        say("But api_key (KP_API_KEY) is set and overrides the new key: unset it to use that one")
-    if settings.agent_id is not None and normalise_agent_id(settings.agent_id) != agent_id:
-        say(
-            "But agent_id (KP_AGENT_ID) is set to another agent, so the new key could not withdraw "
-            "what is sent: unset it"
-        )
 
 
 # ------------------------------------------------------------------ pull
@@ -120,7 +124,7 @@ def pull(
     admit_clean: Annotated[
         bool, typer.Option("--admit-clean", help="Admit those in which nothing was found.")
     ] = False,
-    registry: RegistryUrl = None,
+    registry: _RegistryUrl = None,
     timeout: Annotated[
         float, typer.Option(min=0, metavar="SECONDS", help="Take at most this long.")
     ] = 60.0,
@@ -130,23 +134,22 @@ def pull(
     """Read traces of a registry into quarantine, where they wait to be admitted.
 
     Each is redacted by your rules and searched for planted instructions. No run is shown one before
-    it is admitted: by `quarantine admit`, or here by --admit-clean, which leaves those in which
-    something was found, and those that changed at the registry, to you. What a trace says of its
-    own quality and success is only a claim.
+    it is admitted, by `quarantine admit` or here by --admit-clean. That admits neither those in
+    which something was found nor those that changed at the registry. What a trace says of its own
+    quality and success is only a claim.
 
     Exit status: 0, all that was asked for was read, usable or not; 1, the registry kept some back,
     or an error ended the command; 2, wrong usage; 130, interrupted.
     """
-    from kp_langchain.config import Settings
     from kp_langchain.recall.quarantine import pull as pull_units
 
     settings = Settings()
     if settings.disabled:
         raise KPError("KP_DISABLED is set, so nothing is pulled; unset it")
-    client = require_registry(settings, registry)
+    client = outbox.require_registry(settings, registry)
     with open_store(database) as store:
         try:
-            pulled = pull_units(
+            result = pull_units(
                 store,
                 client,
                 domain=domain,
@@ -161,12 +164,12 @@ def pull(
         except KeyboardInterrupt:
             warn("interrupted; what is in quarantine already stays there")
             raise typer.Exit(INTERRUPTED) from None
-    answer: dict[str, Any] = {"kind": pulled.answer.kind, "reason": pulled.answer.reason}
     if as_json:
-        say_json(pulled, {"answer": answer})
+        answer = {"kind": result.answer.kind, "reason": result.answer.reason}
+        say_json(result, {"answer": answer})
     else:
-        _say_pulled(pulled)
-    if pulled.answer.kind != "done":
+        _say_result(result)
+    if result.answer.kind != "done":
         raise typer.Exit(_NOT_READ)
 
 
@@ -176,105 +179,168 @@ def _wait(seconds: float) -> None:
     time.sleep(seconds)
 
 
-def _say_pulled(pulled: Pull) -> None:
-    of = "" if pulled.total is None else f" of {pulled.total}"
-    counts = Counter({str(fate): number for fate, number in pulled.fates.items()})
-    fates = [f"{counts[fate]} {word}" for fate, word in _FATES.items() if counts[fate]]
-    what = f": {', '.join(fates)}" if fates else ""
-    say(f"Read {pulled.read}{of} traces of {pulled.domain} from {pulled.registry}{what}.")
-    not_taken = Counter(pulled.skipped)
-    not_taken.update({word: counts[fate] for fate, word in _NOT_TAKEN.items() if counts[fate]})
-    if not_taken:
-        reasons = "; ".join(f"{number} {reason}" for reason, number in not_taken.most_common())
-        say(f"Not taken: {reasons}.")
-    if pulled.with_findings:
+def _say_result(result: Pull) -> None:
+    of = "" if result.total is None else f" of {result.total}"
+    counts = Counter({_FATES[fate]: number for fate, number in result.fates.items()})
+    counts.update({f"not taken: {reason}": number for reason, number in result.skipped.items()})
+    parts = [f"{number} {what}" for what, number in counts.most_common()]
+    what = f": {'; '.join(parts)}" if parts else ""
+    say(f"Read {result.read}{of} traces of {result.domain} from {result.registry}{what}.")
+    if result.with_findings:
         hint = "kp-langchain registry quarantine"
-        say(f"{pulled.with_findings} may hold planted instructions: {hint}")
-    if pulled.admitted:
-        say(f"Admitted {pulled.admitted} in which nothing was found.")
-    if pulled.answer.kind != "done":
-        say(f"Not all was read: {pulled.answer.reason}.")
-    if pulled.next_offset is not None:
-        say(f"There may be more: --offset {pulled.next_offset}")
+        say(f"{result.with_findings} may hold planted instructions: {hint}")
+    if result.admitted:
+        say(f"Admitted {result.admitted} in which nothing was found.")
+    if result.answer.kind != "done":
+        say(f"Not all was read: {result.answer.reason}.")
+    if result.next_offset is not None:
+        say(f"There may be more: --offset {result.next_offset}")
 
 
-# ------------------------------------------------------------------ withdraw
+app.command()(outbox.withdraw)
 
 
-@app.command()
-def withdraw(contribution_id: ContributionId, database: Database = None) -> None:
-    """Delete a contribution from the registry; one still pending is not sent."""
-    with open_store(database) as store, store.outbox.changing():
-        one = find_contribution(store, contribution_id)
-        if one.state == "withdrawn" and not one.withdraw_asked:
-            raise KPError(f"{one.trace_id} is withdrawn already")
-        # One that was tried may have arrived although its answer was lost.
-        if one.state == "sent" or (one.state != "withdrawn" and one.attempts):
-            _delete(store, one)
-        withdrawn = replace(
-            one,
-            state="withdrawn",
-            changed_at=datetime.now(UTC),
-            body=None,
-            reason=None,
-            issues=None,
-            withdraw_asked=False,
-        )
-        store.outbox.save(withdrawn)
-        is_deleted = store.get(one.trace_id) is None
-        stays = "" if is_deleted else f"; its run stays in {store.location}"
-        say(f"{one.trace_id} is withdrawn{stays}")
+# ------------------------------------------------------------------ quarantine
 
 
-def _delete(store: TraceStore, contribution: Contribution) -> None:
-    """Have the registry delete a contribution.
+@quarantine_app.command("list")
+def list_units(
+    state: Annotated[
+        Literal["quarantined", "admitted", "rejected", "all"],
+        typer.Option(help="Only traces in this state."),
+    ] = "quarantined",
+    domain: Annotated[str | None, typer.Option(help="Only this domain.")] = None,
+    limit: Limit = 30,
+    database: Database = None,
+    as_json: AsJsonLines = False,
+) -> None:
+    """List what was pulled from a registry and waits to be admitted."""
+    with open_store(database) as store:
+        state_filter = None if state == "all" else state
+        units = store.pulled.units(state=state_filter, domain=domain, limit=limit)
+        print_list(_COLUMNS, units, as_json=as_json)
+        if not as_json:
+            counts = ", ".join(f"{number} {name}" for name, number in store.pulled.counts().items())
+            say(f"{counts} in {store.location}.")
+
+
+@quarantine_app.command()
+def show(
+    unit_id: Annotated[str, typer.Argument(metavar="ID", help="Trace id or its beginning.")],
+    database: Database = None,
+    as_json: AsJson = False,
+) -> None:
+    r"""Show one trace in full, with what was found in it.
+
+    Characters that cannot be seen, or would control the terminal, are written as \u001b.
+    """
+    from kp_langchain.cli.run_view import print_whole
+
+    with open_store(database) as store:
+        unit = _find(store, unit_id)
+        trace = store.pulled.trace(unit.trace_id)
+    if as_json:
+        say_json(unit, {"trace": trace and trace.model_dump(mode="json")})
+        return
+    console = make_console()
+    facts = [(label, printable_json(text)) for label, text in field_facts(asdict(unit))]
+    console.print(fact_table(facts))
+    if trace is not None:
+        print_whole(trace, console, spell=printable_json)
+
+
+@quarantine_app.command()
+def admit(
+    unit_ids: _UnitIds,
+    digest: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DIGEST",
+            help="What `show` printed: admit the one ID only if it is still that. Needed for a "
+            "trace that changed at the registry.",
+        ),
+    ] = None,
+    database: Database = None,
+    as_json: AsJson = False,
+) -> None:
+    """Let runs be shown traces. Read them first, with `show`."""
+    if digest is not None and len(unit_ids) != 1:
+        raise typer.BadParameter("--digest belongs to one ID")
+    with open_store(database) as store:
+        ids = _ids(store, unit_ids)
+        new_ids = store.pulled.admit(*ids, by=_user(), digest=digest)
+        with_findings = sum(bool(_find(store, id_).findings) for id_ in new_ids)
+    _report("admitted", new_ids, "Admitted {}; runs may be shown {}.", as_json=as_json)
+    if with_findings and not as_json:
+        say(f"{with_findings} of them may hold planted instructions: no run is shown these.")
+
+
+@quarantine_app.command()
+def reject(unit_ids: _UnitIds, database: Database = None, as_json: AsJson = False) -> None:
+    """Never show traces to runs, also ones that were admitted, and delete their text.
+
+    Their ids stay, so that a later pull does not bring them back.
+    """
+    with open_store(database) as store:
+        new_ids = store.pulled.reject(*_ids(store, unit_ids), by=_user())
+    line = "Rejected {}; no run is shown {}, and the text is deleted. To give back its room in the "
+    _report("rejected", new_ids, f"{line}file: kp-langchain store prune", as_json=as_json)
+
+
+@quarantine_app.command()
+def forget(unit_ids: _UnitIds, database: Database = None, as_json: AsJson = False) -> None:
+    """Delete traces with their ids and the decision on them; a later pull may bring them back."""
+    with open_store(database) as store:
+        old_ids = store.pulled.forget(*_ids(store, unit_ids))
+    _report("forgotten", old_ids, "Forgot {}; a later pull may bring {} back.", as_json=as_json)
+
+
+def _report(decision: str, ids: Sequence[str], line: str, *, as_json: bool) -> None:
+    """Print what a decision changed; `line` has places for how many, and for the pronoun."""
+    if as_json:
+        say_json({decision: list(ids)})
+        return
+    text = line.format(count_text(len(ids), "trace"), "it" if len(ids) == 1 else "them")
+    say("\n  ".join([text, *ids]) if ids else "Nothing changed.")
+
+
+def _ids(store: TraceStore, unit_ids: Sequence[str]) -> list[str]:
+    """Return the whole ids, each once.
 
     Raises:
-        KPError: There is no key for the registry, or it is in a quiet period, or it did not delete
-            the contribution.
+        KPError: One fits no trace, or several.
     """
-    from kp_langchain.registry.answers import after_answer, wait_s
+    return list(dict.fromkeys(_find(store, unit_id).trace_id for unit_id in unit_ids))
 
-    registry = _registry_of(contribution)
-    standing = store.outbox.standing(registry.url, registry.key_id)
-    seconds = wait_s(standing, datetime.now(UTC))
-    if seconds > 0.0 and not standing.stopped:
+
+def _find(store: TraceStore, unit_id: str) -> PulledUnit:
+    unit = store.pulled.get(unit_id)
+    if unit is None:
         raise KPError(
-            f"no request may be sent to {registry.url} for {seconds:.0f} s "
-            f"({standing.quiet_reason}); withdraw {contribution.trace_id} after that"
+            f"nothing {unit_id!r:.200} was pulled into {store.location}; "
+            "list all: kp-langchain registry quarantine --state all"
         )
-    answer = registry.withdraw(contribution.unit_id)
-    store.outbox.save(after_answer(standing, answer, datetime.now(UTC)))
-    if answer.kind != "done":
-        raise KPError(
-            f"{contribution.trace_id} could not be withdrawn: {answer.reason}. kp-langchain doctor "
-            "says whether the key is valid, and whose it is"
-        )
+    return unit
 
 
-def _registry_of(contribution: Contribution) -> Registry:
-    """Return the registry that has a contribution, with the user's key for it.
+def _user() -> str:
+    with suppress(Exception):  # the system may know no name for this process
+        return f"person: {getpass.getuser()}"
+    return "person"
 
-    Raises:
-        KPError: There is no key for it.
-    """
-    from kp_langchain.config import Settings
-    from kp_langchain.registry.client import ANONYMOUS
-    from kp_langchain.registry.credentials import configured_registry
 
-    settings = Settings()
-    # The URL comes from the database, which need not be the user's own, so a key that names no
-    # registry is not sent there.
-    is_key_unbound = settings.api_key is not None and settings.api_key_registry is None
-    if is_key_unbound:
-        settings = settings.model_copy(update={"api_key": None})
-    registry = configured_registry(settings, contribution.registry)
-    if registry is not None and registry.key_id != ANONYMOUS:
-        return registry
-    if is_key_unbound:
-        raise KPError(
-            "the api_key of the settings came without a registry, and is not sent to "
-            f"{contribution.registry}; if it belongs there, set: "
-            f"KP_REGISTRY_URL={quote(contribution.registry)}"
-        )
-    raise KPError(f"there is no key for {contribution.registry}; {GET_KEY}")
+_COLUMNS: tuple[Column[PulledUnit], ...] = (
+    Column(title="trace", text=lambda unit: short_id(unit.trace_id)),
+    Column(title="domain", text=lambda unit: printable_json(unit.domain[:16])),
+    Column(
+        title="state",
+        text=lambda unit: (
+            "changed" if unit.state == "quarantined" and unit.changed_at else unit.state
+        ),
+        style=lambda unit: _STYLES[unit.state],
+    ),
+    Column(title="claims>", text=lambda unit: f"{unit.quality_score:.2f}"),
+    Column(title="found>", text=lambda unit: str(len(unit.findings) or ""), style=lambda _: "red"),
+    Column(title="pulled", text=lambda unit: f"{unit.pulled_at:%Y-%m-%d %H:%M}"),
+    Column(title="objective", text=lambda unit: printable_json(unit.objective[:_OBJECTIVE_CHARS])),
+)

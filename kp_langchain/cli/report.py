@@ -9,15 +9,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from kp_langchain.cli.label import Labelling
 from kp_langchain.cli.options import Database, new_app, open_store, takes_filters
-from kp_langchain.cli.output import STDIO, counted, say, text_output
+from kp_langchain.cli.output import STDIO, count_text, say, text_output
+from kp_langchain.report.collect import collect, read_record
+from kp_langchain.report.page import check_target, render
+from kp_langchain.report.server import ReportServer
 
 if TYPE_CHECKING:
     from kp_langchain.report.collect import ReportData
     from kp_langchain.store import TraceStore
     from kp_langchain.verdict import Verdict
-
-_SEND_TIMEOUT_S = 20.0
 
 app = new_app()
 
@@ -54,12 +56,9 @@ def report(
         raise typer.BadParameter("--html takes a file, such as runs.html")
     if port is not None and not serve:
         raise typer.BadParameter("--port belongs to --serve")
-    from kp_langchain.report.collect import collect
 
     with open_store(database) as store:
         if html is not None:
-            from kp_langchain.report.page import check_target
-
             check_target(html)
             _write(collect(store, filters, limit=limit), html)  # type: ignore[arg-type]
         else:
@@ -67,8 +66,6 @@ def report(
 
 
 def _write(data: ReportData, path: Path) -> None:
-    from kp_langchain.report.page import check_target, render
-
     page = render(data)
     check_target(path)
     with text_output(str(path)) as write:
@@ -83,11 +80,6 @@ def _write(data: ReportData, path: Path) -> None:
 
 
 def _serve(store: TraceStore, filters: dict[str, Any], limit: int, port: int) -> None:
-    from kp_langchain.cli.labelling import Labelling
-    from kp_langchain.report.collect import collect, read_record
-    from kp_langchain.report.page import render
-    from kp_langchain.report.server import ReportServer
-
     labelling = Labelling(store)
 
     def read() -> ReportData:
@@ -118,11 +110,11 @@ def _serve(store: TraceStore, filters: dict[str, Any], limit: int, port: int) ->
             say("")
         finally:
             signal.signal(signal.SIGTERM, before)
-    labelling.conclude(_SEND_TIMEOUT_S)
+    labelling.conclude()
 
 
 def _number(data: ReportData) -> str:
-    return f"{len(data.runs):,} of {counted(data.total, 'run')}"
+    return f"{len(data.runs):,} of {count_text(data.total, 'run')}"
 
 
 def _say_damage(data: ReportData) -> None:

@@ -1,4 +1,4 @@
-"""The commands `review list`, `show`, `stats` and `compare`."""
+"""The commands `review list`, `show` and `stats`."""
 
 from __future__ import annotations
 
@@ -13,12 +13,14 @@ from kp_langchain.cli.options import (
     Database,
     Limit,
     RunId,
+    domain_hint,
     group_app,
     open_store,
     takes_filters,
 )
 from kp_langchain.cli.output import (
-    counted,
+    count_text,
+    fact_table,
     indent,
     make_console,
     make_table,
@@ -27,24 +29,23 @@ from kp_langchain.cli.output import (
     visible,
 )
 from kp_langchain.errors import KPError
+from kp_langchain.text import one_line
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.table import Table
     from rich.text import Text
 
     from kp_langchain.review.stats import AtThreshold, DomainStats
-    from kp_langchain.store import StoredRun, TraceStore
+    from kp_langchain.store import TraceStore
 
-_HISTOGRAM_LINES, _BAR_CELLS = 10, 40
 _STEPS_AROUND = (-10, -5, -2, -1, 0, 1, 2, 5, 10)  # hundredths
-_MOST_THRESHOLDS = 4
+_THRESHOLDS_SHOWN, _DOMAIN_CHARS = 4, 20
 
 app = group_app(
     default="list",
     of_id="show",
     metavar="[ID | COMMAND [ARGS]...]",
-    help="""List scored runs, newest first; explain one, compare two, or sum up whole domains.
+    help="""List scored runs, newest first; explain one, or sum up whole domains.
 
     Without a command it lists, and with the id of a run it shows that run.""",
 )
@@ -73,7 +74,7 @@ def list_runs(
 
             console = make_console()
             console.print(list_of_runs(runs, console))
-            total = counted(store.count(**filters), "run")
+            total = count_text(store.count(**filters), "run")
             text = f"{len(runs):,} of {total} in {store.location}. Explain one: "
             console.print(f"{text}kp-langchain review ID", soft_wrap=True)
         else:
@@ -81,14 +82,10 @@ def list_runs(
 
 
 def _print_no_runs(store: TraceStore, filters: Mapping[str, Any]) -> None:
-    from kp_langchain.policy import PROFILES
-    from kp_langchain.text import near_name
-
     number = store.count()
     beginning = f"No run of {number:,} matches" if number else "No scored runs"
-    near = near_name(filters["domain"], PROFILES) if "domain" in filters else None
-    hint = f" Did you mean --domain {near}?" if near else ""
-    make_console().print(f"{beginning} in {store.location}.{hint}", soft_wrap=True)
+    text = f"{beginning} in {store.location}.{domain_hint(filters.get('domain'))}"
+    make_console().print(text, soft_wrap=True)
 
 
 @app.command()
@@ -102,36 +99,16 @@ def show(
     from kp_langchain.cli.run_view import print_run, run_json
 
     with open_store(database) as store:
-        run = _run(store, run_id)
+        run = store.get(run_id)
+        if run is None:
+            hint = "list them: kp-langchain review"
+            raise KPError(f"no run {run_id!r} in {store.location}; {hint}")
         if as_json:
             trace = run.trace
             body = None if trace is None else trace.model_dump(mode="json")
             say_json(run_json(store, run), {"trace": body})
         else:
             print_run(store, run, make_console(), with_steps=steps)
-
-
-@app.command()
-def compare(
-    first: RunId, second: RunId, database: Database = None, as_json: AsJson = False
-) -> None:
-    """Show two runs side by side: their scores, and their steps aligned by tool calls."""
-    from kp_langchain.cli.run_view import compared_json, print_compared
-
-    with open_store(database) as store:
-        left, right = _run(store, first), _run(store, second)
-        if as_json:
-            values, calls = compared_json(left, right)
-            say_json(values, {"calls": calls})
-        else:
-            print_compared(left, right, make_console())
-
-
-def _run(store: TraceStore, run_id: str) -> StoredRun:
-    run = store.get(run_id)
-    if run is None:
-        raise KPError(f"no run {run_id!r} in {store.location}; list them: kp-langchain review")
-    return run
 
 
 # ------------------------------------------------------------------ stats
@@ -162,18 +139,13 @@ def stats(filters: dict[str, Any], database: Database = None, as_json: AsJsonLin
 
 
 def _print_stats(every: Sequence[DomainStats], console: Console) -> None:
-    from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
-    table.add_column("domain", no_wrap=True, overflow="ellipsis", max_width=20)
-    for heading in ("runs", "kept", "", "median", "of"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    table.add_column("0 to 1", no_wrap=True, overflow="crop")
-    table.add_column("right by verdict", justify="right", no_wrap=True)
+    headings = "domain", "runs>", "kept>", ">", "median>", "of>", "0 to 1", "right by verdict>"
+    table = make_table(headings)
     for one in every:
         table.add_row(
-            Text(visible(one.domain)),
+            Text(one_line(one.domain, _DOMAIN_CHARS)),
             f"{one.runs:,}",
             f"{one.kept:,}",
             percent(one.kept_share),
@@ -221,7 +193,6 @@ def _sparkline(one: DomainStats, console: Console) -> Text:
 def _print_domain(one: DomainStats, console: Console) -> None:
     from rich.text import Text
 
-    of = f"{one.gate} over {counted(one.judged, 'run')}"
     console.print(Text(f"\nWhat costs {one.gate}, on the average", "bold"))
     parts = make_table(("part", "median>", "weight>", "lost>"))
     for part in one.parts:
@@ -235,38 +206,16 @@ def _print_domain(one: DomainStats, console: Console) -> None:
             change = f"{rule.change:+.2f}"
             rules.add_row(rule.name, f"{rule.runs:,}", change, f"{rule.passes_lost:,}")
         console.print(indent(rules))
-    console.print(Text(f"\nHistogram of {of}", "bold"))
-    for line in _histogram_lines(one, console):
-        console.print(line)
     console.print(Text("\nWhat would pass if each threshold judged all of these runs", "bold"))
-    console.print(indent(_curve_table(one)))
-    console.print()
-    for label, text in _facts(one):
-        console.print(Text(f"{label:<17}", "cyan") + Text(visible(text)))
-
-
-def _histogram_lines(one: DomainStats, console: Console) -> Iterator[Text]:
-    from rich.text import Text
-
-    full = "#" if console.options.ascii_only else "█"
-    size = len(one.histogram) // _HISTOGRAM_LINES
-    counts = [sum(one.histogram[at : at + size]) for at in range(0, len(one.histogram), size)]
-    for number, count in enumerate(counts):
-        low, high = number / _HISTOGRAM_LINES, (number + 1) / _HISTOGRAM_LINES
-        bar = full * max(bool(count), round(count / max(counts) * _BAR_CELLS))
-        mark = f"  <- threshold {one.threshold:.2f}" if low <= one.threshold < high else ""
-        line = Text(f"  {low:.1f} to {high:.1f}  {count:>7,}  ")
-        yield line.append(bar, "green" if low >= one.threshold else "").append(mark, "yellow")
-
-
-def _curve_table(one: DomainStats) -> Table:
-    table = make_table(("threshold", "pass>", "share>", "successes by verdict>"))
+    curve = make_table(("threshold", "pass>", "share>", "successes by verdict>"))
     for point in _points_around(one):
         share = percent(point.runs / one.judged)
         successes = f"{point.successes} of {point.labelled}" if point.labelled else "no verdicts"
         mark = " in force" if round(one.threshold, 2) == round(point.threshold, 2) else ""
-        table.add_row(f"{point.threshold:.2f}{mark}", f"{point.runs:,}", share, successes)
-    return table
+        curve.add_row(f"{point.threshold:.2f}{mark}", f"{point.runs:,}", share, successes)
+    console.print(indent(curve))
+    console.print()
+    console.print(fact_table(_facts(one)))
 
 
 def _points_around(one: DomainStats) -> list[AtThreshold]:
@@ -280,21 +229,19 @@ def _facts(one: DomainStats) -> Iterator[tuple[str, str]]:
     verdicts = "none; give some: kp-langchain label next"
     if one.labelled:
         of_kept = f"{one.kept_successes:,} of {one.kept_labelled:,}"
-        verdicts = f"{one.labelled:,} runs, {one.successes:,} succeeded; of the kept ones {of_kept}"
+        runs = count_text(one.labelled, "run")
+        verdicts = f"{runs}, {one.successes:,} succeeded; of the kept ones {of_kept}"
     yield "verdicts", verdicts
     if len(one.thresholds) > 1:
-        parts = [
-            f"{at:.2f} for {number:,} runs" for at, number in one.thresholds[:_MOST_THRESHOLDS]
-        ]
-        more = len(one.thresholds) - len(parts)
-        yield "thresholds", ", ".join(parts) + (f", and {more} more" if more else "")
-    yield "near-duplicates", f"{one.near_duplicates:,} runs"
-    yield "recovered errors", f"{one.recovered:,} runs"
-    redacted = f"in {one.redacted_runs:,} runs: {_counts(one.redactions)}"
-    yield "redacted", redacted if one.redactions else "nothing"
+        counts = [f"{at:.2f} for {count_text(number, 'run')}" for at, number in one.thresholds]
+        yield "thresholds", ", ".join(counts[:_THRESHOLDS_SHOWN])
+    yield "near-duplicates", count_text(one.near_duplicates, "run")
+    yield "recovered errors", count_text(one.recovered, "run")
+    redactions = f"in {count_text(one.redacted_runs, 'run')}: {_counts(one.redactions)}"
+    yield "redacted", redactions if one.redactions else "nothing"
     yield "dropped", _counts(one.dropped) or "nothing"
     if one.withheld:
-        yield "withheld", f"{one.withheld:,} runs, because they could not be redacted"
+        yield "withheld", f"{count_text(one.withheld, 'run')}, because they could not be redacted"
 
 
 def _counts(counts: Mapping[str, int]) -> str:

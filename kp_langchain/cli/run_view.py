@@ -1,9 +1,9 @@
-"""Runs in the terminal: a list, one in full, two side by side."""
+"""Runs in the terminal: a list, one in full."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from rich.table import Table
 from rich.text import Text
 
-from kp_langchain.cli.output import Column, indent, list_table, make_table, visible
+from kp_langchain.cli.output import Column, fact_table, indent, list_table, visible
 from kp_langchain.errors import UnknownRunError
 from kp_langchain.review.recall_facts import (
     RecallFacts,
@@ -20,7 +20,7 @@ from kp_langchain.review.recall_facts import (
     planted_text,
     recall_facts,
 )
-from kp_langchain.review.run_facts import align, calls_of, outcome_text
+from kp_langchain.review.run_facts import calls_of, outcome_text
 from kp_langchain.scoring.dimensions import DIMENSIONS
 from kp_langchain.text import beside, one_line, printable, short_id
 
@@ -29,17 +29,15 @@ if TYPE_CHECKING:
 
     from kp_langchain.review.run_facts import TracedCall
     from kp_langchain.schema import ReasoningTrace, TraceStep
-    from kp_langchain.scoring.dimensions import DimensionDefinition
     from kp_langchain.store import StoredRun, TraceStore
     from kp_langchain.verdict import Verdict
 
-_WIDE, _WIDTH_FOR_REASONS, _WIDEST = 100, 110, 130
+_WIDE, _WIDEST = 100, 130
 _BAR_CELLS, _WATERFALL_CELLS = 10, 20
 _OBJECTIVE_CHARS, _RESULT_CHARS, _LINE_CHARS = 1000, 2000, 300
 _STEP_STYLES = {"error_recovery": "yellow", "tool_call": "cyan"}
-_CALLS_SHOWN, _SHOWN_TRACES, _CAUSES_NAMED = 8, 10, 2
-_NAME_CHARS, _VALUE_CHARS, _ARGUMENTS_SHOWN = 60, 200, 3
-_OUTPUT_CHARS, _OUTPUT_CHARS_BESIDE = 1000, 120
+_CALLS_SHOWN, _TRACES_SHOWN, _ARGUMENTS_SHOWN = 8, 10, 3
+_NAME_CHARS, _VALUE_CHARS, _OUTPUT_CHARS = 60, 200, 1000
 
 
 # ------------------------------------------------------------------ a list
@@ -70,7 +68,11 @@ def list_of_runs(
         Column(title="run", text=lambda run: short_id(run.trace_id)),
         Column(title="time", text=lambda run: run.created_at.astimezone().strftime(time)),
         Column(title="domain", text=lambda run: one_line(run.domain, 16 if is_wide else 9)),
-        *map(_dimension_column, DIMENSIONS),
+        *(Column(
+            title=f"{one.headings[0]}>",
+            text=lambda run, name=one.name: f"{run.breakdown.dimensions[name].value:.2f}",  # type: ignore[misc]
+            from_width=_WIDEST,
+        ) for one in DIMENSIONS),
         Column(title="score>", text=lambda run: f"{run.score:.3f}", style=_style),
         Column(title="worth>", text=lambda run: "" if run.worth is None else f"{run.worth:.3f}"),
         Column(title="of>", text=lambda run: f"{run.threshold:.2f}", from_width=_WIDE),
@@ -78,7 +80,7 @@ def list_of_runs(
             0, run.gated_value, _BAR_CELLS, _style(run), console, mark=run.threshold
         )),
         Column(title="decision", text=decision, style=_style),
-        Column(title="objective", text=lambda run: _shortened(run.objective)),
+        Column(title="objective", text=lambda run: _shorten(run.objective)),
     ]  # fmt: skip
     is_wide = console.width >= _WIDE
     if titles:
@@ -86,14 +88,6 @@ def list_of_runs(
     if all(run.worth is None for run in runs):
         columns = [column for column in columns if column.title != "worth>"]
     return list_table(columns, runs, width=console.width)
-
-
-def _dimension_column(dimension: DimensionDefinition) -> Column[StoredRun]:
-    return Column(
-        title=f"{dimension.headings[0]}>",
-        text=lambda run: f"{run.breakdown.dimensions[dimension.name].value:.2f}",
-        from_width=_WIDEST,
-    )
 
 
 def _style(run: StoredRun) -> str:
@@ -139,23 +133,15 @@ def print_run(store: TraceStore, run: StoredRun, console: Console, *, with_steps
     )
     console.print(_waterfall(run, console))
     console.print()
-    facts = list(_facts(store, run))
-    if console.width < _WIDTH_FOR_REASONS:
-        reasons = [(row.label, row.why) for row in run.breakdown.waterfall() if row.why]
-        facts = [*reasons, *facts]
-    console.print(fact_table(facts))
+    console.print(fact_table(_facts(store, run)))
     console.print()
     trace = run.trace
     if trace is None:
-        why = "the store does not have them"
-        if run.withheld is not None:
-            why = f"the run was withheld: {printable(run.withheld)}"
-        elif run.decision != "kept":
-            why += "; by default it keeps those of a run that did not pass for `keep_days` only"
-        console.print(Text(f"The steps of this run are not kept: {why}."), soft_wrap=True)
-        return
-    if with_steps:
-        print_whole(run, trace, console)
+        why = run.withheld or "see keep and keep_days of the domain's policy"
+        text = f"The steps of this run are not kept: {printable(why)}."
+        console.print(Text(text), soft_wrap=True)
+    elif with_steps:
+        print_whole(trace, console)
     else:
         print_steps(trace, console)
     if run.kept_until is not None:
@@ -172,38 +158,61 @@ def print_task(run: StoredRun, console: Console) -> None:
 
 
 def print_steps(trace: ReasoningTrace, console: Console) -> None:
-    """Print the tool calls of a trace, one a line, and the beginning of its answer."""
-    lines = call_lines(trace, console.width - 3)
+    """Print the tool calls of a trace, one a line, and the beginning of its answer.
+
+    A `!` marks those that failed, or whose output reads like a failure.
+    """
     console.print(Text(f"calls ({len(trace.steps)} steps; all of them: --steps)", "cyan"))
-    for line in lines[:_CALLS_SHOWN]:
-        console.print(Text(" ") + line, no_wrap=True, overflow="ellipsis")
-    if (more := len(lines) - _CALLS_SHOWN) > 0:
+    calls = calls_of(trace.steps)
+    for call in calls[:_CALLS_SHOWN]:
+        mark, style = ("!", "yellow") if call.has_failed else (" ", "")
+        line = Text(f" {mark} {_call_text(call)}", style)
+        console.print(line, no_wrap=True, overflow="ellipsis")
+    if (more := len(calls) - _CALLS_SHOWN) > 0:
         console.print(Text(f"   ... {more} more", "bright_black"))
     console.print(Text("answer", "cyan"))
     console.print(Text(one_line(trace.outcome.result_summary, _RESULT_CHARS) or "(empty)"))
 
 
-def print_whole(run: StoredRun, trace: ReasoningTrace, console: Console) -> None:
-    """Print the whole task of a run, every step and the whole answer.
+def print_whole(
+    trace: ReasoningTrace, console: Console, *, spell: Callable[[str], str] = visible
+) -> None:
+    """Print the whole task of a trace, every step and the whole answer.
 
     Their texts are indented, so that no line of them looks like one of ours.
+
+    Args:
+        trace: The trace.
+        console: Where to print it.
+        spell: Returns a line of a text as it is safe to print.
     """
+
+    def print_text(*texts: str | None) -> None:
+        for text in texts:
+            if text:
+                lines = "\n".join(map(spell, text.split("\n")))
+                console.print(indent(Text(lines)))
+
     console.print(Text("task", "cyan"))
-    console.print(indent(Text(visible(run.objective))))
+    print_text(trace.task.objective, _json(trace.task.input_schema))
     console.print(Text("steps", "cyan"))
     for step in trace.steps:
         line = Text(f"{step.step_id}  ").append(step.type, _STEP_STYLES.get(step.type, ""))
         if step.tool:
-            line.append(f"  {one_line(step.tool.name, _LINE_CHARS)}")
+            server = f" of {step.tool.mcp_server}" if step.tool.mcp_server else ""
+            line.append(f"  {one_line(step.tool.name + server, _LINE_CHARS)}")
         if step.tries > 1:
             line.append(f"  tried {step.tries} times")
         if step.latency_ms is not None:
             line.append(f"  {step.latency_ms:.1f} ms", "bright_black")
         console.print(line)
-        text = step.content if step.content is not None else str(step.input or "")
-        console.print(indent(Text(visible(text))))
+        print_text(_json(step.input), step.content, step.output_summary)
     console.print(Text("answer", "cyan"))
-    console.print(indent(Text(visible(trace.outcome.result_summary) or "(empty)")))
+    print_text(trace.outcome.result_summary or "(empty)")
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False) if value else ""
 
 
 def run_json(store: TraceStore, run: StoredRun) -> dict[str, Any]:
@@ -222,10 +231,10 @@ def run_json(store: TraceStore, run: StoredRun) -> dict[str, Any]:
 
 
 def _waterfall(run: StoredRun, console: Console) -> Table:
-    """Return the score as steps from zero to the total, with the reasons if there is room."""
+    """Return the score as steps from zero to the total, with bars if there is room."""
     table = Table.grid(padding=(0, 1, 0, 0))
-    for layout in ({}, {"justify": "right"}, {"justify": "right"}, {"width": _WATERFALL_CELLS}):
-        table.add_column(no_wrap=True, **layout)
+    for justify in ("left", "right", "right", "left"):
+        table.add_column(no_wrap=True, justify=justify)
     table.add_column(overflow="fold", style="bright_black")
     for row in run.breakdown.waterfall():
         style, mark = "", None
@@ -233,12 +242,13 @@ def _waterfall(run: StoredRun, console: Console) -> Table:
             style = "yellow" if row.end < row.start else "cyan"
         elif row.kind == run.gate:
             style, mark = f"bold {_style(run)}", run.threshold
+        bar = _bar(row.start, row.end, _WATERFALL_CELLS, style, console, mark=mark)
         table.add_row(
             Text(row.label, style=style),
             "rule" if row.kind == "rule" else row.figures,
             Text(row.amount, style=style),
-            _bar(row.start, row.end, _WATERFALL_CELLS, style, console, mark=mark),
-            Text(visible(row.why) if console.width >= _WIDTH_FOR_REASONS else ""),
+            bar if console.width >= _WIDE else "",
+            Text(visible(row.why)),
         )
     return table
 
@@ -249,17 +259,18 @@ def _facts(store: TraceStore, run: StoredRun) -> Iterator[tuple[str, str]]:
     if nearest is None:
         yield "nearest run", f"none was compared: {breakdown.novelty_source}"
     else:
-        name = "a vector without a key" if nearest.trace_id is None else short_id(nearest.trace_id)
-        objective = _objective_of(store, nearest.trace_id)
-        yield "nearest run", f"{name}, similarity {nearest.similarity:.2f}{objective}"
-    objective = _objective_of(store, run.twin_of or run.replaced_by)
+        what = f"similarity {nearest.similarity:.2f}"
+        yield "nearest run", _other_line(store, nearest.trace_id, what)
     if run.twin_of is not None:
-        similarity = 1.0 if run.similarity_to_twin is None else run.similarity_to_twin
+        twin = _other(store, run.twin_of)
         why = "which was kept; this one is not surer"
-        yield "twin of", f"{short_id(run.twin_of)}, similarity {similarity:.2f}, {why}{objective}"
+        if twin is not None and twin.replaced_by is not None:
+            why = f"which {short_id(twin.replaced_by)} has replaced since"
+        similarity = 1.0 if run.similarity_to_twin is None else run.similarity_to_twin
+        yield "twin of", _other_line(store, run.twin_of, f"similarity {similarity:.2f}, {why}")
     elif run.replaced_by is not None:
         why = "which repeats it and was surer"
-        yield "replaced by", f"{short_id(run.replaced_by)}, {why}{objective}"
+        yield "replaced by", _other_line(store, run.replaced_by, why)
     yield "outcome", outcome_text(run)
     yield "redacted", _counts(run.redactions) or "nothing"
     if run.dropped:
@@ -271,7 +282,7 @@ def _facts(store: TraceStore, run: StoredRun) -> Iterator[tuple[str, str]]:
         "namespace": run.namespace, "name": run.run_name, "tags": ", ".join(run.tags),
     }  # fmt: skip
     if any(keys.values()):
-        yield "found by", "  ".join(f"{key} {value}" for key, value in keys.items() if value)
+        yield "keys", "  ".join(f"{key} {value}" for key, value in keys.items() if value)
     for verdict in store.verdicts(run.trace_id):
         yield "verdict", _verdict_line(verdict)
     yield from _recall_lines(recall_facts(store, run))
@@ -280,13 +291,13 @@ def _facts(store: TraceStore, run: StoredRun) -> Iterator[tuple[str, str]]:
 
 
 def _recall_lines(recall: RecallFacts) -> Iterator[tuple[str, str]]:
-    for one in recall.shown[:_SHOWN_TRACES]:
+    for one in recall.shown[:_TRACES_SHOWN]:
         objective = recall.objectives.get(one.trace_id)
-        text = "" if objective is None else f": {_shortened(objective)}"
+        text = "" if objective is None else f": {_shorten(objective)}"
         held_out = "held out from " if one.held_out else ""
         similarity = f"similarity {one.similarity:.2f}"
         yield "shown to it", f"{held_out}{short_id(one.trace_id)}, {similarity}{text}"
-    if (more := len(recall.shown) - _SHOWN_TRACES) > 0:
+    if (more := len(recall.shown) - _TRACES_SHOWN) > 0:
         yield "shown to it", f"and {more:,} more; all of them: --json"
     if recall.credit is not None:
         yield "credit", credit_text(recall.credit)
@@ -300,15 +311,17 @@ def _other(store: TraceStore, trace_id: str | None) -> StoredRun | None:
     return None
 
 
-def _objective_of(store: TraceStore, trace_id: str | None) -> str:
+def _other_line(store: TraceStore, trace_id: str | None, what: str) -> str:
+    """Return another run's id, what is said of it, and its objective if the store has it."""
     other = _other(store, trace_id)
-    return "" if other is None else f": {_shortened(other.objective)}"
+    name = "no run" if trace_id is None else short_id(trace_id)
+    return f"{name}, {what}{f': {_shorten(other.objective)}' if other else ''}"
 
 
 def _verdict_line(verdict: Verdict) -> str:
     success = {True: "success", False: "failure", None: "success not stated"}[verdict.success]
     confidence = "" if verdict.confidence is None else f", confidence {verdict.confidence:.2f}"
-    note = f": {_shortened(verdict.note)}" if verdict.note else ""
+    note = f": {_shorten(verdict.note)}" if verdict.note else ""
     at = f"{verdict.at:%Y-%m-%d %H:%M} UTC"
     return f"{success}{confidence}, {at}, {verdict.source_text}{note}"
 
@@ -318,188 +331,32 @@ def _counts(counts: Mapping[str, int]) -> str:
     return ", ".join(f"{name} {count}" for name, count in in_order)
 
 
-def fact_table(facts: Sequence[tuple[str, str]]) -> Table:
-    """Return facts, each with its label before it."""
-    table = Table.grid(padding=(0, 2, 0, 0))
-    table.add_column(no_wrap=True, style="cyan")
-    table.add_column(overflow="fold", ratio=1)
-    before = ""
-    for label, text in facts:
-        table.add_row("" if label == before else label, Text(visible(text)))
-        before = label
-    return table
-
-
 # ------------------------------------------------------------------ calls
 
 
-def call_lines(trace: ReasoningTrace, width: int) -> list[Text]:
-    """Return the tool calls of a trace, one a line, each with the beginning of its output.
-
-    A `!` marks those that failed, or whose output reads like a failure.
-
-    Args:
-        trace: The trace.
-        width: Cells to fill at most.
-    """
-    lines = []
-    for one in calls_of(trace.steps):
-        text = "" if one.call is None else _call_text(one.call)
-        if one.output is not None:
-            output = " ".join((one.output.content or "(empty)")[:_OUTPUT_CHARS].split())
-            text = f"{one_line(text, max(20, width // 2))} -> {visible(output)}"
-        mark, style = ("!", "yellow") if one.has_failed else (" ", "")
-        lines.append(Text(f"{mark} {text}", style))
-    return lines or [Text("none", style="dim")]
-
-
-def _call_text(step: TraceStep) -> str:
-    name = one_line(step.tool.name if step.tool else "", _NAME_CHARS) or "(no name)"
-    values = list((step.input or {}).items())
-    arguments = [
-        _value(value) if len(values) == 1 else f"{one_line(key, _NAME_CHARS)}={_value(value)}"
-        for key, value in values[:_ARGUMENTS_SHOWN]
-    ]
-    more = ["..."] if len(values) > _ARGUMENTS_SHOWN else []
-    attempts = f" x{step.tries}" if step.tries > 1 else ""
-    return f"{name}({', '.join(arguments + more)}){attempts}"
-
-
-def _value(value: object) -> str:
-    text = value[:_VALUE_CHARS] if isinstance(value, str) else str(value)[:_VALUE_CHARS]
-    return printable(json.dumps(text, ensure_ascii=False) if isinstance(value, str) else text)
-
-
-# ------------------------------------------------------------------ two side by side
-
-
-def print_compared(left: StoredRun, right: StoredRun, console: Console) -> None:
-    """Print two runs side by side: the differences of their scores, then their tool calls."""
-    first, second = left.trace, right.trace
-    rows: list[tuple[str, ...]] = [
-        (label, text(left), text(right), "") for label, text in _TEXTS.items()
-    ]
-    for label, (before, after) in _figures(left, right).items():
-        change = f"{after - before:+.3f}" if round(after - before, 3) else ""
-        rows.append((label, f"{before:.3f}", f"{after:.3f}", change))
-    answers = [one_line(one.outcome.result_summary, 500) if one else "(not kept)"
-               for one in (first, second)]  # fmt: skip
-    rows.append(("answer", *answers, ""))
-    headings = "", short_id(left.trace_id), short_id(right.trace_id), "second - first>"
-    console.print(_side_by_side(headings, rows, texts=(1, 2)))
-    console.print(Text(_why_different(left, right)))
-    if first is None or second is None:
-        console.print("The steps of at least one of them are not kept, so they are not compared.")
-        return
-    calls: list[tuple[str, ...]] = []
-    for row in align(calls_of(first.steps), calls_of(second.steps)):
-        mark = "=" if row.is_same else "~"
-        if row.left is None or row.right is None:
-            mark = ">" if row.left is None else "<"
-        calls.append((_beside(row.left), mark, _beside(row.right)))
-    console.print(
-        _side_by_side(("calls of the first", "", "calls of the second"), calls, texts=(0, 2))
-    )
-    console.print("= the same call   ~ the same tool   < only the first   > only the second")
-
-
-def _side_by_side(
-    headings: Sequence[str], rows: Iterable[Sequence[str]], *, texts: tuple[int, int]
-) -> Table:
-    """Return rows as a table of the terminal's width, whose columns of texts are folded."""
-    table = make_table(headings, rows, fills=True)
-    for at, column in enumerate(table.columns):
-        column.no_wrap, column.overflow, column.min_width = False, "fold", None
-        column.ratio = 1 if at in texts else None
-    return table
-
-
-def compared_json(left: StoredRun, right: StoredRun) -> tuple[dict[str, Any], Any]:
-    """Return what `print_compared` prints as plain values, and the calls beside each other."""
-    first, second = left.breakdown.dimensions, right.breakdown.dimensions
-    changes = {name: second[name].contribution - first[name].contribution for name in first}
-    values = {
-        "left": left.to_dict(),
-        "right": right.to_dict(),
-        "differences": {"score": right.score - left.score, **changes},
-    }
-    traces = left.trace, right.trace
-    if traces[0] is None or traces[1] is None:
-        return values, None
-    rows = align(calls_of(traces[0].steps), calls_of(traces[1].steps))
-    calls = [
-        {
-            "left": _call_json(row.left),
-            "right": _call_json(row.right),
-            "same_input": row.is_same,
-        }
-        for row in rows
-    ]
-    return values, calls
-
-
-_TEXTS: dict[str, Callable[[StoredRun], str]] = {
-    "objective": lambda run: one_line(run.objective, _LINE_CHARS),
-    "domain": lambda run: run.domain,
-    "decision": lambda run: f"{run.decision}, threshold {run.threshold:.3f}",
-    "outcome": outcome_text,
-    "steps": lambda run: str(run.n_steps),
-}
-
-
-def _figures(left: StoredRun, right: StoredRun) -> dict[str, tuple[float, float]]:
-    """Return what the scores of two runs are made of, and the scores, by label."""
-    first, second = left.breakdown.dimensions, right.breakdown.dimensions
-    figures = {
-        one.label: (first[one.name].contribution, second[one.name].contribution)
-        for one in DIMENSIONS
-    }
-    rules = [
-        {rule.name: rule.after - rule.before for rule in run.breakdown.rules}
-        for run in (left, right)
-    ]
-    for name in rules[0] | rules[1]:
-        figures[name] = rules[0].get(name, 0.0), rules[1].get(name, 0.0)
-    figures["score"] = left.score, right.score
-    if left.worth is not None and right.worth is not None:
-        figures["worth"] = left.worth, right.worth
-    return figures
-
-
-def _why_different(left: StoredRun, right: StoredRun) -> str:
-    """Return in one sentence what the difference of two scores rests on."""
-    figures = _figures(left, right)
-    difference = right.score - left.score
-    if not round(difference, 3):
-        return "Both have the same score."
-    changes = {
-        label: second - first
-        for label, (first, second) in figures.items()
-        if label not in ("score", "worth") and (second - first) * difference > 0
-    }
-    most = sorted(changes.items(), key=lambda pair: -abs(pair[1]))[:_CAUSES_NAMED]
-    causes = " and ".join(f"{label} ({change:+.3f})" for label, change in most)
-    word = "higher" if difference > 0 else "lower"
-    return f"The second scores {abs(difference):.3f} {word}, by {causes}."
-
-
-def _beside(call: TracedCall | None) -> str:
-    if call is None:
-        return ""
-    text = "(no call)" if call.call is None else _call_text(call.call)
+def _call_text(call: TracedCall) -> str:
+    """Return a tool call in one line, with the beginning of its output."""
+    text = "" if call.call is None else _arguments(call.call)
     if call.output is None:
         return text
-    beginning = " ".join((call.output.content or "")[:_OUTPUT_CHARS].split())
-    output = one_line(beginning, _OUTPUT_CHARS_BESIDE) or "(empty)"
-    return f"{'! ' if call.has_failed else ''}{text} -> {output}"
+    beginning = " ".join((call.output.content or "(empty)")[:_OUTPUT_CHARS].split())
+    return f"{text} -> {one_line(beginning, _OUTPUT_CHARS)}"
 
 
-def _call_json(call: TracedCall | None) -> dict[str, Any] | None:
-    if call is None:
-        return None
-    output = None if call.output is None else call.output.content
-    return {"tool": call.tool, "input": call.input, "output": output, "failed": call.has_failed}
+def _arguments(step: TraceStep) -> str:
+    name = one_line(step.tool.name if step.tool else "", _NAME_CHARS) or "(no name)"
+    values = {
+        one_line(key, _NAME_CHARS): one_line(
+            json.dumps(value, ensure_ascii=False, default=str), _VALUE_CHARS
+        )
+        for key, value in list((step.input or {}).items())[:_ARGUMENTS_SHOWN]
+    }
+    arguments = [*values.values()] if len(values) == 1 else [f"{k}={v}" for k, v in values.items()]
+    if len(step.input or ()) > _ARGUMENTS_SHOWN:
+        arguments.append("...")
+    attempts = f" x{step.tries}" if step.tries > 1 else ""
+    return f"{name}({', '.join(arguments)}){attempts}"
 
 
-def _shortened(text: str) -> str:
+def _shorten(text: str) -> str:
     return one_line(" ".join(text.split()), _LINE_CHARS)

@@ -54,7 +54,7 @@ class RunScore:
 
     Attributes:
         id: The same whenever this number of this run is sent, so that a later one replaces it.
-        name: `kp_quality_score`, `kp_worth`, `kp_verdict_wanted`, or `kp_` and the name of a
+        name: `kp_quality_score`, `kp_worth`, or `kp_` and the name of a
             dimension.
         value: 0 to 1.
         label: What the gate decided: `kept`, `below_threshold` or `twin`; None for a dimension.
@@ -204,16 +204,6 @@ class TracingTool(ABC):
             KPError, Exception: As for `write_scores`.
         """
         self.write_scores(run_scores(scored), external)
-
-    def ask_for_verdict(self, scored: ScoredTrace, external: ExternalTrace) -> None:
-        """Mark a run as one that people should judge, by the score `kp_verdict_wanted`.
-
-        Raises:
-            KPError: The tool cannot be reached, or refuses the key or the score.
-        """
-        comment = "a verdict on this run would help most"
-        with self._clear_errors():
-            self.write_scores([_score(scored, "verdict_wanted", 1.0, comment)], external)
 
     def read_feedback(
         self, traces: Sequence[ExternalTrace], key: str | None = None

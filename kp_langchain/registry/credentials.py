@@ -124,7 +124,7 @@ def _read(path: Path) -> dict[str, StoredKey]:
 def configured_registry(settings: Settings, url: str | None = None) -> Registry | None:
     """Return the registry at `url`, or the registry of the settings; None if there is none.
 
-    Its key is the key of the settings if that belongs to this registry: the key belongs to the
+    Its key is the key of the settings, if that belongs to this registry. A key belongs to the
     registry set by the same source, or else to the registry of the settings. Otherwise its key is
     the one that `kp-langchain registry register` stored.
 

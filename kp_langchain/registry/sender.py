@@ -1,8 +1,8 @@
 """Sends the contributions in an outbox to one registry, on a background thread.
 
-Each attempt is recorded before and after its request. So another process can continue after this
-one ends: if it is unknown whether a unit arrived, the registry is asked before the unit is sent
-again, with the same idempotency key.
+Each attempt is recorded before and after its request, so another process can continue after this
+one ends. If it is unknown whether a unit arrived, it asks the registry first, and then sends the
+unit again with the same idempotency key.
 """
 
 from __future__ import annotations
@@ -51,14 +51,15 @@ _WARNINGS = {
     "kp-langchain doctor",
 }
 
+_NO_KEY = (
+    "nothing is sent to the registry at %s, because there is no key for it; runs that passed stay "
+    "pending in the outbox. Get a key: kp-langchain registry register --agent-id kp:agent:NAME"
+)
+
 # The turn of one process, the pause that lets another take its turn, and the wait for a turn.
 _TURN_S = 2.0
 _OTHERS_TURN_S = 0.05
 _RETRY_TURN_S = 1.0
-
-
-def _now() -> datetime:
-    return datetime.now(UTC)
 
 
 class Sender:
@@ -70,43 +71,30 @@ class Sender:
         clock: Returns the time in UTC.
 
     Attributes:
-        loop: Its thread.
+        registry: The registry to send to.
+        loop: Its thread. `loop.drain` sends and withdraws until nothing is pending for this
+            registry; it returns at once if the registry's quiet period is longer than its timeout.
     """
 
     def __init__(
-        self, store: TraceStore, registry: Registry, *, clock: Callable[[], datetime] = _now
+        self,
+        store: TraceStore,
+        registry: Registry,
+        *,
+        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         self._outbox = store.outbox
         self._store = store  # because a shared store stays open only while it is referenced
-        self._registry = registry
+        self.registry = registry
         self._clock = clock
         failure = f"contributions of {store.location} cannot be sent and stay pending"
         self.loop = JobLoop("kp_sender", self._send_with_turn, failure)
 
-    @property
-    def registry(self) -> Registry:
-        """The registry to send to."""
-        return self._registry
-
-    def drain(self, timeout_s: float) -> bool:
-        """Send and withdraw until nothing is pending for this registry.
-
-        Returns at once if the quiet period of the registry is longer than `timeout_s`.
-
-        Args:
-            timeout_s: The longest time to take, in seconds; a running attempt is not awaited
-                longer.
-
-        Returns:
-            Whether nothing is pending.
-        """
-        return self.loop.drain(timeout_s)
-
     def _send_with_turn(self, until: float) -> float | None:
-        if self._outbox.next_pending(self._registry.url) is None:
+        if self._outbox.next_pending(self.registry.url) is None:
             return None
-        if self._registry.key_id == ANONYMOUS:
-            _warn_of_no_key(self._registry)
+        if self.registry.key_id == ANONYMOUS:
+            warn_once(f"no key:{self.registry.url}", _NO_KEY, self.registry.url)
             return LONGEST_BACKOFF_S
         quiet_s = wait_s(self._standing(), self._clock())
         if quiet_s > 0.0:
@@ -114,7 +102,7 @@ class Sender:
         with suppress(Exception):  # the request reports what is wrong
             # A fork during an import leaves its lock locked in the child for ever.
             import_module("httpx")
-        with self._outbox.sending(lasts_s=self._registry.longest_request_s) as lease:
+        with self._outbox.sending(lasts_s=self.registry.longest_request_s) as lease:
             if lease is None:
                 return _RETRY_TURN_S
             until = min(until, time.monotonic() + _TURN_S)
@@ -125,7 +113,7 @@ class Sender:
         return _OTHERS_TURN_S
 
     def _standing(self) -> Standing:
-        return self._outbox.standing(self._registry.url, self._registry.key_id)
+        return self._outbox.standing(self.registry.url, self.registry.key_id)
 
     def _send_one(self, lease: Lease) -> float | None:
         """Attempt the first pending contribution.
@@ -134,23 +122,28 @@ class Sender:
             0.0 after an attempt; the seconds until the attempt is due; None if nothing is pending.
         """
         now, standing = self._clock(), self._standing()
-        stored_unit = self._outbox.next_pending(self._registry.url)
+        stored_unit = self._outbox.next_pending(self.registry.url)
         if stored_unit is None:
             return None
         due_in_s = max(wait_s(standing, now), seconds_until(stored_unit.due_at, now))
         if due_in_s > 0.0:
             return due_in_s
         request = _next_request(stored_unit)
-        unit = _before_request(stored_unit, now)
+        unit = replace(
+            stored_unit,
+            attempts=stored_unit.attempts + 1,
+            first_attempt_at=stored_unit.first_attempt_at or now,
+            changed_at=now,
+        )
         if not self._outbox.begin(unit, read=stored_unit, lease=lease):
             return 0.0
         with fork_gate.opened():
-            answer = _make_request(self._registry, unit, request)
+            answer = _make_request(self.registry, unit, request)
         now = self._clock()
         standing = after_answer(standing, answer, now)
-        unit = _after_answer(unit, request, answer, now)
+        unit = replace(_after_answer(unit, request, answer, now), changed_at=now)
         self._outbox.record_answer(unit, standing, read=stored_unit, lease=lease)
-        _log_answer(unit, request, answer, self._registry)
+        _log_answer(unit, request, answer, self.registry)
         return 0.0
 
 
@@ -162,21 +155,6 @@ def _next_request(unit: Contribution) -> Request:
     if unit.withdraw_asked:
         return "withdraw"
     return "contribute" if unit.first_attempt_at is None else "find"
-
-
-def _before_request(unit: Contribution, now: datetime) -> Contribution:
-    """Return the contribution as it is to be recorded before a request, whose answer may be lost.
-
-    Args:
-        unit: The contribution.
-        now: The current time.
-    """
-    return replace(
-        unit,
-        attempts=unit.attempts + 1,
-        first_attempt_at=unit.first_attempt_at or now,
-        changed_at=now,
-    )
 
 
 def _make_request(registry: Registry, unit: Contribution, request: Request) -> Answer:
@@ -192,52 +170,38 @@ def _after_answer(
     """Return the contribution after an answer.
 
     Args:
-        unit: The contribution, as `_before_request` left it.
+        unit: The contribution as it was recorded before the request.
         request: The request.
         answer: The answer.
         now: When it arrived.
     """
-    unit = replace(unit, changed_at=now)
-    if request == "withdraw":
-        return _after_withdrawal(unit, answer, now)
-    return _after_lookup(unit, answer, now) if request == "find" else _after(unit, answer, now)
-
-
-def _after(unit: Contribution, answer: Answer, now: datetime) -> Contribution:
-    """Return the contribution after the answer to its text."""
-    if answer.kind == "done" and not answer.is_replayed:
-        return _sent(unit, answer)
-    if answer.kind == "done" or answer.is_rejected:
+    match request, answer.kind:
+        case "withdraw", "done":
+            return replace(unit, state="withdrawn", reason=None, issues=None, body=None)
+        case "withdraw", "refused":
+            in_an_hour = now + timedelta(seconds=LONGEST_BACKOFF_S)
+            return replace(unit, due_at=in_an_hour, reason=answer.reason, issues=answer.issues)
+        case "withdraw", _:
+            return replace(_try_again(unit, answer, now), issues=answer.issues)
+        case "find", "refused":  # the registry does not have it, so it is sent next
+            return replace(unit, first_attempt_at=None, registry_id=None)
+        case "find", "done" if not _has_same_verdict(unit, answer.data.get("unit")):
+            # The registry has an earlier text of the unit, which this one replaces.
+            registry_id = answer.registry_id or unit.registry_id
+            return replace(unit, first_attempt_at=None, registry_id=registry_id)
+        case "find", "done":
+            return _sent(unit, answer)
+        case "contribute", "done" if not answer.is_replayed:
+            return _sent(unit, answer)
+    if request == "contribute" and (answer.kind == "done" or answer.is_rejected):
         # The answer would be repeated to the same text. If it is a repetition itself, it concerns
         # an earlier request, whose unit may have been deleted since.
         body = unit.body and with_new_idempotency_key(unit.body, unit.attempts)
         first_attempt_at = None if answer.is_rejected else unit.first_attempt_at
         unit = replace(unit, body=body, first_attempt_at=first_attempt_at)
-    if answer.kind == "refused" and not answer.is_stale:
+    if request == "contribute" and answer.kind == "refused" and not answer.is_stale:
         return replace(unit, state="dead", reason=answer.reason, issues=answer.issues)
     return _try_again(unit, answer, now)
-
-
-def _after_lookup(unit: Contribution, answer: Answer, now: datetime) -> Contribution:
-    """Return the contribution after the registry was asked whether it has it."""
-    if answer.kind == "refused":
-        return replace(unit, first_attempt_at=None, registry_id=None)
-    if answer.kind != "done":
-        return _try_again(unit, answer, now)
-    if _has_same_verdict(unit, answer.data.get("unit")):
-        return _sent(unit, answer)
-    # The registry has an earlier text of the unit, which this one replaces.
-    registry_id = answer.registry_id or unit.registry_id
-    return replace(unit, first_attempt_at=None, registry_id=registry_id)
-
-
-def _after_withdrawal(unit: Contribution, answer: Answer, now: datetime) -> Contribution:
-    if answer.kind == "done":
-        return replace(unit, state="withdrawn", reason=None, issues=None, body=None)
-    unit = replace(_try_again(unit, answer, now), issues=answer.issues)
-    if answer.kind == "refused":
-        return replace(unit, due_at=now + timedelta(seconds=LONGEST_BACKOFF_S))
-    return unit
 
 
 def _sent(unit: Contribution, answer: Answer) -> Contribution:
@@ -285,24 +249,14 @@ def _log_answer(unit: Contribution, request: Request, answer: Answer, registry: 
         warning = f"{kind}:{registry.url}:{registry.key_id}"
         warn_once(warning, _WARNINGS[kind], registry.url, *trace, answer.reason)
     with suppress(Exception):  # the host's handlers and filters may raise
+        reason = f": {unit.reason}" if unit.reason else ""
         log.info(
             "kp.contribution %s %s (attempt %d)%s",
             unit.status,
             unit.trace_id,
             unit.attempts,
-            f": {unit.reason}" if unit.reason else "",
+            reason,
         )
-
-
-def _warn_of_no_key(registry: Registry) -> None:
-    """Warn once that nothing is sent to a registry, because there is no key for it."""
-    warn_once(
-        f"no key:{registry.url}",
-        "nothing is sent to the registry at %s, because there is no key for it; runs that "
-        "passed stay pending in the outbox. Get a key: "
-        "kp-langchain registry register --agent-id kp:agent:NAME",
-        registry.url,
-    )
 
 
 # ------------------------------------------------------------------ senders of this process

@@ -1,17 +1,11 @@
-"""What people read about one run: its outcome in words, its tool calls, what its answer claims.
-
-The calls of two runs are aligned, so that they can be read side by side.
-"""
+"""What people read about one run: its outcome in words, its tool calls, what its answer claims."""
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from difflib import SequenceMatcher
-from operator import attrgetter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from kp_langchain.calibration.wording import (
     DONE,
@@ -28,7 +22,6 @@ if TYPE_CHECKING:
 
 # The sources of a run that no verdict was given on.
 _ASSUMED = (None, "default", "trace")
-_MOST_CALLS = 1000  # aligning more may take seconds
 _ANSWER_CHARS = 10_000
 _SOURCE_CHARS = 1_000_000
 _TONES = (("done", DONE), ("unable", UNABLE), ("unsure", UNSURE))
@@ -69,17 +62,6 @@ class TracedCall:
     output: TraceStep | None
 
     @property
-    def tool(self) -> str:
-        """The name of the tool; may be empty."""
-        step = self.call or self.output
-        return step.tool.name if step is not None and step.tool is not None else ""
-
-    @property
-    def input(self) -> dict[str, Any]:
-        """The input of the call."""
-        return {} if self.call is None else self.call.input or {}
-
-    @property
     def has_failed(self) -> bool:
         """Whether it failed, or its output reads like a failure."""
         return self.output is not None and (
@@ -108,58 +90,6 @@ def calls_of(steps: Iterable[TraceStep]) -> list[TracedCall]:
                 del waiting[position]
                 calls[position] = TracedCall(calls[position].call, step)
     return calls
-
-
-@dataclass(frozen=True, slots=True)
-class AlignedCalls:
-    """A tool call of one trace beside that of another.
-
-    Attributes:
-        left: The call of the first trace; None if that has no counterpart of `right`.
-        right: The call of the second trace; None if that has no counterpart of `left`.
-    """
-
-    left: TracedCall | None
-    right: TracedCall | None
-
-    @property
-    def is_same(self) -> bool:
-        """Whether both call the same tool with the same input."""
-        return bool(self.left and self.right and self.left.input == self.right.input)
-
-
-def align(left: Sequence[TracedCall], right: Sequence[TracedCall]) -> list[AlignedCalls]:
-    """Align the tool calls of two traces: equal calls first, and between these calls of one tool.
-
-    Only the first 1,000 calls of a trace are aligned.
-
-    Args:
-        left: The calls of the first trace.
-        right: The calls of the second trace.
-    """
-
-    def whole(call: TracedCall) -> str:
-        return f"{call.tool} {json.dumps(call.input, sort_keys=True, default=repr)}"
-
-    rows: list[AlignedCalls] = []
-    for left_part, right_part in _equal_parts(left[:_MOST_CALLS], right[:_MOST_CALLS], whole):
-        for one, other in _equal_parts(left_part, right_part, attrgetter("tool")):
-            if [call.tool for call in one] == [call.tool for call in other]:
-                rows += map(AlignedCalls, one, other)
-            else:
-                rows += [AlignedCalls(call, None) for call in one]
-                rows += [AlignedCalls(None, call) for call in other]
-    rows += [AlignedCalls(call, None) for call in left[_MOST_CALLS:]]
-    return rows + [AlignedCalls(None, call) for call in right[_MOST_CALLS:]]
-
-
-def _equal_parts(
-    left: Sequence[TracedCall], right: Sequence[TracedCall], key: Callable[[TracedCall], str]
-) -> Iterator[tuple[Sequence[TracedCall], Sequence[TracedCall]]]:
-    """Cut two sequences so that pairs of parts have equal keys, or no key in common places."""
-    matcher = SequenceMatcher(None, [*map(key, left)], [*map(key, right)], autojunk=False)
-    for _, start, end, other_start, other_end in matcher.get_opcodes():
-        yield left[start:end], right[other_start:other_end]
 
 
 # ------------------------------------------------------------------ claims of an answer

@@ -13,7 +13,7 @@ What changes the state of a contribution, and where that is written:
   (`ask_withdrawal`). If the run passes again, it is `pending` (`take_back_withdrawal`). If it still
   passes, it is `pending` with its new text (`replace_body`).
 - A person, in `cli/`: `outbox retry` makes a `dead` one `pending`, `withdraw` makes any
-  one `withdrawn` for good, `outbox drop` removes one.
+  one `withdrawn` for good.
 """
 
 from __future__ import annotations
@@ -201,11 +201,6 @@ class Outbox(StorePart):
             _change(connection, unit.trace_id, change)
             _forget_if_deleted(connection, unit.trace_id)
             _write_standings(connection, standings)
-
-    def remove(self, trace_id: str) -> None:
-        """Delete a contribution, within `changing`."""
-        with self._database.writing() as connection:
-            connection.execute(sa.delete(outbox).where(_c.trace_id == trace_id))
 
     @contextmanager
     def sending(self, timeout_s: float = 0.0, *, lasts_s: float = 60.0) -> Iterator[Lease | None]:

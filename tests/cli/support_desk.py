@@ -1,33 +1,24 @@
-"""Made-up agents of a support desk: `python -m tests.cli.support_desk FIRST END`.
+"""Made-up agents of a support desk, for a real agent loop.
 
-Plays the runs of these numbers through a real agent loop, with a handler that keeps them in
-`runs.db`, and prints number and id of each as a JSON object a line. Runs that end in doubt are
-wrong, mostly. Every fourth run repeats the one before it, but for a word.
+Runs that end in doubt are wrong, mostly. Every fourth run repeats the one before it, but for a
+word.
 """
 
 from __future__ import annotations
 
-import json
 import random
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
-from uuid import uuid4
 from zlib import crc32
 
 import numpy as np
-from langchain.agents import create_agent
 from langchain_core.messages import AIMessage
 from langchain_core.tools import BaseTool, tool
 from numpy.typing import NDArray
 
-from kp_langchain import KPCallbackHandler, Scorer, TraceStore
-from tests.agents import ScriptedChatModel, call, say
+from tests.agents import call, say
 
-DOMAIN = "support"
-STORE = "runs.db"
 _DIMENSIONS = 256
 _SYLLABLES = ("ba", "do", "fi", "ga", "ku", "lo", "me", "nu", "ri", "sa", "to", "vu")
 
@@ -115,24 +106,3 @@ class Words:
             for word in text.split():
                 vectors[row, crc32(word.encode()) % _DIMENSIONS] += 1
         return vectors
-
-
-def main(first: int, end: int) -> None:
-    store = TraceStore(STORE)
-    scorer = Scorer(embedder=Words(), cache=store.novelty_memory())
-    handler = KPCallbackHandler(DOMAIN, store=store, scorer=scorer)
-    model = ScriptedChatModel()
-    agent = create_agent(model, list(TOOLS))
-    for number in range(first, end):
-        run, run_id = Run(number), uuid4()
-        model.answers.extend(run.answers())
-        config: dict[str, Any] = {
-            "callbacks": [handler], "run_id": run_id, "metadata": {"kp_task": run.task},
-        }  # fmt: skip
-        agent.invoke({"messages": [("user", run.objective)]}, config)
-        assert handler.flush(600)
-        print(json.dumps({"number": number, "run_id": str(run_id)}), flush=True)
-
-
-if __name__ == "__main__":
-    main(int(sys.argv[1]), int(sys.argv[2]))

@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import io
 import json
-import logging
 import os
 import re
 import shlex
 import shutil
 import sqlite3
-import subprocess
-import sys
-import threading
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -23,13 +18,12 @@ import pytest
 
 from kp_langchain import DomainPolicy, TraceStore
 from kp_langchain.cli.app import COMMANDS
-from kp_langchain.cli.output import say, say_json
 from kp_langchain.demo.tasks import TASKS
 from kp_langchain.run_keys import RunKeys
 from tests import programs
 from tests.agents import ASK, handler, searching
 from tests.cli.made_runs import HOSTILE, START, WITHOUT_MODEL, document, made
-from tests.commands import ROOT, cli, cli_apart
+from tests.commands import cli, cli_apart
 
 MISTAKES = [
     tuple(part.strip() for part in line.split("|"))
@@ -112,11 +106,10 @@ def test_version_and_help() -> None:
 # Stores of any kind.
 
 READING = (
-    "review", "review --search x --sort score", "review --json", "review stats",
-    "review stats --domain finance --json", "label next", "registry outbox",
-    "store delete --domain finance --dry-run",
+    "review --search x --sort score", "review --json", "review stats", "label next",
+    "registry outbox", "store delete --domain finance --dry-run",
 )  # fmt: skip
-OF_ONE_RUN = ("review abc", "review compare abc abd", "store delete abc --yes")
+OF_ONE_RUN = ("review abc", "store delete abc --yes")
 REPORTING = ("export", "store prune")  # on stderr, or after a write
 STORES: dict[str, tuple[Callable[[], Any], int, str]] = {
     "missing": (lambda: None, 1, "there is no database at"),
@@ -173,9 +166,8 @@ def test_unusable_settings_do_not_keep_a_named_store_from_being_read() -> None:
 # Pipes whose reader is gone, and full disks.
 
 PIPED = (
-    "--help", "--version", "schema", "review", "review --json", "review show {id}",
-    "label {id} --success", "label next", "registry outbox", "store delete {id} --yes",
-    "store prune", "export", "calibrate", "calibrate show", "doctor",
+    "--help", "schema", "review", "review --json", "label {id} --success", "label next", "export",
+    "doctor",
 )  # fmt: skip
 
 
@@ -199,21 +191,6 @@ def test_a_closed_pipe_ends_a_command_without_a_word(line: str) -> None:
     assert Path("errors").read_bytes() == b""
 
 
-def test_errors_that_nobody_reads_make_no_further_ones() -> None:
-    with closed_pipe() as errors, Path("out").open("w+b") as out:
-        assert start("review show nothing", out, errors).wait() == 141
-        cold = [sys.executable, "-W", "ignore", "-m", "kp_langchain", "no-such-command"]
-        done = subprocess.run(
-            cold,
-            stdout=out,
-            stderr=errors,
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
-            check=False,
-        )
-        assert done.returncode == 141  # what ends an interpreter is not to be forked
-    assert Path("out").read_bytes() == b""
-
-
 @pytest.mark.parametrize("line", ["review --json --limit 100", "export --all"])
 def test_a_reader_of_the_first_line_gets_it(line: str) -> None:
     record(160)  # more than a pipe and a buffer hold
@@ -224,22 +201,6 @@ def test_a_reader_of_the_first_line_gets_it(line: str) -> None:
         assert reader.readline().startswith(b"{")
     assert command.wait() == 141
     assert Path("errors").read_bytes() == b""
-
-
-def test_a_line_is_written_in_one_piece_for_a_record_may_come_between_two(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    written: list[str] = []
-
-    class Stream(io.StringIO):
-        def write(self, text: str) -> int:
-            written.append(text)
-            return len(text)
-
-    say("first\nsecond", file=Stream())
-    monkeypatch.setattr(sys, "stdout", Stream())
-    say_json(["third", "\x1b"])
-    assert [text for text in written if text] == ["first\nsecond\n", '["third", "\\u001b"]\n']
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
@@ -256,11 +217,11 @@ def test_a_full_disk_is_one_message_and_status_1(line: str) -> None:
 
 VIEWS = (
     "review", "review show {id}", "review show {id} --steps", "review stats",
-    "review stats --domain {domain}", "review compare {id} {other}",
+    "review stats --domain {domain}",
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("columns", [60, 80, 120, 160, 250])
+@pytest.mark.parametrize("columns", [60, 120, 250])
 def test_every_view_fits_the_terminal(columns: int) -> None:
     long = "mcp__github__create_pull_request_review"
     steps: list[dict[str, Any]] = [
@@ -301,21 +262,17 @@ def test_a_terminal_without_unicode() -> None:
         done = cli_apart(*words, PYTHONIOENCODING="ascii", **SETTINGS)
         assert (done.returncode, done.stdout.isascii()) == (0, True), done.stderr
         assert "\x1b" not in done.stdout
-        assert "#" in done.stdout or line.endswith(("json", "export"))
+        assert "#" in done.stdout or line.endswith(("json", "export", "stats"))
     assert json.loads(done.stdout)["steps"][0]["content"] == "日本語 \x1b[2J"
 
 
 # Texts of agents, of other writers, and of whoever types.
 
-ODD_IDS = [
-    "kp:trace:[/red]\x1b[2Jx",
-    "kp:trace:\u202eabc\nkp.trace_scored",
-    "kp:trace:" + "w" * 900,
-]
+ODD_IDS = ["kp:trace:[/red]\x1b[2J\u202eabc\nkp.trace_scored", "kp:trace:" + "w" * 900]
 SHOWING = (
     "review", "review --json", "review show {id}", "review show {id} --steps",
-    "review show {id} --json", "review stats", "review stats --json", "review compare {id} {other}",
-    "review compare {id} {other} --json", "review --domain {hostile}", "review show {hostile}",
+    "review show {id} --json", "review stats", "review stats --json", "review --domain {hostile}",
+    "review show {hostile}",
     "review --limit {hostile}", "review --{hostile}", "review --database {hostile}",
     "registry outbox", "registry outbox --json", "registry outbox show {id}",
     "registry outbox show {hostile}", "registry withdraw {hostile}",
@@ -356,18 +313,6 @@ def test_no_command_shows_a_terminal_what_it_would_obey(trace_id: str) -> None:
     shown = json.loads(cli("review", "show", trace_id, "--json", **SETTINGS).stdout)
     assert (shown["trace"]["id"], shown["objective"]) == (trace_id, HOSTILE)
     assert "[red]x[/] <script>" in cli("review", "show", trace_id, columns=200, **SETTINGS).stdout
-
-
-@pytest.mark.skipif(sys.platform == "win32", reason="names")
-def test_neither_what_a_file_of_verdicts_holds_nor_its_name_forges_a_line() -> None:
-    record()
-    name = "a\nERROR forged.jsonl"
-    Path(name).write_text(json.dumps({"id": HOSTILE, "success": True}) + "\n[]\n")
-    done = cli("label", "import", name, **SETTINGS)
-    assert [line.partition(": ")[0] for line in done.stderr.splitlines()] == [
-        "a ERROR forged.jsonl:1",
-        "a ERROR forged.jsonl:2",
-    ]
 
 
 def test_the_beginning_of_an_id_is_enough() -> None:
@@ -414,34 +359,3 @@ def test_a_demo_with_an_unknown_model_is_told() -> None:
     )
     assert (done.returncode, "Traceback" in done.stderr) == (1, False)
     assert "nobody" in done.stderr
-
-
-def test_other_threads_write_elsewhere_and_are_not_waited_for(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    before = io.StringIO()
-    may_end = threading.Event()
-    started: list[threading.Thread] = []
-
-    def go_on() -> None:
-        while not may_end.wait(0.001):
-            logging.getLogger("another").warning("cannot be reached")
-            print("half a line", end="", file=sys.stderr)
-            print("half a line", end="")
-            started.append(threading.Thread(target=may_end.wait, daemon=True))
-            started[-1].start()
-
-    with monkeypatch.context() as patch:
-        patch.setattr(sys, "stdout", before)
-        patch.setattr(sys, "stderr", before)
-        thread = threading.Thread(target=go_on)
-        thread.start()
-        try:
-            done = [cli("review", "--database", "absent.db")]
-            while len(started) < 10:
-                done.append(cli("review", "--database", "absent.db"))
-        finally:
-            may_end.set()
-            thread.join()
-    assert not [one for one in done if "reached" in one.stderr or "half" in one.stderr + one.stdout]
-    assert "half a line" in before.getvalue()

@@ -12,22 +12,17 @@ import tomllib
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import replace
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from kp_langchain import ConfigError, Settings, TraceStore
 from kp_langchain.cli.policy_file import with_policy, write_policy
-from kp_langchain.store import StoredRun
-from tests import programs
 from tests.cli.made_runs import fill
-from tests.cli.support_desk import DOMAIN, STORE, Run
-from tests.commands import ROOT, Done, cli
+from tests.commands import Done, cli
 
 pytest.importorskip("sklearn")
 
@@ -125,7 +120,6 @@ def test_the_proposed_gate_is_held_against_no_gate_and_the_one_in_force(store: T
     kept = parsed("--dry-run", "--pass-rate", "0.3")["gate_proposal"]["proposed"]["kept"]
     assert proposed["kept"] <= 0.1 < kept <= 0.3
     assert re.search(r"instead: the best 30% by worth +\d+%", text)
-    assert "give a number above 0, at most 1" in run("--pass-rate", "1.5").stderr
 
 
 def test_verdicts_by_chance_are_refused_and_leave_what_is_in_force(fitted: TraceStore) -> None:
@@ -153,33 +147,15 @@ def test_verdicts_by_chance_are_refused_and_leave_what_is_in_force(fitted: Trace
     ]  # fmt: skip
 
 
-def test_a_gate_in_force_that_is_worse_than_none_is_named(store: TraceStore) -> None:
-    # What scored high has failed, and each run has the features of another one.
-    change(
-        "update scores set features = (select other.features from scores as other "
-        "where other.trace_id != scores.trace_id order by random() limit 1)"
-    )
-    scores = {one.trace_id: one.score for one in store.runs(limit=None)}
-    middle = sorted(scores.values())[len(scores) // 2]
-    for trace_id, score in scores.items():
-        store.report_outcome(trace_id, success=score < middle)
-    Path("kp.toml").write_text(f"[domains.finance]\nthreshold = {middle}\n")
-    done = run(*FINANCE)
-    assert done.returncode == 1
-    assert re.search(r"in force: score from \S+ +\d+% +0.00 \(", done.stdout)
-    stays = "What stays in force keeps a smaller share of successes than no gate would"
-    assert stays in " ".join(done.stdout.split())
-
-
 def test_more_verdicts_make_another_version(fitted: TraceStore) -> None:
     fill(fitted, "finance", seed=2)
     done = run(*FINANCE)
-    first, second = (one.model for one in fitted.models.installed("finance"))
-    assert (
-        f"Installed as version 2 (AUC {second.auc:.2f}) in place of version 1 "
-        f"(AUC {first.auc:.2f})" in done.stdout
-    )
-    assert "finance: version 2 is in force" in shown()
+    first, _ = (one.model for one in fitted.models.installed("finance"))
+    words = f"Installed as version 2 in place of version 1 (AUC {first.auc:.2f}); running"
+    assert words in done.stdout
+    newer, older = (line for line in shown().splitlines() if line.startswith("finance: version "))
+    assert newer.endswith("; in force")
+    assert older.endswith("; no longer in force")
 
 
 def test_too_few_verdicts(filled: Callable[..., TraceStore]) -> None:
@@ -200,17 +176,15 @@ def test_models_are_shown_and_removed(store: TraceStore) -> None:
     model = store.models.in_force("finance")
     assert model is not None
     text = run("show", *FINANCE).stdout
-    assert "finance: version 1 is in force" in text
-    assert f"{model.auc:.2f} ({model.auc_low:.2f} to {model.auc_high:.2f})" in text
-    # What speaks for success stands above what speaks against it.
-    assert text.index("words of completion") < text.index("words of doubt in the answer")
+    assert f", {model.source}; in force\n" in text
+    assert f"  It leans on: {', '.join(model.leans_on)}\n" in text
     values = parsed("show")
     assert (values["version"], values["active"]) == (1, True)
     assert values["model"] == model.to_dict()
     assert "The model of finance is out of force" in run("remove", "finance").stdout
     assert store.models.in_force("finance") is None
-    assert "finance: no model is in force" in shown()
-    assert (parsed("show")["later_verdicts"], parsed("show")["gate"]) == (None, None)
+    assert shown().endswith("; no longer in force\n")
+    assert parsed("show")["later_verdicts"] is None
     assert run("remove", "finance").returncode == 1
     assert run(*FINANCE).returncode == 0
     assert [(one.version, one.active) for one in store.models.installed("finance")] == [
@@ -218,13 +192,10 @@ def test_models_are_shown_and_removed(store: TraceStore) -> None:
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    "body", ["'{}'", "'[]'", """replace(body, '"auc":', '"auc": NaN, "was":')"""]
-)
 def test_a_model_that_something_else_changed_is_named_and_can_be_replaced(
-    fitted: TraceStore, body: str
+    fitted: TraceStore,
 ) -> None:
-    change(f"update models set body = {body}")  # noqa: S608
+    change("update models set body = '{}'")
     for words in ((), ("show",)):
         message = run(*words).stderr
         assert "version 1 of the model of domain 'finance' cannot be read" in message
@@ -234,16 +205,11 @@ def test_a_model_that_something_else_changed_is_named_and_can_be_replaced(
     assert "Installed as version 2" in run().stdout
 
 
-def test_figures_that_something_else_changed_are_named(store: TraceStore) -> None:
-    change("update scores set breakdown = '{}'")
-    assert re.search(r"the breakdown of .* cannot be read back", run().stderr)
-
-
 def test_an_outdated_model_is_called_so(fitted: TraceStore) -> None:
     model = fitted.models.in_force("finance")
     assert model is not None
     fitted.models.install(replace(model, features_version=99))
-    assert "finance: version 2 is outdated and not used; fit again" in shown()
+    assert "  outdated and not used; fit it again: kp-langchain calibrate" in shown()
     assert "Installed as version 3" in run(*FINANCE).stdout
 
 
@@ -276,7 +242,7 @@ def test_a_model_is_held_against_later_verdicts(fitted: TraceStore) -> None:
     judge_later(fitted, are_opposite=False)
     later = parsed("show")["later_verdicts"]
     assert (later["runs"], later["holds"]) == (50, True)
-    assert f"  It holds: promised Brier score {later['promised_brier']:.3f}" in shown()
+    assert f"  it holds: promised Brier score {later['promised_brier']:.3f}" in shown()
 
 
 def test_a_model_that_no_longer_holds_is_named_with_what_to_do(
@@ -286,11 +252,11 @@ def test_a_model_that_no_longer_holds_is_named_with_what_to_do(
     later = parsed("show")["later_verdicts"]
     assert (later["holds"], later["auc"] < 0.5) == (False, True)
     text = shown()
-    assert f"  It no longer holds: promised Brier score {later['promised_brier']:.3f}" in text
-    assert "succeeded; fit it again: kp-langchain calibrate --domain finance.\n" in text
+    assert f"  it no longer holds: promised Brier score {later['promised_brier']:.3f}" in text
+    assert "succeeded; fit it again: kp-langchain calibrate --domain finance\n" in text
     with monkeypatch.context() as patch:  # which compares the two
         patch.setitem(sys.modules, "scipy.stats", None)
-        assert "It no longer holds" not in shown()
+        assert "it no longer holds" not in shown()
         assert parsed("show")["later_verdicts"] is None
     # Where nothing better can be fitted, it can be taken out of force.
     change("update verdicts set success = (number % 2), confidence = (number % 2)")
@@ -299,25 +265,6 @@ def test_a_model_that_no_longer_holds_is_named_with_what_to_do(
     assert "Not installed, version 1 stays in force" in done.stdout
     assert "Version 1, which stays: it no longer holds: promised " in done.stdout
     assert "take it out of force: kp-langchain calibrate remove finance." in done.stdout
-
-
-def test_what_the_gate_kept_is_counted_by_what_it_promised(store: TraceStore) -> None:
-    run(*FINANCE, "--write")
-    assert "The gate keeps the best 10% by worth; no run was judged by it yet." in shown()
-    later = store.models.installed("finance")[-1].model.created_at + timedelta(minutes=1)
-    change(
-        "update runs set gate = 'worth', gated_value = 0.5, passed = (rowid % 2 = 0), "
-        "pass_rate = case when rowid % 4 < 2 then 0.1 else 0.5 end, created_at = ?",
-        f"{later:%Y-%m-%d %H:%M:%S.%f}",
-    )
-    words = re.search(r"the best 10% by worth; of the last (\d+) runs it kept (\d+)%", shown())
-    assert words is not None
-    gate = parsed("show")["gate"]
-    assert (gate["gate"], gate["pass_rate"], gate["threshold"]) == ("worth", 0.1, None)
-    assert (gate["runs"], round(100 * gate["kept"])) == (int(words[1]), int(words[2]))
-    assert 40 <= gate["runs"] <= 50
-    run("remove", "finance")
-    assert "The policy gates by worth, which takes a model" in shown()
 
 
 # What is written into kp.toml.
@@ -346,7 +293,6 @@ def test_a_variable_that_comes_first_is_told(store: TraceStore) -> None:
     variable = {"KP_DOMAINS__FINANCE__PASS_RATE": "0.33"}
     done = run(*FINANCE, "--write", **variable)
     assert "in force: the best 33% by score" in done.stdout
-    assert "kp.toml, a new file" in done.stdout
     assert (
         "It has no effect here: a variable of the environment sets another pass_rate."
         in done.stdout
@@ -354,7 +300,6 @@ def test_a_variable_that_comes_first_is_told(store: TraceStore) -> None:
     done = run(*FINANCE, "--write", "--json", **variable)
     assert json.loads(done.stdout)["written"] == {
         "path": "kp.toml",
-        "created": False,
         "overridden": ["pass_rate"],
     }
 
@@ -425,7 +370,7 @@ def test_a_file_is_its_owners_and_a_link_stays_one(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     written = write_policy("finance", threshold=0.625)
-    assert (written.path, written.created, written.overridden) == ("kp.toml", True, ())
+    assert (written.path, written.overridden) == ("kp.toml", ())
     assert Path("kp.toml").read_text() == "[domains.finance]\nthreshold = 0.625\n"
     assert stat.S_IMODE(Path("kp.toml").stat().st_mode) == 0o600
     (folder / "etc").mkdir()
@@ -433,7 +378,7 @@ def test_a_file_is_its_owners_and_a_link_stays_one(
     real.write_text("api_key = 'kp_x' # mine\n")
     Path("link.toml").symlink_to("etc/real.toml")
     monkeypatch.setenv("KP_CONFIG", "link.toml")
-    assert not write_policy("finance", threshold=0.25).created
+    write_policy("finance", threshold=0.25)
     assert Settings().policy_for("finance").threshold == 0.25
     assert Path("link.toml").is_symlink()
     assert real.read_text().startswith("api_key = 'kp_x' # mine\n")
@@ -457,45 +402,3 @@ def test_a_file_or_a_change_that_cannot_be_used_leaves_it_as_it_was(
     with pytest.raises(ConfigError, match=complaint):
         write_policy("finance", threshold=threshold)
     assert Path("kp.toml").read_bytes() == content
-
-
-# From verdicts to a gate that keeps its promise, over restarts.
-
-LABELLED, LATER, PROMISED = 72, 100, 0.1
-
-
-def play(first: int, end: int) -> dict[str, Run]:
-    """Play runs in a process of their own; return each by the id that LangChain gave it."""
-    words = ("-m", "tests.cli.support_desk", str(first), str(end))
-    done = programs.run(*words, PYTHONPATH=str(ROOT))
-    assert done.returncode == 0, done.stderr
-    rows = [json.loads(line) for line in done.stdout.splitlines()]
-    return {row["run_id"]: Run(row["number"]) for row in rows}
-
-
-def test_from_verdicts_to_a_gate_by_worth() -> None:
-    played = play(0, LABELLED)
-    lines = (json.dumps({"id": id_, "success": one.is_right}) for id_, one in played.items())
-    Path("verdicts.jsonl").write_text("\n".join(lines))
-    assert cli("label", "import", "verdicts.jsonl", "--database", STORE).returncode == 0
-    assert run("--domain", DOMAIN, "--write", KP_DATABASE_URL=STORE).returncode == 0
-    written = tomllib.loads(Path("kp.toml").read_text())["domains"][DOMAIN]
-    assert written == {"gate": "worth", "pass_rate": PROMISED}
-
-    middle = LABELLED + LATER // 2
-    later = play(LABELLED, middle) | play(middle, LABELLED + LATER)
-    with TraceStore(STORE) as store:
-        runs = [one for run_id in later if (one := store.get(run_id)) is not None]
-    assert len(runs) == LATER
-    assert {one.gate for one in runs} == {"worth"}
-
-    def kept(some: list[StoredRun]) -> list[StoredRun]:
-        return [one for one in some if one.decision == "kept"]
-
-    promised = round(PROMISED * LATER)
-    assert abs(len(kept(runs)) - promised) <= 0.02 * LATER
-    for process in (runs[: LATER // 2], runs[LATER // 2 :]):
-        assert abs(len(kept(process)) - promised // 2) <= 0.02 * LATER
-    right = np.mean([later[one.run_id].is_right for one in kept(runs)])
-    assert right > 1.5 * np.mean([one.is_right for one in later.values()])
-    assert len({later[one.run_id].objective for one in kept(runs)}) == len(kept(runs))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sqlite3
 from contextlib import closing
 from dataclasses import replace
@@ -58,7 +59,7 @@ def short(trace_id: str) -> str:
     return trace_id.removeprefix("kp:trace:")[:8]
 
 
-def test_sending_dropping_and_taking_back(server: LoopbackRegistry, here: dict[str, str]) -> None:
+def test_sending_and_taking_back(server: LoopbackRegistry, here: dict[str, str]) -> None:
     assert outbox(**here).stdout.startswith("0 pending, 0 sent, 0 dead, 0 withdrawn in ")
     alone = outbox(**(here | {"KP_REGISTRY_URL": ""}))
     assert "No registry is configured (KP_REGISTRY_URL), so nothing is sent." in alone.stdout
@@ -66,8 +67,8 @@ def test_sending_dropping_and_taking_back(server: LoopbackRegistry, here: dict[s
     listed = outbox(**here).stdout
     assert short(first) in listed
     assert "4 pending" in listed
-    assert "no longer in the outbox" in outbox("drop", short(third), **here).stdout
-    assert "is withdrawn" in cli("registry", "withdraw", fourth, **here).stdout
+    for unsent in (short(third), fourth):
+        assert "is withdrawn" in cli("registry", "withdraw", unsent, **here).stdout
     done = send(**here)
     assert (done.returncode, done.stdout) == (0, "Sent 2, refused 0, still pending 0.\n")
     assert set(server.units) == {first, second}
@@ -79,7 +80,6 @@ def test_sending_dropping_and_taking_back(server: LoopbackRegistry, here: dict[s
     shown = json.loads(outbox("show", first, "--json", **here).stdout)
     assert (shown["state"], shown["attempts"]) == ("withdrawn", 1)
     assert "withdrawn already" in cli("registry", "withdraw", first, **here).stderr
-    assert "was sent; take it back" in outbox("drop", second, **here).stderr
     with TraceStore("runs.db") as store:
         assert store.count() == 4
 
@@ -108,8 +108,8 @@ def test_a_dead_one_tells_why_and_can_be_tried_again(
     (dead,) = fill(server.url, 1)
     assert "refused 1" in send(**here).stdout
     shown = outbox("show", dead, **here).stdout
-    assert "reason: 422" in shown
-    assert "steps.0.type: not one of ours" in shown
+    assert re.search("\nreason +422", shown)
+    assert re.search("\nissues +path: steps.0.type; message: not one of ours", shown)
     assert short(dead) in outbox("--state", "dead", **here).stdout
     assert "is pending for" in outbox("retry", dead, **here).stdout
     assert "Sent 1" in send(**here).stdout
@@ -183,9 +183,10 @@ def test_a_deletion_that_is_refused_is_told_and_counted(
     done = send(**here)
     assert done.returncode == 1
     assert "still pending 0, still to withdraw 1." in done.stdout
-    assert f"{one} is not withdrawn: 403: may not be deleted: Forbidden: can only" in done.stdout
+    row = rf"{short(one)} +to withdraw +\d+ min +\d+ +403: may not be deleted: Forbidden: can only"
+    assert re.search(row, done.stdout)
     assert "1 to withdraw" in outbox(**here).stdout
-    assert "to withdraw" in outbox("show", one, **here).stdout
+    assert re.search("withdraw asked +True", outbox("show", one, **here).stdout)
     assert other in server.units
     done = cli("registry", "withdraw", one, **here)
     assert done.returncode == 1
@@ -203,17 +204,11 @@ def test_a_key_goes_to_its_own_registry_alone(
         # A row of a database is not the user's word.
         nowhere = {name: value for name, value in here.items() if name != "KP_REGISTRY_URL"}
         done = cli("registry", "withdraw", one, **nowhere)
-        assert f"is not sent to {other.url}" in done.stderr
+        assert f"there is no key for {other.url}, and api_key is sent to" in done.stderr
         assert other.requests == []
         # One that was stored for it is.
         cli("registry", "register", "--agent-id", "desk", "--registry", other.url, **nowhere)
         assert f"{one} is withdrawn" in cli("registry", "withdraw", one, **nowhere).stdout
-        (hostile,) = fill("https://r.example.org", 1)
-        for address in ("https://r.example.org/$(touch${IFS}here)", "x`touch here`"):
-            mark_as_sent(hostile, registry=address)
-            done = cli("registry", "withdraw", hostile, **nowhere)
-            assert done.returncode == 1
-            assert f"KP_REGISTRY_URL={address}" not in done.stderr  # no command to copy
 
 
 def test_registering_keeps_the_key_of_another_agent(
@@ -224,8 +219,7 @@ def test_registering_keeps_the_key_of_another_agent(
     before = path.read_text()
     done = cli("registry", "register", "--agent-id", "kp:agent:desk", **here, KP_AGENT_ID="other")
     assert done.returncode == 0
-    assert "But api_key (KP_API_KEY) is set and overrides the new key" in done.stdout
-    assert "But agent_id (KP_AGENT_ID) is set to another agent" in done.stdout
+    assert "api_key and agent_id of the settings take precedence" in done.stdout
     assert KEY not in done.stdout + done.stderr
     assert path.read_text() != before
     before, asked = path.read_text(), len(server.requests)
@@ -287,9 +281,9 @@ def test_runs_are_deleted_by_id_and_their_text_leaves_the_file(ids: list[str]) -
 
 
 def test_runs_are_deleted_by_conditions_that_all_hold(ids: list[str]) -> None:
-    done = delete("--older-than", "500w")
+    done = delete("--until", "500w")
     assert (done.returncode, done.stdout[-28:]) == (0, "match; nothing was deleted.\n")
-    words = "store", "delete", "--older-than", "20d", "--dry-run"
+    words = "store", "delete", "--until", "20d", "--dry-run"
     assert cli(*words, *AT).stdout.startswith("3 runs: finance 2, code 1.\n")
     assert data(cli(*words, "--json", *AT)) == {
         "selected": 3, "by_domain": {"finance": 2, "code": 1}, "unscored": 0, "paused": 0,
@@ -302,11 +296,11 @@ def test_runs_are_deleted_by_conditions_that_all_hold(ids: list[str]) -> None:
     assert done.returncode == 1
     assert "nothing was deleted, because there is no terminal" in done.stderr
     assert left() == ids
-    assert delete("--older-than", "50d", "--domain", "code", "-y").returncode == 0
+    assert delete("--until", "50d", "--domain", "code", "-y").returncode == 0
     assert left() == ids[:3]
     assert delete("--where", "session=s-1", "-y").returncode == 0
     assert left() == [ids[0], ids[2]]
-    done = delete("--older-than", "12h", "--yes", "--json")
+    done = delete("--until", "12h", "--yes", "--json")
     result = data(done)
     assert (result["selected"], result["deleted"], result["is_compacted"]) == (2, 2, True)
     assert "Deleted 2 runs" in done.stderr
@@ -361,17 +355,18 @@ def test_what_was_sent_is_withdrawn_at_once_or_said_to_wait(server: LoopbackRegi
     done = cli_apart("store", "delete", first, "--yes", **here)
     assert done.returncode == 0, done.stderr
     assert "1 of them were sent to a registry" in done.stdout
-    assert f"Sent or withdrawn at {server.url}: 1 of 1." in done.stdout
+    assert "Sent or withdrawn at the registry: 1 of 1." in done.stdout
     assert set(server.units) == {second, third}
 
     done = cli("store", "delete", second, "--yes", **(here | {"KP_REGISTRY_URL": ""}))
     assert done.returncode == 1
-    assert "1 wait for a registry, and none is configured" in done.stdout
+    assert "No registry is configured" in done.stdout
     assert cli("registry", "withdraw", second, **here).stdout == f"{second} is withdrawn\n"
     assert set(server.units) == {third}
 
-    server.misbehave = lambda number, method, path: "500"
-    done = cli_apart("store", "delete", third, "--yes", "--json", "--timeout", "1", **here)
+    busy = b"HTTP/1.1 503 -\r\nretry-after: 3600\r\ncontent-length: 0\r\n\r\n"
+    server.misbehave = lambda number, method, path: busy
+    done = cli_apart("store", "delete", third, "--yes", "--json", **here)
     assert (done.returncode, data(done)["to_withdraw"]) == (1, 1)
     assert "0 of 1" in done.stderr
     assert "1 to withdraw" in outbox(**here).stdout
@@ -394,14 +389,14 @@ def test_prune_removes_expired_bodies_and_what_was_left(ids: list[str]) -> None:
     content = Path("runs.db").read_bytes()
     assert b"short-lived 0" not in content
     assert b"short-lived 1" in content
-    assert "nothing else was superfluous" in cli("store", "prune", *AT).stdout.lower()
+    assert "nothing was superfluous" in cli("store", "prune", *AT).stdout.lower()
 
 
-def test_prune_keeps_the_newest(ids: list[str]) -> None:
-    assert "no terminal to ask at" in cli("store", "prune", "--keep", "2", *AT).stderr
+def test_all_but_the_newest_are_deleted(ids: list[str]) -> None:
+    assert "no terminal to ask at" in delete("--keep", "2").stderr
     assert left() == ids
     for _ in range(2):
-        assert cli("store", "prune", "--keep", "2", "--yes", *AT).returncode == 0
+        assert delete("--keep", "2", "--yes").returncode == 0
         assert left() == ids[:2]
-    result = data(cli("store", "prune", "--keep", "1", "--yes", "--json", *AT))
+    result = data(delete("--keep", "1", "--yes", "--json"))
     assert (result["deleted"], result["is_compacted"]) == (1, True)

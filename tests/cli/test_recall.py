@@ -10,7 +10,6 @@ import os
 import re
 import signal
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -195,17 +194,6 @@ def test_the_text_that_a_model_gets(store: TraceStore) -> None:
     assert done.stderr.startswith("Nothing is shown: the nearest task has similarity 0.00")
 
 
-def test_the_text_in_which_not_all_fit(store: TraceStore) -> None:
-    long = {"query": "pound euro yen " * 400}
-    tasks = [f"{POUND} {f'and {number} ' * 300}" for number in range(9)]
-    store.add(*[run(n, task, tool_input=long) for n, task in enumerate(tasks)])
-    words = ("--domain", "finance", "--few-shot", "--limit", "9", "--floor", "0")
-    done = cli("recall", POUND, *words, *DATABASE)
-    number = done.stdout.count("<<<example ")
-    assert 0 < number < 9
-    assert done.stderr == f"{number} of 9 traces fit in the tokens that examples may have.\n"
-
-
 # What runs were shown, and what that did for them.
 
 
@@ -227,8 +215,6 @@ def test_the_traces_that_runs_were_shown_best_first(store: TraceStore) -> None:
     assert bad[5:9] == ["9", "9", "no:", "hurts"]
     assert by_id[short_id(ids["gone"])][7:10] == ["no:", "not", "kept"]
     assert by_id[short_id(planted.trace.id)][7:9] == ["no:", "planted"]
-    assert "\nhurts: runs ended worse with it, so it is no longer shown.\n" in text
-    assert "\nnot kept: it is no kept success any more, so it is no longer shown.\n" in text
     assert "4 of 4 traces that runs were shown, in " in text
     lines = [json.loads(line) for line in printed("recall", "--credit", "--json").splitlines()]
     (line,) = (one for one in lines if one["trace_id"] == ids["bad"])
@@ -238,17 +224,6 @@ def test_the_traces_that_runs_were_shown_best_first(store: TraceStore) -> None:
     assert json.loads(first) == lines[0]
     assert "1 of 4 traces" in printed("recall", "--credit", "--limit", "1")
     assert printed("recall", "--credit", "--domain", "code").startswith("No run of code in ")
-
-
-def test_a_trace_of_another_domain_is_not_said_to_be_hidden_by_what_it_did_here(
-    store: TraceStore,
-) -> None:
-    store.add(one := run(1, POUND, domain="code"))
-    store.add(
-        *[judged(10 + n, {one.trace.id: 0.5}, success=n > 9, is_held_out=n > 9) for n in range(20)]
-    )
-    line = json.loads(printed("recall", "--credit", "--json"))
-    assert (line["domain"], line["credit"]["hurts"], line["still_shown"]) == ("finance", True, True)
 
 
 def test_review_show_says_what_a_run_was_shown_and_the_credit_of_its_own_trace(
@@ -324,18 +299,6 @@ def test_hostile_and_long_text_stays_in_its_place(store: TraceStore, columns: in
     assert "[red]x[/]" in printed("recall", "--credit", columns=160)
 
 
-def test_with_the_real_model(
-    store: TraceStore, monkeypatch: pytest.MonkeyPatch, onnx_folder: Path
-) -> None:
-    monkeypatch.setattr(example_search, "resolve_embedder", resolve_embedder)
-    store.add(*[one := run(1, POUND), run(2, GARDEN)])
-    words = ("--domain", "finance", "--limit", "2", "--json")
-    task = "How many dollars do I get for a pound sterling?"
-    done = cli("recall", task, *words, *DATABASE, KP_EMBEDDING_MODEL=str(onnx_folder))
-    assert done.returncode == 0, done.stderr
-    assert [row["trace_id"] for row in json.loads(done.stdout)["examples"]] == [one.trace.id]
-
-
 # What a registry brings: `pull` and `quarantine`.
 
 PLANTED = (
@@ -408,20 +371,20 @@ def test_what_is_pulled_waits_until_a_person_admits_it(
     assert [bool(row["findings"]) for row in rows] in ([False, True], [True, False])
     assert quarantine("--domain", "legal", "--json").stdout == ""
 
-    done = quarantine("admit", short(1), "--by", "ada")
+    done = quarantine("admit", short(1))
     assert done.stdout == f"Admitted 1 trace; runs may be shown it.\n  {id_of(1)}\n"
     assert short(1) not in quarantine().stdout
     assert short(1) in quarantine("--state", "admitted").stdout
     shown = json.loads(quarantine("show", short(1), "--json").stdout)
-    assert (shown["state"], shown["decided_by"]) == ("admitted", "ada")
+    assert (shown["state"], shown["decided_by"].split()[0]) == ("admitted", "person:")
     assert shown["trace"]["task"]["objective"] == "add up the fees of month 1"
     assert quarantine("admit", short(1)).stdout == "Nothing changed.\n"
     done = quarantine("admit", short(2))
-    assert "1 of them may hold planted instructions: no run is shown these, either." in done.stdout
+    assert "1 of them may hold planted instructions: no run is shown these." in done.stdout
 
     done = quarantine("reject", short(1), short(2), "--json")
     assert set(json.loads(done.stdout)["rejected"]) == {id_of(1), id_of(2)}
-    assert "Not taken: 2 rejected before." in pull().stdout
+    assert "2 not taken: rejected before." in pull().stdout
     assert set(states().values()) == {"rejected"}
     done = quarantine("forget", short(1))
     assert done.stdout == f"Forgot 1 trace; a later pull may bring it back.\n  {id_of(1)}\n"
@@ -444,16 +407,16 @@ def test_showing_a_trace_shows_all_of_it_and_controls_no_terminal(
     done = quarantine("show", short(1))
     assert (done.returncode, "\x1b" in done.stdout) == (0, False)
     for text in (
-        f"{one['id']}  quarantined", f"of finance, from {server.url}, pulled ",
-        "claims that it succeeded, with confidence 0.80 and quality 0.90", "found in it: ",
-        r"task: see\u001b[2J\u202e", "0 thought", "  the ledger has them", "1 observation",
-        "2 tool_call pay of bank", r'  input: {"to": "\u200b', r"\u3164", r"  paid\u000dnot paid",
-        "result: 12 francs",
+        rf"trace id +{one['id']}", "registry +" + server.url, "quality score +0.9",
+        r"findings +\w+: ",
+        r"task\n  see\\u001b\[2J\\u202e", "0  thought", "  the ledger has them", "1  observation",
+        "2  tool_call  pay of bank", r'  {"to": "\\u200b', r"\\u3164", r"  paid\\u000dnot paid",
+        r"answer\n  12 francs",
     ):  # fmt: skip
-        assert text in done.stdout
+        assert re.search(text, done.stdout), text
     # What the trace says begins no line of its own.
     assert "\nkp:trace:none" not in done.stdout
-    assert "\n    found in it: nothing" in done.stdout
+    assert "\n  found in it: nothing" in done.stdout
     assert not {"\x1b", "\u202e"} & set(quarantine().stdout)
 
 
@@ -486,14 +449,10 @@ def test_a_rule_admits_what_nothing_was_found_in(
     done = pull("--admit-clean", "--min-quality", "0.8")
     assert "Admitted 1 in which nothing was found." in done.stdout
     assert admitted() == [id_of(1)]
-    shown = quarantine("show", short(1)).stdout
-    assert "UTC by rule: no findings, claimed quality at least 0.8" in shown
-    done = quarantine("admit", "--clean", "--domain", "legal", "--json")
-    assert json.loads(done.stdout) == {"admitted": []}
-    pull()
-    quarantine("admit", "--clean", "--by", "nightly job")
+    shown = json.loads(quarantine("show", short(1), "--json").stdout)
+    assert shown["decided_by"] == "rule: no findings, claimed quality at least 0.8"
+    pull("--admit-clean")
     assert admitted() == [id_of(1), id_of(2)]
-    assert "by nightly job" in quarantine("show", short(2)).stdout
     server.units[id_of(1)]["steps"][0]["content"] = "other words"
     fields = json.loads(pull("--admit-clean", "--json").stdout)
     assert fields["fates"] == {"changed": 1, "unchanged": 2}
@@ -501,8 +460,6 @@ def test_a_rule_admits_what_nothing_was_found_in(
     assert fields["answer"] == {"kind": "done", "reason": "200 OK"}
     assert admitted() == [id_of(2)]
     assert "changed" in quarantine().stdout
-    shown = quarantine("show", short(1)).stdout
-    assert "changed, or more found in it after that decision: noticed " in shown
 
 
 def test_words_limit_and_offset_select_and_what_is_not_taken_is_said(
@@ -518,19 +475,16 @@ def test_words_limit_and_offset_select_and_what_is_not_taken_is_said(
     server.fragments = ['"text"', '"text"', '{"unit": {"@type": "ExpertSOP"}}']
     done = pull()
     assert done.returncode == 0
-    assert "Not taken: 2 not a JSON object; 1 not a ReasoningTrace." in done.stdout
+    assert "2 not taken: not a JSON object; 1 not taken: not a ReasoningTrace." in done.stdout
 
 
 @pytest.mark.parametrize(
     ("fault", "reason"),
     [
-        (b"HTTP/1.1 200 -\r\nContent-Type: text/html\r\nContent-Length: 6\r\n\r\n<html>",
-         "it answers with a web page"),
-        ("redirect_away", "it redirects elsewhere, which is not followed"),
         ("half", "201 Created: its answer is cut off"),
         ("interrupt", "what is in quarantine already stays there"),
     ],
-    ids=["a web page", "a redirect", "half a page", "an interruption"],
+    ids=["half a page", "an interruption"],
 )  # fmt: skip
 def test_what_was_read_stays_where_the_rest_is_kept_back(
     server: LoopbackRegistry, pull: Callable[..., Done], fault: str | bytes, reason: str
@@ -556,21 +510,6 @@ def test_what_was_read_stays_where_the_rest_is_kept_back(
         assert "Read 50 of 60 traces of finance" in done.stdout
         assert "There may be more: --offset 50" in done.stdout
     assert len(states()) == 50
-
-
-def test_a_limit_is_not_waited_for_longer_than_was_said(
-    server: LoopbackRegistry, pull: Callable[..., Done]
-) -> None:
-    fill(server, *(unit(number) for number in range(120)))
-    server.read_limit = 2
-    done = pull("--timeout", "20")
-    assert done.returncode == 1
-    assert "no request may be sent for" in done.stdout
-    assert "requests is reached" in done.stdout
-    assert server.count_429 == 0
-    again = pull("--timeout", "0", "--json")
-    assert (again.returncode, json.loads(again.stdout)["read"]) == (1, 0)
-    assert len(server.requests) == 1
 
 
 def test_another_registry_than_that_of_the_settings_gets_no_key_of_theirs(

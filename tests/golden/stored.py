@@ -19,7 +19,7 @@ from kp_langchain import (
     TraceStore,
     to_few_shot,
 )
-from tests.agents import ASK, agent, call, say
+from tests.agents import ASK, ScriptedChatModel, agent, call, say
 from tests.cli import support_desk
 from tests.golden.cases import ONE_BY_ONE, Cases, domain_of, of_database
 from tests.golden.seen import Seen, Sixteenths, command, logged, working_folder
@@ -151,7 +151,7 @@ def _play(database: Path, numbers: range) -> dict[str, bool]:
     """Play runs; return whether each was right, by its id."""
     right = {}
     with TraceStore(database) as store:
-        model = support_desk.ScriptedChatModel()
+        model = ScriptedChatModel()
         playing = create_agent(model, list(support_desk.TOOLS))
         with logged() as records:
             seen = Seen("support", store=store)

@@ -529,16 +529,3 @@ def test_a_store_without_runs_of_the_tool_says_what_to_do() -> None:
     assert done.returncode == 1
     assert "no run that Phoenix is known to have" in done.stderr
     assert "send_scores_to=['phoenix']" in done.stderr
-
-
-@each_tool
-def test_runs_worth_a_verdict_are_marked_where_people_give_them(scene: Scene) -> None:
-    done = scene.label("next", "--ask-in", scene.tool, "--limit", "2")
-    assert done.returncode == 0, done.stderr
-    assert f"{TITLES[scene.tool]}: 2 of 2 runs marked" in done.stdout
-    marks = [one for one in scene.server.requests if b"kp_verdict_wanted" in one.body]
-    assert marks
-    texts = " ".join(f"{one.path} {one.body.decode()}" for one in marks)
-    assert len([id_ for id_ in scene.known_ids() if str(id_) in texts]) == 2
-    assert not [word for word in ("search", "bank", "finance") if word in texts]
-    assert scene.read() == []  # it is no verdict

@@ -19,7 +19,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kp_langchain import Registry
-from tests.loopback_registry import AFTER_STORING, LoopbackRegistry
+from tests.loopback_registry import LoopbackRegistry
 from tests.registry.test_sender import KEY
 
 NOW = datetime(2026, 2, 1, 12, tzinfo=UTC)
@@ -246,38 +246,6 @@ def test_no_answer_does_harm(answer, status, headers, body, how):
     assert got.reason
     waits = [got.retry_after_s, got.allowance.resets_in_s]
     assert all(wait is None or 0.0 <= wait <= LONGEST_WAIT_S for wait in waits)
-
-
-@pytest.mark.parametrize(
-    ("fault", "kind", "status"),
-    [
-        ("half", "later", 201), ("huge", "later", 201), ("reset_before", "later", None),
-        ("reset_after", "later", None), ("stored_no_id", "later", 201), ("no_id", "later", 201),
-        ("bad_json", "later", 201), ("garbage", "later", None), ("stored_500", "later", 500),
-        ("500", "later", 500), ("503_retry_after", "later", 503), ("429", "later", 429),
-        ("429_retry_after", "later", 429), ("400", "refused", 400),
-        ("413", "refused", 413), ("422", "refused", 422), ("401", "stopped", 401),
-        ("403", "stopped", 403), ("404", "stopped", 404), ("redirect_away", "stopped", 307),
-        ("redirect_here", "stopped", 308), ("slow", "later", None),
-        ("drip", "later", 201),
-    ],
-)  # fmt: skip
-def test_after_any_fault_a_second_attempt_gives_it_once(fault, kind, status):
-    is_endless = fault in ("slow", "drip")
-    with LoopbackRegistry(misbehave=lambda n, *_: None if n else fault) as there:
-        here = Registry(there.url, api_key=KEY, timeout_s=IMPATIENT_S if is_endless else 60.0)
-        got = give(here)
-        assert (got.kind, got.status if fault != "drip" else 201) == (kind, status)
-        waits = {"503_retry_after": 1.0, "429_retry_after": 1.0}
-        assert got.retry_after_s == waits.get(fault)
-        issue = {"path": "steps.0.type", "message": "not one of ours"}
-        assert got.issues == ((issue,) if kind == "refused" else ())
-        there.misbehave = lambda *_: None
-        assert give(Registry(there.url, api_key=KEY)).kind == "done"
-        assert (list(there.units), there.doubled) == (["kp:trace:0"], [])
-        arrived_at_once = kind == "done" or fault in AFTER_STORING
-        number = 2 if arrived_at_once else 1
-        assert is_endless or there.received == [body_of()] * number
 
 
 def test_a_server_that_does_not_read_is_given_up():

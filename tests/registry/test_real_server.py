@@ -212,17 +212,17 @@ def test_late_verdicts_change_and_withdraw(server: RealRegistry, tmp_path: Path)
         stays, goes = passed(1, agent_id=AGENT, threshold=0.2), passed(2, agent_id=AGENT)
         store.add(*[stays, goes], registry=registry.url)
         sender = Sender(store, registry)
-        assert sender.drain(60.0)
+        assert sender.loop.drain(60.0)
         for one in (stays, goes):
             store.report_outcome(one.trace.id, success=False)
-        assert sender.drain(60.0)
+        assert sender.loop.drain(60.0)
         unit = server.unit(stays.trace.id)
         assert unit is not None
         assert unit["metadata"]["success"] is False
         assert unit["metadata"]["quality_score"] == store.get(stays.trace.id).score
         assert server.unit(goes.trace.id) is None
         store.report_outcome(goes.trace.id, success=True)
-        assert sender.drain(60.0)
+        assert sender.loop.drain(60.0)
         assert server.unit(goes.trace.id) is not None
 
 
@@ -285,7 +285,7 @@ def die_and_come_back(server: RealRegistry, folder: Path) -> None:
             server.stop()
             ends.join()
             server.start()
-        assert sender.drain(300.0)
+        assert sender.loop.drain(300.0)
         assert all(server.unit(run.trace.id) for run in runs)
         assert server.contributions(AGENT) == len(runs)
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kp_langchain import ReasoningTrace
-from kp_langchain.review.run_facts import Claims, TracedCall, align, calls_of, claims_of
+from kp_langchain.review.run_facts import Claims, calls_of, claims_of
 from kp_langchain.review.stats import DomainStats, domain_stats
 from kp_langchain.schema import Tool, TraceStep
 from kp_langchain.scoring.dimensions import DIMENSION_NAMES
@@ -226,54 +226,7 @@ def test_the_figures_add_up(runs: list[Row]) -> None:
     assert json.loads(json.dumps(stats.to_dict()))["explanation"] == stats.explanation()
 
 
-# ------------------------------------------------------------------ two traces side by side
-
-
-def call(tool: str, number: int = 0) -> TracedCall:
-    step = TraceStep(step_id=0, type="tool_call", tool=Tool(name=tool), input={"n": number})
-    return TracedCall(step, None)
-
-
-def pairs_of(left: list[TracedCall], right: list[TracedCall]) -> list[str]:
-    """Each row as `left-right`, a call as its tool and the number in its input."""
-    return [
-        "-".join(
-            "" if one is None else f"{one.tool}{one.input['n']}" for one in (row.left, row.right)
-        )
-        for row in align(left, right)
-    ]
-
-
-def test_equal_calls_are_counterparts_and_between_them_calls_of_one_tool() -> None:
-    left = [call("a"), call("b"), call("c")]
-    right = [call("a"), call("x"), call("c", 1)]
-    assert pairs_of(left, right) == ["a0-a0", "b0-", "-x0", "c0-c1"]
-    assert [row.is_same for row in align(left, right)] == [True, False, False, False]
-    several = [call("a", 0), call("a", 1), call("a", 2)]
-    assert pairs_of([call("a", 1)], several) == ["-a0", "a1-a1", "-a2"]
-    assert pairs_of(several[1:], [call("a", 2), call("a", 3)]) == ["a1-", "a2-a2", "-a3"]
-
-
-CALLS = st.lists(st.builds(call, st.sampled_from("ab"), st.integers(0, 1)), max_size=7)
-
-
-@given(CALLS, CALLS)
-def test_no_call_is_lost_and_none_changes_its_place(
-    left: list[TracedCall], right: list[TracedCall]
-) -> None:
-    rows = align(left, right)
-    assert [row.left for row in rows if row.left is not None] == left
-    assert [row.right for row in rows if row.right is not None] == right
-    assert all(row.left is not None or row.right is not None for row in rows)
-    pairs = [(row.left, row.right) for row in rows if row.left and row.right]
-    assert all(one.tool == other.tool for one, other in pairs)
-
-
-def test_traces_of_many_calls_are_aligned_as_far_as_can_be() -> None:
-    left = [call("a", at) for at in range(2500)]
-    rows = align(left, left[:3])
-    assert len(rows) == 2500
-    assert [row.left for row in rows] == left
+# ------------------------------------------------------------------ calls
 
 
 def step(kind: str, tool: str | None, content: str | None = None) -> TraceStep:
@@ -296,7 +249,8 @@ def test_each_call_has_its_own_output() -> None:
     ]
     calls = calls_of(steps)
     outputs = [None if one.output is None else one.output.content for one in calls]
-    assert [one.tool for one in calls] == ["a", "b", "c", "d", "e"]
+    steps_of_tools = [one.call or one.output for one in calls]
+    assert [one.tool.name for one in steps_of_tools if one and one.tool] == [*"abcde"]
     assert outputs == ["of a", "of b", "of c", "of none", None]
     assert [one.has_failed for one in calls] == [True, False, False, False, False]
     assert calls[3].call is None
