@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import numbers
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -66,21 +65,20 @@ def identity_of(embedder: object) -> EmbedderIdentity:
     `model_id`, `deployment`), `revision` and `baseline` say.
 
     Raises:
-        ConfigError: The baseline is not a number from 0 to below 1, or cannot be read; the message
-            has its value.
+        ConfigError: The baseline is not a number from 0 to below 1; the message has its value.
     """
-    identity = _attribute(embedder, "identity")
+    identity = getattr(embedder, "identity", None)
     if isinstance(identity, EmbedderIdentity):
         baseline = check_baseline(identity.baseline, type(embedder).__name__)
         return EmbedderIdentity(str(identity.model), str(identity.revision), baseline)
-    names = (_attribute(embedder, name) for name in _NAMES)
+    names = (getattr(embedder, name, None) for name in _NAMES)
     kind = f"{type(embedder).__module__}.{type(embedder).__qualname__}"
     model = next((name for name in names if isinstance(name, str) and name), kind)
-    revision = _attribute(embedder, "revision")
+    revision = getattr(embedder, "revision", None)
     return EmbedderIdentity(
         model,
         revision if isinstance(revision, str) else "",
-        check_baseline(_attribute(embedder, "baseline"), type(embedder).__name__),
+        check_baseline(getattr(embedder, "baseline", None), type(embedder).__name__),
     )
 
 
@@ -96,30 +94,14 @@ def check_baseline(value: object, source: str) -> float:
     """
     if value is None:
         return 0.0
-    text = ascii(value)[:40] if isinstance(value, bool | str) else type(value).__name__
-    if not isinstance(value, bool) and isinstance(value, numbers.Real):
-        try:
-            number = float(value)
-        except OverflowError:
-            number = math.inf
-        if 0 <= number < 1:  # false of NaN as well
-            return number
-        text = f"{number:g}"
+    is_number = isinstance(value, numbers.Real) and not isinstance(value, bool)
+    if is_number and 0 <= value < 1:  # false of NaN as well
+        return float(value)
+    text = f"{value!r:.40}" if is_number or isinstance(value, str) else type(value).__name__
     raise ConfigError(
         f"baseline of {source} is {text}; it must be a number from 0 to below 1: the cosine "
         "similarity of unrelated texts, such as 0.84 for multilingual-e5-small"
     )
-
-
-def _attribute(embedder: object, name: str) -> object:
-    try:
-        return getattr(embedder, name, None)
-    except Exception as error:
-        if name == "baseline":
-            raise ConfigError(
-                f"baseline of {type(embedder).__name__} cannot be read ({type(error).__name__})"
-            ) from error
-        return None
 
 
 # ------------------------------------------------------------------ embeddings

@@ -6,7 +6,6 @@ import dataclasses
 import importlib.util
 import json
 import shutil
-from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -22,7 +21,6 @@ from kp_langchain.embedding.model_files import (
     load_error,
     local_path,
 )
-from kp_langchain.embedding.texts import fit, unreadable_share
 from kp_langchain.errors import MissingExtraError
 
 # Short batches: padding costs more than a batch saves on one thread, and attention takes memory.
@@ -107,16 +105,12 @@ def _open(model: str, folder: Path) -> LoadedModel:
     elif tokeniser.truncation:
         window = tokeniser.truncation["max_length"]
 
-    def encode(texts: list[str]) -> object:
-        if window:
-            texts = [fit(text, tokeniser, window) for text in texts]
+    def run(texts: list[str]) -> object:
         vectors = np.array(list(embedding.embed(texts, batch_size=_BATCH_TEXTS)))
         lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
         return vectors / np.where(lengths == 0, 1, lengths)
 
-    encode([""])  # the first run prepares buffers
-    share = partial(unreadable_share, tokeniser, window=window)
-    return LoadedModel(encode, share, model, "fastembed", folder)
+    return LoadedModel(run, tokeniser, window, model, "fastembed", folder)
 
 
 def _packaged_files() -> list[Path]:

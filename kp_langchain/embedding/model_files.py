@@ -11,9 +11,14 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from kp_langchain._logging import warn_once
+from kp_langchain.embedding.texts import fit, unreadable_share
 from kp_langchain.errors import ModelLoadError
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
 
 DEFAULT_MODEL = "sentence-transformers/all-MiniLM-L6-v2"
 MULTILINGUAL_MODEL = "sentence-transformers/paraphrase-multilingual-MiniLM-L12-v2"
@@ -131,16 +136,32 @@ class LoadedModel:
     """An embedding model in the memory of this process.
 
     Attributes:
-        encode: Runs the model: texts in, one vector per text out.
-        unreadable_share: Returns the share of a text's tokens that the model cannot read, 0 to 1;
-            None if the tokeniser does not report the offsets of its tokens.
+        run: Runs the model: texts that fit its window in, one normalised vector per text out.
+        tokeniser: Its tokeniser; None if that does not report the offsets of its tokens.
+        window: How many tokens the model reads; None if that is not known.
         name: The model's name or path.
         backend: The package that runs it.
         folder: Where its files are.
     """
 
-    encode: Callable[[list[str]], object]
-    unreadable_share: Callable[[str], float | None]
+    run: Callable[[list[str]], object]
+    tokeniser: Tokenizer | None
+    window: int | None
     name: str
     backend: str
     folder: Path
+
+    def encode(self, texts: list[str]) -> object:
+        """Return one vector per text; a longer text than the window is cut to both ends."""
+        if self.tokeniser is not None and self.window:
+            texts = [fit(text, self.tokeniser, self.window) for text in texts]
+        return self.run(texts)
+
+    def unreadable_share(self, text: str) -> float | None:
+        """Return the share of a text's tokens that the model cannot read, 0 to 1.
+
+        None if the tokeniser does not report the offsets of its tokens.
+        """
+        if self.tokeniser is None:
+            return None
+        return unreadable_share(self.tokeniser, text, self.window)

@@ -244,6 +244,7 @@ def serve() -> None:
     try:
         module, _, function = loader.partition(":")
         model: LoadedModel = getattr(importlib.import_module(module), function)(model_name)
+        model.encode([""])  # the first run prepares buffers
     except Exception as error:  # noqa: BLE001 - sent to the host
         connection.send(("error", _name_and_message(error)))
         os._exit(0)

@@ -24,7 +24,6 @@ from kp_langchain.embedding.model_files import (
     load_error,
     local_path,
 )
-from kp_langchain.embedding.texts import fit, unreadable_share
 from kp_langchain.errors import MissingExtraError, ModelLoadError
 
 _FILES = ["*.json", "*.txt", "*.model", "*.safetensors"]
@@ -96,18 +95,12 @@ def load(name: str | None) -> LoadedModel:
     tokeniser: Any = getattr(getattr(model, "tokenizer", None), "backend_tokenizer", None)
     window: int | None = None if tokeniser is None else model.max_seq_length
 
-    def encode(texts: list[str]) -> object:
-        if window:
-            texts = [fit(text, tokeniser, window) for text in texts]
+    def run(texts: list[str]) -> object:
         return model.encode(
             texts, normalize_embeddings=True, convert_to_numpy=True, show_progress_bar=False
         )
 
-    def share(text: str) -> float | None:
-        return None if tokeniser is None else unreadable_share(tokeniser, text, window)
-
-    encode([""])  # the first run prepares buffers
-    return LoadedModel(encode, share, name, "sentence-transformers", folder)
+    return LoadedModel(run, tokeniser, window, name, "sentence-transformers", folder)
 
 
 def _snapshot(name: str) -> Path:

@@ -28,7 +28,6 @@ from kp_langchain.scoring import (
     Nearest,
     NoveltyMemory,
     ScoreBreakdown,
-    resolve_embedder,
 )
 from tests.agents import handler, searching
 from tests.scoring.conftest import Returning, Slow, Words
@@ -484,16 +483,6 @@ def test_what_is_no_baseline_is_refused(value):
             make()
     with pytest.raises(ConfigError, match="baseline of this scorer"):
         Scorer(embedder=None, baseline=value)
-
-
-def test_a_baseline_that_cannot_be_read_is_named():
-    class Broken(Cone):
-        @property
-        def baseline(self):
-            raise RuntimeError
-
-    with pytest.raises(ConfigError, match="baseline of Broken cannot be read"):
-        resolve_embedder(Broken())
 
 
 @pytest.mark.parametrize(
