@@ -302,7 +302,7 @@ class Scorer:
                 why_outcome(confidence, TRACE_SOURCE, success=success),
             ),
         }
-        dimensions = {}
+        dimensions: dict[str, Any] = {}
         for name in DIMENSION_NAMES:
             (value, why), weight = values[name], getattr(used_weights, name)
             dimensions[name] = Dimension(value, weight, value * weight, why)

@@ -121,17 +121,6 @@ def test_of_equally_near_vectors_the_newest_is_nearest():
         assert cache.nearest([2, 0]) == (str(number), 1)
 
 
-def test_more_than_there_is_spare_room_for_can_be_inserted():
-    cache = VectorCache(1000, 2)
-    for number in range(990):
-        cache.add([1, 0], key=f"own {number}")
-    loaded = [f"loaded {number}" for number in range(1500)]
-    cache.insert(np.array([[0, 1.0]] * 1500), loaded)
-    assert cache.size == 1000
-    assert cache.max_cosine_similarity([1, 0]) == 0
-    assert cache.nearest([0, 1]) == ("loaded 1499", 1)
-
-
 @pytest.mark.parametrize("passed_s", [0.0, 0.1, 1.0, 36.9, 37.0, 99.9, 200.0])
 def test_what_is_as_old_as_its_time_has_expired_among_many(passed_s):
     clock = Clock()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import math
-from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -176,22 +175,6 @@ def test_a_given_cache_of_another_length_is_the_caller_s_to_mend(make_trace):
     for call in (scorer.score, scorer.remember, scorer.evaluate):
         with pytest.raises(VectorError, match=r"26.*384"):
             call(make_trace())
-
-
-def test_many_threads_on_one_scorer(make_trace):
-    cache = VectorCache(max_elements=100, dimensions=26)
-    scorer = Scorer(embedder=Words(), cache=cache)
-
-    def work(number: int) -> None:
-        for turn in range(25):
-            trace = make_trace(objective=f"task {number} turn {turn}")
-            assert 0.0 <= scorer.evaluate(trace).total <= 1.0
-            scorer.remember(trace)
-            assert scorer.score(trace).nearest is not None
-
-    with ThreadPoolExecutor(8) as pool:
-        assert list(pool.map(work, range(8))) == [None] * 8
-    assert cache.size == 100
 
 
 # ------------------------------------------------------------------ what the settings say
