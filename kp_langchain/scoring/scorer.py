@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, Self, TypeAlias, TypeVar
 
 from kp_langchain._forksafe import ForkSafeLock
 from kp_langchain.embedding.embedder import (
-    EmbedderIdentity,
     Embedding,
     check_baseline,
     embed_texts,
@@ -94,10 +93,9 @@ class Scorer:
         step_cap: Complexity counts at most this many steps (the documents' prose says 20); None
             counts all, as the documents' formula does.
         latency_budget_ms: Milliseconds that an evaluation may take; the breakdown says if it took
-            longer. While a local model is still to load, the first evaluation waits for it up to
-            80 % of this, and further ones do not wait: novelty is then 0.5, and of the trace only
-            the hash of its text is remembered. None for no limit: the first evaluation waits until
-            the model is loaded. An embedder of your own takes the time that it needs.
+            longer. For a local model that is still loading, up to 80 % of this are waited; novelty
+            is then 0.5, and of the trace only the hash of its text is remembered. None for no
+            limit: the model is waited for. An embedder of your own takes the time that it needs.
         max_remembered: How many embeddings it remembers; 1,000 by default. A `cache` has its own
             bounds, so it cannot be combined with this.
 
@@ -136,7 +134,6 @@ class Scorer:
         self._embedder = resolve_embedder(embedder)
         self._baseline = None if baseline is None else check_baseline(baseline, "this scorer")
         self._last_embedding: tuple[str, Embedding] | None = None
-        self._has_waited = False
 
     def __reduce__(self) -> tuple[partial[Scorer], tuple[()]]:
         # Only the arguments travel to another process; the memory stays in this one.
@@ -376,13 +373,11 @@ class Scorer:
         return None if budget_ms is None else started + _WAITING_SHARE * budget_ms / 1000
 
     def _entry(self, text: str, trace: ReasoningTrace, embedding: Embedding) -> MemoryEntry:
-        identity, domain = self._identity(embedding), trace.metadata.task_domain
+        identity = embedding.identity
+        if self._baseline is not None:
+            identity = replace(identity, baseline=self._baseline)
+        domain = trace.metadata.task_domain
         return MemoryEntry(trace.id, fingerprint(text), embedding.vector, identity, domain)
-
-    def _identity(self, embedding: Embedding) -> EmbedderIdentity:
-        if self._baseline is None:
-            return embedding.identity
-        return replace(embedding.identity, baseline=self._baseline)
 
     def _embed(self, text: str, deadline: float | None) -> Embedding:
         """Embed a text; a model that is loading is waited for until a deadline."""
@@ -390,33 +385,21 @@ class Scorer:
         if embedder is None:
             return _NO_EMBEDDING if self._arguments["embedder"] is None else report_not_installed()
         try:
-            if isinstance(embedder, LocalModel) and not self._wait_for_model(embedder, deadline):
-                return Embedding(None, STILL_LOADING)
+            if isinstance(embedder, LocalModel) and not embedder.ready:
+                left_s = None if deadline is None else max(0.0, deadline - time.perf_counter())
+                if not embedder.wait_until_ready(left_s):
+                    return Embedding(None, STILL_LOADING)
             return embed_texts(embedder, [text])[0]
         except Exception as error:  # noqa: BLE001 - any embedder may fail in any way
             return report_failure(error)
-
-    def _wait_for_model(self, model: LocalModel, deadline: float | None) -> bool:
-        """Return whether a model is loaded, or has failed to load, in time."""
-        if model.ready:
-            self._has_waited = False
-            return True
-        left_s = None if deadline is None else max(0.0, deadline - time.perf_counter())
-        # Only the first evaluation waits: a worker that waited with each would fall behind.
-        if self._has_waited and deadline is not None:
-            left_s = 0.0
-        self._has_waited = True
-        return model.wait_until_ready(left_s)
 
 
 def _check_profiles(profiles: Mapping[str, WeightsLike]) -> dict[str, ScoringWeights]:
     """Return the weights by domain.
 
     Raises:
-        WeightsError: `profiles` is not a mapping, or a profile is unusable; the message names it.
+        WeightsError: A profile is unusable; the message names it.
     """
-    if not isinstance(profiles, Mapping):
-        raise WeightsError(f"profiles is a {type(profiles).__name__}; give a mapping from domain")
     weights_by_domain = {}
     for domain, weights in profiles.items():
         try:

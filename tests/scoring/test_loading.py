@@ -58,15 +58,6 @@ def test_a_model_that_loads_within_the_budget_is_waited_for(budget_ms, slow, mak
     assert scorer.evaluate(another).novelty_source == "nearest remembered trace"
 
 
-def test_only_the_first_evaluation_waits_for_a_load(slow, make_trace):
-    """A worker that waited with every run would fall behind, and drop runs."""
-    scorer = Scorer(embedder=slow, latency_budget_ms=100)
-    for number in range(5):
-        assert scorer.evaluate(make_trace(objective=f"{number}")).novelty_source == LOADING
-    assert len(slow.waits) == 1
-    assert 0 < slow.waits[0] <= 0.08
-
-
 def test_load_waits_and_raises_what_is_wrong(slow):
     scorer = Scorer(embedder=None)
     assert scorer.wait_until_ready(0)

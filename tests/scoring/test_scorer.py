@@ -107,7 +107,6 @@ CACHE = VectorCache()
         ({"max_remembered": True}, "max_remembered is True"),
         ({"cache": CACHE, "max_remembered": 5}, "VectorCache"),
         ({"profiles": {"legal": {**EQUAL, "novelty": 0.5}}}, r"profile 'legal'.*1\.25"),
-        ({"profiles": [EQUAL]}, "profiles is a list"),
     ],
 )
 def test_options_that_cannot_be_used_are_named(options, message):
