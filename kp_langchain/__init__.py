@@ -36,7 +36,12 @@ if TYPE_CHECKING:
     from kp_langchain.schema import ReasoningTrace, TraceStep
     from kp_langchain.scoring.breakdown import ScoreBreakdown
     from kp_langchain.scoring.cache import VectorCache
-    from kp_langchain.scoring.scorer import Scorer, aevaluate_value, default_scorer, evaluate_value
+    from kp_langchain.scoring.process_scorer import (
+        aevaluate_value,
+        default_scorer,
+        evaluate_value,
+    )
+    from kp_langchain.scoring.scorer import Scorer
     from kp_langchain.store import TraceStore
     from kp_langchain.verdict import Verdict
 
@@ -63,12 +68,12 @@ _HOMES = {
     "kp_langchain.schema": ("ReasoningTrace", "TraceStep"),
     "kp_langchain.scoring.breakdown": ("ScoreBreakdown",),
     "kp_langchain.scoring.cache": ("VectorCache",),
-    "kp_langchain.scoring.scorer": (
-        "Scorer",
+    "kp_langchain.scoring.process_scorer": (
         "aevaluate_value",
         "default_scorer",
         "evaluate_value",
     ),
+    "kp_langchain.scoring.scorer": ("Scorer",),
     "kp_langchain.policy": ("ScoringWeights",),
     "kp_langchain.store": ("TraceStore",),
     "kp_langchain.verdict": ("Verdict",),

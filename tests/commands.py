@@ -35,7 +35,7 @@ def cli(*words: str, stdin: str = "", columns: int = 120, **environment: str) ->
     """Run a command in this process, as if it were a new one."""
     if "KP_EMBEDDING_MODEL" in environment:
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("kp_langchain.scoring.scorer._default_scorer", None)
+            patch.setattr("kp_langchain.scoring.process_scorer._default_scorer", None)
             _default_embedder.cache_clear()
             try:
                 return _run_here(words, stdin, columns, environment)

@@ -14,7 +14,7 @@ from kp_langchain.gate.check import JudgedRun, RecentValues
 from kp_langchain.gate.judge import OFF, KeptTrace, drop_repeats
 from kp_langchain.gate.run import gated_value
 from kp_langchain.scoring.novelty_memory import Window
-from kp_langchain.scoring.scorer import default_scorer
+from kp_langchain.scoring.process_scorer import default_scorer
 from kp_langchain.store.kept_runs import MOST_COMPARED, follow_kept, kept_trace
 from kp_langchain.store.novelty import StoredMemory
 from kp_langchain.store.rows import trace_key

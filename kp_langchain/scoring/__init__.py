@@ -20,8 +20,9 @@ if TYPE_CHECKING:
     from kp_langchain.scoring.cache import VectorCache
     from kp_langchain.scoring.dimensions import RuleFired, Worth
     from kp_langchain.scoring.novelty_memory import Match, MemoryEntry, NoveltyMemory
+    from kp_langchain.scoring.process_scorer import aevaluate_value, default_scorer, evaluate_value
     from kp_langchain.scoring.repeats import embedded_text
-    from kp_langchain.scoring.scorer import Scorer, aevaluate_value, default_scorer, evaluate_value
+    from kp_langchain.scoring.scorer import Scorer
 
 _NAMES = {
     "kp_langchain.embedding.embedder": ("Embedder",),
@@ -33,9 +34,8 @@ _NAMES = {
     "kp_langchain.scoring.dimensions": ("RuleFired", "Worth"),
     "kp_langchain.scoring.novelty_memory": ("Match", "MemoryEntry", "NoveltyMemory"),
     "kp_langchain.scoring.repeats": ("embedded_text",),
-    "kp_langchain.scoring.scorer": (
-        "Scorer", "aevaluate_value", "default_scorer", "evaluate_value",
-    ),
+    "kp_langchain.scoring.process_scorer": ("aevaluate_value", "default_scorer", "evaluate_value"),
+    "kp_langchain.scoring.scorer": ("Scorer",),
     "kp_langchain.policy": ("PROFILES", "ScoringWeights"),
 }  # fmt: skip
 _HOMES = {name: module for module, names in _NAMES.items() for name in names}

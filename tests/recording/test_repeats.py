@@ -33,7 +33,7 @@ from kp_langchain.gate import ShownTrace
 from kp_langchain.gate.check import RecentValues
 from kp_langchain.recall.few_shot import HEADER
 from kp_langchain.recording.langchain_context import ambient_run_id
-from kp_langchain.scoring import scorer as scorer_module
+from kp_langchain.scoring import process_scorer
 from kp_langchain.store import novelty as novelty_module
 from tests.agents import agent, call, handler, say, shape
 from tests.loopback_registry import LoopbackRegistry
@@ -72,7 +72,7 @@ def words(**options: Any) -> Scorer:
 
 @pytest.fixture(autouse=True)
 def small_default_scorer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scorer_module, "_default_scorer", words())
+    monkeypatch.setattr(process_scorer, "_default_scorer", words())
 
 
 @pytest.fixture

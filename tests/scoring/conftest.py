@@ -79,7 +79,7 @@ class Slow(LocalModel):
 def no_models(monkeypatch):
     """The default scorer is still to be made, and nothing that runs models is installed."""
     _default_embedder.cache_clear()
-    monkeypatch.setattr("kp_langchain.scoring.scorer._default_scorer", None)
+    monkeypatch.setattr("kp_langchain.scoring.process_scorer._default_scorer", None)
     for package in ("sentence_transformers", "fastembed"):
         monkeypatch.setitem(sys.modules, package, None)
     yield

@@ -12,8 +12,7 @@ import pytest
 from kp_langchain import Settings, aevaluate_value, default_scorer, evaluate_value
 from kp_langchain.embedding import local_models
 from kp_langchain.errors import ConfigError, ModelLoadError
-from kp_langchain.scoring import ScoreBreakdown, Scorer, VectorCache
-from kp_langchain.scoring import scorer as scorer_module
+from kp_langchain.scoring import ScoreBreakdown, Scorer, VectorCache, process_scorer
 from tests.agents import handler, searching
 from tests.scoring.conftest import Slow
 
@@ -114,7 +113,7 @@ def test_evaluate_value_waits_for_its_model(evaluate, slow, make_trace, monkeypa
     # Remembered without its fingerprint, so that only its vector shows that it is not new.
     cache.add([len("an objective words words words"), 1.0], key="same")
     scorer = Scorer(embedder=slow, cache=cache, latency_budget_ms=1)
-    monkeypatch.setattr(scorer_module, "_default_scorer", scorer)
+    monkeypatch.setattr(process_scorer, "_default_scorer", scorer)
     slow.load_once_asked()
     assert evaluate(trace) == pytest.approx(Scorer(embedder=None).score(trace).total - 0.5 * 0.35)
 
