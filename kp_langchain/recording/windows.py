@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from kp_langchain._forksafe import ForkSafeLock
 from kp_langchain._logging import describe_error, warn_once
+from kp_langchain.config import Settings
 from kp_langchain.gate.check import JudgedRun, RecentValues
 from kp_langchain.gate.judge import OFF, KeptTrace, drop_repeats
 from kp_langchain.gate.run import gated_value
@@ -88,14 +89,13 @@ class Windows:
         database, backoff = self._store.database, self._backoff
         with self._lock:
             if self._scorer is None:
-                scorer = default_scorer()
                 memory = StoredMemory(
                     database,
-                    scorer.max_remembered,
+                    Settings().novelty_memory,
                     may_read=lambda: not backoff.is_pausing,
                     writes=False,
                 )
-                self._scorer = scorer.with_memory(memory)
+                self._scorer = default_scorer().with_memory(memory)
             return self._scorer
 
     def is_remembered_by(self, scorer: object) -> bool:
