@@ -51,7 +51,7 @@ PUBLIC = [
     "kp_langchain", "kp_langchain.gate", "kp_langchain.integrations.langfuse",
     "kp_langchain.integrations.langsmith", "kp_langchain.integrations.mlflow",
     "kp_langchain.integrations.opentelemetry", "kp_langchain.integrations.opik",
-    "kp_langchain.integrations.phoenix",
+    "kp_langchain.integrations.phoenix", "kp_langchain.integrations.tools",
     "kp_langchain.recall", "kp_langchain.redaction", "kp_langchain.registry", "kp_langchain.review",
     "kp_langchain.scoring", "kp_langchain.store",
 ]  # fmt: skip
@@ -178,6 +178,36 @@ def test_what_is_public_says_so() -> None:
         assert names == sorted(set(names), key=lambda name: (not name.isupper(), name)), module
         for name in names:
             assert hasattr(import_module(module), name), f"{module}.{name}"
+
+
+def test_the_reference_has_one_entry_for_each_public_name() -> None:
+    homes: dict[str, list[str]] = {}
+    for module in PUBLIC:
+        for name in import_module(module).__all__:
+            homes.setdefault(name, []).append(f"{module}.{name}")
+    text = (ROOT / "examples" / "guides" / "reference.md").read_text(encoding="utf-8")
+    entries = re.findall(r"^::: (\S+)$", text, flags=re.MULTILINE)
+    assert sorted(entry.rpartition(".")[2] for entry in entries) == sorted(homes)
+    for entry in entries:
+        name = entry.rpartition(".")[2]
+        in_package = f"kp_langchain.{name}"  # the shortest path, where there is one
+        assert entry in ([in_package] if in_package in homes[name] else homes[name])
+
+
+@pytest.mark.parametrize("name", PUBLIC)
+def test_readers_of_the_source_find_every_public_name(name: str) -> None:
+    """Type checkers and the API reference see no name that is loaded when first used."""
+    module = import_module(name)
+    assert module.__file__ is not None
+    seen: set[str] = set()
+    for node in ast.walk(ast.parse(Path(module.__file__).read_text())):
+        if isinstance(node, ast.ImportFrom):
+            seen |= {alias.asname or alias.name for alias in node.names}
+        elif isinstance(node, ast.FunctionDef | ast.ClassDef):
+            seen.add(node.name)
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            seen.add(node.id)
+    assert set(module.__all__) <= seen
 
 
 def pins(file: str) -> dict[str, Version]:
