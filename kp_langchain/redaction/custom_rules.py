@@ -10,6 +10,7 @@ import re
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
+from functools import cached_property
 from pkgutil import resolve_name
 from typing import Annotated, Any, cast
 
@@ -80,6 +81,9 @@ class HarmlessTexts:
 
     def __contains__(self, text: str) -> bool:
         return _key_of(text) in self.known
+
+    def __reduce__(self) -> tuple[type[HarmlessTexts], tuple[()]]:
+        return HarmlessTexts, ()  # no text goes into another process
 
     def add(self, text: str) -> None:
         """Remember a text; if there are too many, forget the others."""
@@ -255,9 +259,6 @@ class Rules(BaseModel):
     _patterns: list[tuple[str, _Pattern]] = PrivateAttr(default_factory=list)
     _allow: list[_Pattern] = PrivateAttr(default_factory=list)
     _names: list[tuple[list[str], str, _Pattern]] = PrivateAttr(default_factory=list)
-    _harmless: defaultdict[bool, HarmlessTexts] = PrivateAttr(
-        default_factory=lambda: defaultdict(HarmlessTexts)
-    )
 
     def model_post_init(self, _context: Any) -> None:
         """Compile the patterns and names once."""
@@ -269,10 +270,10 @@ class Rules(BaseModel):
             pattern = _Pattern(_OF_NAME.replace("NAME", f"(?:{name})"), is_overlapped=True)
             self._names.append((words, _kind_of(words), pattern))
 
-    @property
+    @cached_property
     def harmless_texts(self) -> defaultdict[bool, HarmlessTexts]:
         """The texts that need no redaction, by whether identifiers are redacted; added to."""
-        return self._harmless
+        return defaultdict(HarmlessTexts)
 
     def load_redactor(self) -> Callable[[str], str] | None:
         """Return the function that `redactor` names; None if it names none.

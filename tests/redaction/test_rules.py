@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import threading
 from typing import Any
 
@@ -228,6 +229,13 @@ def test_a_redactor_that_raises_fails_closed():
 def test_mistakes_are_reported(rules, message):
     with pytest.raises(ValidationError, match=message):
         Rules(**rules)
+
+
+def test_rules_are_equal_whatever_they_have_seen():
+    rules = Rules()
+    redact("a harmless text", rules=rules)
+    assert rules == Rules()
+    assert b"a harmless text" not in pickle.dumps(rules)
 
 
 def test_rules_come_from_the_settings(folder, monkeypatch):
