@@ -189,8 +189,7 @@ def _body(trace: ReasoningTrace, max_tokens: int, *, with_outputs: bool) -> str:
     answer = _clean_line(trace.outcome.result_summary, _ANSWER_CHARS)
     all_calls = _calls_of(trace)
     most = max(max_tokens // _TOKENS_PER_CALL, 2)
-    first, last = _ends(all_calls, most)
-    calls = [_clean_call(call, with_outputs=with_outputs) for call in (*first, *last)]
+    calls = [_clean_call(call, with_outputs=with_outputs) for call in _at_ends(all_calls, most)]
     is_whole = len(calls) == len(all_calls)
     gap_tokens = estimate_tokens("\n".join([*_gap(0, 10_000), ""]))
     for share, fewest in _LADDER:
@@ -206,7 +205,7 @@ def _body(trace: ReasoningTrace, max_tokens: int, *, with_outputs: bool) -> str:
                 continue
         parts = [begin]
         before = 0
-        for call, line in zip(_joined(calls, number), _joined(lines, number), strict=True):
+        for call, line in zip(_at_ends(calls, number), _at_ends(lines, number), strict=True):
             parts += [*_gap(before, call.number), line]
             before = call.number
         return "\n".join([*parts, *_gap(before, len(all_calls) + 1), end])
@@ -221,15 +220,10 @@ def _call_line(call: _Call, share: float) -> str:
     return f"{line}: {_quoted(call.output, round(_OUTPUT_CHARS * share))}"
 
 
-def _ends(items: Sequence[Any], number: int) -> tuple[Sequence[Any], Sequence[Any]]:
-    """Return so many items in all: those at the beginning, and those at the end."""
+def _at_ends(items: Sequence[Any], number: int) -> list[Any]:
+    """Return so many items in all, at the beginning and at the end."""
     number = min(number, len(items))
-    return items[: number - number // 2], items[len(items) - number // 2 :]
-
-
-def _joined(items: Sequence[Any], number: int) -> list[Any]:
-    first, last = _ends(items, number)
-    return [*first, *last]
+    return [*items[: number - number // 2], *items[len(items) - number // 2 :]]
 
 
 def _most_at_ends(tokens: Sequence[int], room: int) -> int:

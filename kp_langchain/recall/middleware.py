@@ -229,8 +229,6 @@ class KPMiddleware(_Middleware):
             request = self._with_examples(request, search)
         return await handler(request)
 
-    # ---------------------------------------------------------------- what they do
-
     def _start_search(self, request: ModelRequest[Any]) -> _Search | None:
         """Begin a search for the first model call of an agent's run; return None for others."""
         runs = _runs_around()
