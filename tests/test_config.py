@@ -15,7 +15,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kp_langchain import DomainPolicy, KPCallbackHandler, ScoringWeights, Settings
-from kp_langchain.config import data_dir
 from kp_langchain.errors import ConfigError
 from kp_langchain.policy import PROFILES
 from kp_langchain.text import near_name
@@ -161,15 +160,6 @@ def test_paths_are_relative_to_the_file_that_says_them(
     assert Settings().database_url == "runs.db"
 
 
-@pytest.mark.skipif(os.name != "posix", reason="XDG")
-def test_the_data_folder_is_named_but_not_made(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("XDG_DATA_HOME", str(folder / "share"))
-    assert data_dir() == folder / "share" / "kp_langchain"
-    assert not (folder / "share").exists()
-
-
 # Policies.
 
 
@@ -180,7 +170,7 @@ def test_policies_merge_key_by_key(user_file: Path, monkeypatch: pytest.MonkeyPa
     )
     monkeypatch.setenv("KP_DOMAINS__FINANCE__THRESHOLD", "0.8")
     monkeypatch.setenv("KP_DEFAULTS__KEEP", "passed")
-    found = Settings(
+    current = Settings(
         agent_id=None,  # which is not given
         defaults=DomainPolicy(threshold=None),
         domains={
@@ -189,12 +179,12 @@ def test_policies_merge_key_by_key(user_file: Path, monkeypatch: pytest.MonkeyPa
             "y": DomainPolicy(weights=ScoringWeights(**EVEN)),
         },
     )
-    assert found.agent_id == "a"
-    assert found.policy_for("finance") == DomainPolicy(
+    assert current.agent_id == "a"
+    assert current.policy_for("finance") == DomainPolicy(
         threshold=0.8, visibility="network", privacy_level="federated", keep="passed"
     )
-    assert found.policy_for("code") == DomainPolicy(visibility="org", threshold=0.5)
-    assert found.policy_for("x") == found.policy_for("y")
+    assert current.policy_for("code") == DomainPolicy(visibility="org", threshold=0.5)
+    assert current.policy_for("x") == current.policy_for("y")
     rate = DomainPolicy(pass_rate=0.2)
     for field in ("threshold", "worth_threshold"):  # either replaces a rate of a layer below
         over = DomainPolicy.model_validate({field: 0.5})

@@ -72,12 +72,12 @@ def test_nothing_that_sends_redirects_unredacts_or_loads_code_counts(
 ) -> None:
     before = Settings().model_dump()
     (folder / "kp.toml").write_text(HOSTILE)
-    found = Settings()
+    current = Settings()
     # Three harmless keys count, and nothing else.
-    assert found.policy_for("any") == DomainPolicy(threshold=0, keep_days=3)
-    assert found.policy_for("finance") == DomainPolicy(threshold=0.25, keep_days=3)
-    assert found.redaction.names == ["employee number"]
-    rest = found.model_dump() | {"defaults": before["defaults"], "domains": {}}
+    assert current.policy_for("any") == DomainPolicy(threshold=0, keep_days=3)
+    assert current.policy_for("finance") == DomainPolicy(threshold=0.25, keep_days=3)
+    assert current.redaction.names == ["employee number"]
+    rest = current.model_dump() | {"defaults": before["defaults"], "domains": {}}
     rest["redaction"]["names"] = []
     assert rest == before
     Settings.current()
@@ -189,8 +189,8 @@ def test_it_counts_from_whoever_is_the_user(
         monkeypatch.setenv("KP_DEFAULTS__VISIBILITY", "network")
     else:
         arguments = {"registry_url": url, "defaults": DomainPolicy(visibility="network")}
-    found = Settings(**arguments)
-    assert (found.registry_url, found.policy_for("x").visibility) == (url, "network")
+    current = Settings(**arguments)
+    assert (current.registry_url, current.policy_for("x").visibility) == (url, "network")
     assert warnings(caplog) == []
 
 
@@ -199,11 +199,11 @@ def test_a_folder_does_not_decide_which_runs_are_sent(
 ) -> None:
     own.write_text("[domains.finance]\nvisibility = 'network'\nthreshold = 0.75\n")
     (folder / "kp.toml").write_text("[defaults]\nthreshold = 0\nkeep = 'all'\n")
-    found = Settings()
-    assert found.policy_for("finance") == DomainPolicy(visibility="network", threshold=0.75)
-    assert found.policy_for("other") == DomainPolicy(threshold=0, keep="all")
+    current = Settings()
+    assert current.policy_for("finance") == DomainPolicy(visibility="network", threshold=0.75)
+    assert current.policy_for("other") == DomainPolicy(threshold=0, keep="all")
     assert "runs of domain finance may be sent" in caplog.text
-    assert found.policy_for("other", DomainPolicy(visibility="org")).threshold is None
+    assert current.policy_for("other", DomainPolicy(visibility="org")).threshold is None
 
 
 def test_a_policy_is_written_where_it_counts(folder: Path, own: Path) -> None:
