@@ -6,31 +6,29 @@ The parts are a recorder, what takes its runs to the engine, and what the engine
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import Enum
 from inspect import iscoroutinefunction
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kp_langchain._logging import describe_error, warn_once
 from kp_langchain.config import DomainPolicy, Settings, warn_of_domain
 from kp_langchain.errors import ConfigError
 from kp_langchain.policy import PROFILES
 from kp_langchain.recording.bounds import Bounds, Counters, RecordOwner
-from kp_langchain.recording.engine import Engine, engine_of
-from kp_langchain.recording.judging import HandlerContext
+from kp_langchain.recording.context import HandlerContext, Windows
+from kp_langchain.recording.intake import RunIntake, engine_of
 from kp_langchain.recording.outcome import Verifiers
 from kp_langchain.recording.pauses import HandlerPauses
 from kp_langchain.recording.recorder import Recorder
 from kp_langchain.recording.run_builder import RunBuilder
-from kp_langchain.recording.run_record import RunRecord
 from kp_langchain.recording.score_receivers import TraceFinder, receivers_of, score_sender
-from kp_langchain.recording.store_writer import Pause, VerdictWrite, Work
 from kp_langchain.recording.user_calls import JUDGING, UserFunctions, lane_for
 from kp_langchain.run_keys import check_agent_id
 from kp_langchain.scoring.scorer import Scorer
 from kp_langchain.store import TraceStore, default_store
+from kp_langchain.store.jobs import Backoff
 from kp_langchain.values import clean_text
 
 if TYPE_CHECKING:
@@ -41,9 +39,7 @@ if TYPE_CHECKING:
     from kp_langchain.registry import Registry
     from kp_langchain.registry.sender import Sender
     from kp_langchain.store import TraceStore
-    from kp_langchain.verdict import Verdict
 
-_MAX_VERIFIER_S = 3600
 _FUNCTIONS = ("outcome", "on_scored", "objective", "redactor")
 
 
@@ -64,7 +60,6 @@ class HandlerOptions:
     registry: Registry | str | None = None
     outcome: OutcomeFunction | None = None
     verifiers: Sequence[Verifier] = ()
-    verifier_timeout_s: float = 10.0
     agent_id: str | None = None
     on_scored: Callable[[ScoredTrace], object] | None = None
     objective: Callable[[Any], str | None] | None = None
@@ -84,17 +79,6 @@ class HandlerOptions:
             if not is_left_out and not is_usable(value):
                 raise ConfigError(f"{name} is {value!r}; {advice}")
 
-    def for_other_process(self, store: TraceStore | None) -> dict[str, Any]:
-        """Return the arguments as they go to another process, by name.
-
-        Args:
-            store: What the argument of that name stands for in this process.
-        """
-        arguments = {name: getattr(self, name) for name in self.__slots__}
-        # A relative path means another file in another working folder.
-        is_path = isinstance(self.store, (str, Path))
-        return arguments | ({"store": store} if is_path else {})
-
 
 def _is_domain(value: Any) -> bool:
     return isinstance(value, str) and value.strip() != "" and clean_text(value) == value
@@ -110,11 +94,6 @@ def _are_verifiers(value: Any) -> bool:
     )
 
 
-def _is_time_limit(value: Any) -> bool:
-    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    return is_number and 0 < value <= _MAX_VERIFIER_S
-
-
 def _is_scorer(value: Any) -> bool:
     return not isinstance(value, type) and callable(getattr(value, "evaluate", None))
 
@@ -128,7 +107,7 @@ def _is_store(value: Any) -> bool:
     return value is Default.STORE or isinstance(value, (TraceStore, str, Path))
 
 
-_NEVER_NONE = ("domain", "verifiers", "verifier_timeout_s")
+_NEVER_NONE = ("domain", "verifiers")
 _CHECKS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "domain": (_is_domain, "give a non-empty text such as 'finance'"),
     "policy": (_is_policy, "give a DomainPolicy or a mapping from domain to DomainPolicy"),
@@ -138,10 +117,6 @@ _CHECKS: dict[str, tuple[Callable[[Any], bool], str]] = {
         "give a Registry, its URL, or leave it out for the one of the settings",
     ),
     "verifiers": (_are_verifiers, "give a list of functions, each of one FinishedRun"),
-    "verifier_timeout_s": (
-        _is_time_limit,
-        f"give seconds, more than 0 and at most {_MAX_VERIFIER_S}",
-    ),
     "scorer": (_is_scorer, "give a Scorer or leave it out"),
     "agent_id": (lambda value: isinstance(value, str), "give a text such as 'kp:agent:me'"),
     "send_scores_to": (
@@ -156,24 +131,6 @@ _CHECKS: dict[str, tuple[Callable[[Any], bool], str]] = {
         ),
     ),
 }
-
-
-def _never_raising(objective: Callable[[Any], str | None]) -> Callable[[Any], str]:
-    """Wrap the user's `objective`: never raise, and return "" unless it returns a text."""
-
-    def ask(inputs: Any) -> str:
-        try:
-            text = objective(inputs)
-        except Exception as error:  # noqa: BLE001 - the user's function
-            warn_once(
-                f"objective:{type(error).__name__}",
-                "the objective function raised %s; the usual places are searched instead",
-                describe_error(error),
-            )
-            return ""
-        return str.strip(text) if isinstance(text, str) else ""
-
-    return ask
 
 
 def _known_domains(
@@ -237,80 +194,6 @@ def _registry_of(
     return registry if isinstance(registry, Registry) else configured_registry(settings, registry)
 
 
-@dataclass(frozen=True, slots=True, weakref_slot=True, eq=False)
-class RunIntake:
-    """Takes the finished and the paused runs of one handler to the engine.
-
-    Attributes:
-        engine: The engine of the handler's store.
-        context: What the handler adds to it.
-        max_queue: Most finished runs that wait, in this process.
-    """
-
-    engine: Engine
-    context: HandlerContext
-    max_queue: int
-
-    @property
-    def redactor(self) -> Callable[[str], str] | None:
-        """The user's function that redacts further, if there is one."""
-        return self.context.builder.redactor
-
-    def prepare(self) -> None:
-        """Start the threads when the first run begins, so that it does not wait when it ends."""
-        self.engine.prepare(self.context)
-
-    def wait(self, timeout_s: float | None = None) -> bool:
-        """Wait until all runs that ended so far are judged, stored and announced.
-
-        Args:
-            timeout_s: Seconds to wait at most; None for no limit.
-
-        Returns:
-            Whether that was done in time.
-        """
-        self.prepare()
-        return self.engine.wait(timeout_s, self.context)
-
-    def add_verdict(self, run: str, verdict: Verdict) -> None:
-        """Take a verdict on a run that ended; it is written behind the run itself.
-
-        Args:
-            run: A trace id, a run id, or the beginning of either.
-            verdict: The verdict; its note is not redacted yet.
-        """
-        self.context.counters.add("queued_verdicts")
-        self._start_threads()
-        self.engine.submit(VerdictWrite(self.context, run, verdict))
-
-    def add(self, record: RunRecord) -> None:
-        """Take a run that ended or paused; drop it (counted) if too many wait."""
-        counters, verifiers = self.context.counters, self.context.verifiers
-        if verifiers is not None and verifiers.asking:
-            # a run started by a verifier; verifying it would recurse
-            counters.add("by_verifiers")
-        elif self.engine.waiting(self.context) >= self.max_queue:
-            counters.add("dropped")
-            warn_once(
-                "queue full",
-                "%d finished runs wait to be scored, so new ones are dropped and counted under "
-                "'dropped'; raise max_queue or score less",
-                self.max_queue,
-            )
-        else:
-            is_paused = record.ending == "paused"
-            counters.add("paused" if is_paused else "queued")
-            self._start_threads(is_needed=self.context.builder.may_wait(record))
-            self.engine.submit(
-                Pause(self.context, record) if is_paused else Work(self.context, record)
-            )
-
-    def _start_threads(self, *, is_needed: bool = False) -> None:
-        # When a run ends, because an interpreter that is ending starts no threads.
-        if is_needed or self.context.has_user_code:
-            self.context.functions.lane.prepare()
-
-
 def assemble(
     options: HandlerOptions, settings: Settings, recorder_class: type[Recorder] = Recorder
 ) -> tuple[Recorder, RunIntake]:
@@ -333,12 +216,9 @@ def assemble(
     sender = _sender(store, registry)
     receivers = _receivers(options, settings, store)
     engine = engine_of(store, settings.max_queue)
-    windows = engine.windows_of_handler()
+    windows = Windows(None, Backoff()) if store is None else engine.windows
     functions = _user_functions(options, settings, redactor, store)
     counters = functions.counters
-    verifiers = Verifiers(
-        tuple(options.verifiers), replace(functions, time_limit_s=options.verifier_timeout_s)
-    )
     context = HandlerContext(
         store=store,
         builder=RunBuilder(
@@ -356,7 +236,7 @@ def assemble(
         scorer=options.scorer or windows.scorer(),
         is_foreign_scorer=_is_foreign(options.scorer),
         windows=windows,
-        verifiers=verifiers if options.verifiers else None,
+        verifiers=Verifiers(tuple(options.verifiers), functions) if options.verifiers else None,
         functions=functions,
         sender=sender,
         score_senders=tuple(
@@ -410,13 +290,12 @@ def _user_functions(
 
 
 def _owner(options: HandlerOptions, settings: Settings, context: HandlerContext) -> RecordOwner:
-    objective = options.objective
     return RecordOwner(
         Bounds.of(settings),
         context.counters,
         is_live=True,
         keeps_output=options.outcome is not None,
-        objective_of=None if objective is None else _never_raising(objective),
+        objective_of=options.objective,
     )
 
 

@@ -115,14 +115,14 @@ class RecordOwner:
             names; False for runs that are played again.
         keeps_output: Whether a record holds on to what the root run returned.
         objective_of: The user's function that reads the objective from a root run's inputs, before
-            the usual places are searched; returns "" if it finds none. Must not raise.
+            the usual places are searched.
     """
 
     bounds: Bounds
     counters: Counters
     is_live: bool = False
     keeps_output: bool = False
-    objective_of: Callable[[Any], str] | None = None
+    objective_of: Callable[[Any], str | None] | None = None
 
 
 _all_counters: weakref.WeakSet[Counters] = weakref.WeakSet()

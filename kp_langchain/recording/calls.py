@@ -211,14 +211,13 @@ class RequestedCalls:
             has ended.
     """
 
-    __slots__ = ("_accepted", "_begun_ids", "_by_id", "_open", "_unparsed", "is_resumed")
+    __slots__ = ("_accepted", "_begun_ids", "_by_id", "_open", "is_resumed")
 
     def __init__(self) -> None:
         self._accepted: list[RequestedCall] = []  # structured answers
         self._by_id: dict[str, RequestedCall] = {}  # no tool has begun them
         self._open: dict[str, Call] = {}  # a tool has begun them
         self._begun_ids: set[str] = set()  # a tool has ever begun them, or they are answered
-        self._unparsed: dict[str, Call] = {}
         self.is_resumed = False
 
     def __bool__(self) -> bool:
@@ -237,11 +236,6 @@ class RequestedCalls:
         """Add a call; beyond the bound it is ignored, and recorded only if a tool begins it."""
         if request.call_id and len(self._by_id) < _MAX_REQUESTS:
             self._by_id[request.call_id] = request
-
-    def add_unparsed(self, call_id: str, failure: Call) -> None:
-        """Add a call that is recorded as failed because its arguments cannot be parsed."""
-        if call_id and len(self._unparsed) < _MAX_REQUESTS:
-            self._unparsed[call_id] = failure
 
     def take(self, call_id: object) -> RequestedCall | None:
         """Remove and return the call of this id that no tool has begun.
@@ -280,8 +274,6 @@ class RequestedCalls:
         if (call_id := call.tool_call_id) is None:
             return
         self._by_id.pop(call_id, None)
-        if (failure := self._unparsed.pop(call_id, None)) is not None:
-            failure.is_void = True  # the agent could parse the arguments
         if len(self._begun_ids) < _MAX_REQUESTS:
             self._begun_ids.add(call_id)
             self._open[call_id] = call
@@ -322,7 +314,6 @@ def _equal(one: object, other: object) -> bool:
 # ------------------------------------------------------------------ exceptions
 
 Meaning = Literal["error", "interrupt", "handoff", "cancelled"]
-_BY_WEIGHT: tuple[Meaning, ...] = ("error", "interrupt", "handoff", "cancelled")
 _CANCELLED = (
     asyncio.CancelledError,
     concurrent.futures.CancelledError,
@@ -336,53 +327,31 @@ _BY_NAME: dict[tuple[str, str], Meaning] = {
     ("langgraph.errors", "GraphBubbleUp"): "handoff",
     ("greenlet", "GreenletExit"): "cancelled",
 }
-_MAX_REASONS = 8
-_MAX_GROUPS = 8  # within each other
+_MAX_MEMBERS = 8  # of a group
 _MAX_CAUSES = 8
 
 
 def meaning_of(error: object) -> Meaning:
-    """Return whether an exception is an error, LangGraph's pause or hand-off, or a cancellation.
-
-    A group is an error if one of its exceptions is, else a pause if one of them is, and so on.
-    """
-    if not isinstance(error, BaseExceptionGroup):
-        return _own_meaning(error)
-    meanings = set(map(_own_meaning, _leaves_of(error)))
-    return next((one for one in _BY_WEIGHT if one in meanings), "error")
-
-
-def _own_meaning(error: object) -> Meaning:
+    """Return whether an exception is an error, LangGraph's pause or hand-off, or a cancellation."""
     for base in type(error).__mro__:
         if (meaning := _BY_NAME.get((base.__module__, base.__name__))) is not None:
             return meaning
     return "cancelled" if isinstance(error, _CANCELLED) else "error"
 
 
-def _leaves_of(error: object, depth: int = 0) -> list[object]:
-    """Return the first exceptions that a group holds, at any depth; else the error itself."""
+def _members_of(error: object) -> Sequence[object]:
+    """Return the first exceptions of a group; none of other exceptions."""
     members = member(error, "exceptions") if isinstance(error, BaseExceptionGroup) else None
-    if not isinstance(members, tuple) or depth > _MAX_GROUPS:
-        return [error]
-    leaves: list[object] = []
-    for one in members[:MAX_ITEMS]:
-        leaves += _leaves_of(one, depth + 1)
-        if len(leaves) >= MAX_ITEMS:
-            break
-    return leaves
+    return members[:_MAX_MEMBERS] if isinstance(members, tuple) else ()
 
 
 def error_text(error: object, limit: int) -> str:
     """Return `TypeName: message` of an exception, cut to `limit`; for a group, with those in it."""
-    text = _own_error_text(error, limit)
-    if not isinstance(error, BaseExceptionGroup):
-        return text
-    leaves = [one for one in _leaves_of(error) if meaning_of(one) != "cancelled"]
-    reasons = dict.fromkeys(_own_error_text(one, limit) for one in leaves[:_MAX_REASONS])
-    return clip(f"{text} ({join_texts(reasons, limit, '; ')})", limit)
+    text, *members = (_own_text(one, limit) for one in (error, *_members_of(error)))
+    return clip(f"{text} ({join_texts(members, limit, '; ')})", limit) if members else text
 
 
-def _own_error_text(error: object, limit: int) -> str:
+def _own_text(error: object, limit: int) -> str:
     message = as_text(error, limit)
     name = clip(type(error).__name__, NAME_CHARS)
     return clip(f"{name}: {message}" if message else name, limit)
@@ -395,7 +364,7 @@ def stems_from(error: BaseException, error_ids: Sequence[int]) -> bool:
     for _ in range(_MAX_CAUSES):
         if cause is None:
             return False
-        if any(id(one) in error_ids for one in (cause, *_leaves_of(cause))):
+        if any(id(one) in error_ids for one in (cause, *_members_of(cause))):
             return True
         cause = cause.__cause__ or cause.__context__
     return False

@@ -1,8 +1,10 @@
 """`Engine`: everything that happens to a run after it has ended, for one store in one process.
 
 One thread takes all that waits at once: it writes the runs (journal), judges them, writes what was
-decided, and announces it. Functions of the user may take their time, so what needs them is
-done on the pool of `user_calls`, and comes back.
+decided, and announces it. Each run and each verdict is an `Item` with a generator of its stages: it
+yields the stage that it waits for, and is continued when the engine has come to that. Functions of
+the user may take their time, so what needs them is done on the pool of `user_calls`, and comes
+back.
 """
 
 from __future__ import annotations
@@ -11,46 +13,35 @@ import logging
 import queue
 import threading
 import time
-import weakref
-from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
+from operator import attrgetter
 from typing import TYPE_CHECKING
 from uuid import UUID
 
 from kp_langchain import redaction
-from kp_langchain._forksafe import ForkSafeLock, fork_gate, leave_in_child
+from kp_langchain._forksafe import fork_gate, leave_in_child
 from kp_langchain._logging import describe_error, warn_once
 from kp_langchain.recording import exit_hooks
-from kp_langchain.recording.bounds import total
+from kp_langchain.recording.context import Windows
 from kp_langchain.recording.judging import judge_run
-from kp_langchain.recording.store_writer import (
-    MAX_BATCH,
-    Item,
-    StoreWriter,
-    VerdictWrite,
-    Work,
-    Written,
-)
+from kp_langchain.recording.store_writer import MAX_BATCH, Item, Stage, StoreWriter
 from kp_langchain.recording.user_calls import mark_own_thread
-from kp_langchain.recording.windows import Windows
-from kp_langchain.store.jobs import JUDGE, LEASE_S, Backoff, drain_all
+from kp_langchain.store.jobs import JUDGE, LEASE_S, Backoff
 
 if TYPE_CHECKING:
-    from kp_langchain.gate.run import ScoredTrace
-    from kp_langchain.recording.judging import HandlerContext
+    from kp_langchain.recording.context import HandlerContext
     from kp_langchain.store import TraceStore
 
 log = logging.getLogger("kp_langchain")
 
 _IDLE_S = 10.0
 _SLICE_S = 0.01  # what comes while runs are judged is to be on disk soon
-_LONGEST_WAIT_FOR_MODEL_S = 30.0
 _MOST_SIBLINGS = 256
 
-Message = Callable[[], None]
+Message = Callable[[], object]
 """What is done on the thread of an engine."""
 
 
@@ -71,16 +62,21 @@ class Engine:
 
     Args:
         store: The store; None to keep nothing.
-        max_waiting: Most things that wait for the store while it cannot be written.
+        max_waiting: Most things that wait for the store while it cannot be written; of more, the
+            oldest are dropped and counted as `not_stored`.
+
+    Attributes:
+        windows: What the runs of the store are judged beside.
     """
 
     def __init__(self, store: TraceStore | None, max_waiting: int) -> None:
         self._store = store
         self._backoff = Backoff()
-        self._windows = None if store is None else Windows(store, self._backoff)
+        self.windows = Windows(store, self._backoff)
         self._writer = None if store is None else StoreWriter(store, max_waiting, self._backoff)
+        self._items: dict[Item, None] = {}
         self._reset()
-        _engines.add(self)
+        exit_hooks.engines.add(self)
         leave_in_child(self)
 
     def _reset(self) -> None:
@@ -89,40 +85,29 @@ class Engine:
         self._thread_lock = threading.RLock()  # the garbage collector may end a run in `_start`
         self._thread: threading.Thread | None = None
         self._number = 0
-        # All that is not done, and in which turn it is. What is in none is with a lane, or held.
-        self._live: dict[HandlerContext, set[Item]] = {}
-        self._to_record: list[Work] = []  # built, and in no store
-        self._to_judge: deque[Work] = deque()
-        self._judged: list[Work] = []
-        self._verdicts: list[VerdictWrite] = []  # wait for runs that are not written yet
-        self._to_write: list[Item] = []  # verdicts
+        self._items = {}  # all that is not done, in the order in which it came
         self._barriers: list[_Barrier] = []
+        self._has_lost = False  # since the last barrier
         self._for_taken_over: HandlerContext | None = None
-        self._model_awaited_until: float | None = None
         self._siblings: dict[UUID, set[str]] = {}  # the ids of the traces of a run
 
     def leave_to_parent(self) -> None:
         """Start anew in a forked child: the thread is gone, and what waits is the parent's."""
+        for item in self._items:
+            if item.is_live:
+                item.context.n_live -= 1
+            if item.waits_for_store:
+                item.context.counters.add("waiting_to_store", -1)
         if self._writer is not None:
             self._writer.leave_to_parent()
-        if self._windows is not None:
-            self._windows.reset()
+        self.windows.reset()
         self._reset()
 
     # ------------------------------------------------------------------ for handlers
 
-    def windows_of_handler(self) -> Windows:
-        """Return what a handler's runs are judged beside: the store's, or new ones without one."""
-        return self._windows or Windows(None, self._backoff)
-
     def waiting(self, context: HandlerContext) -> int:
         """Return about how many runs of a handler are not done."""
-        return self._incoming.qsize() + len(self._live.get(context, ()))
-
-    @property
-    def has_failed_writes(self) -> bool:
-        """Whether something waits that the store could not take."""
-        return self._writer is not None and bool(self._writer.held)
+        return self._incoming.qsize() + context.n_live
 
     def prepare(self, context: HandlerContext) -> None:
         """Start the thread, which also looks for runs that other processes left unjudged.
@@ -136,11 +121,15 @@ class Engine:
 
     def submit(self, item: Item) -> None:
         """Take a finished run, or something to be written; never blocks for long."""
-        self._incoming.put(partial(self._begin, item))
+        self.post(partial(self._begin, item))
+
+    def post(self, message: Message) -> None:
+        """Have something done on the thread of the engine."""
+        self._incoming.put(message)
         self._start()
 
     def wait(self, timeout_s: float | None = None, context: HandlerContext | None = None) -> bool:
-        """Wait until all that was submitted so far is done, and try to write what is held.
+        """Wait until all that was submitted so far is done, and try again to write what failed.
 
         Args:
             timeout_s: Seconds to wait at most; None waits as long as it takes.
@@ -151,8 +140,7 @@ class Engine:
             Whether all is done and written.
         """
         barrier = _Barrier(context)
-        self._incoming.put(partial(self._add_barrier, barrier))
-        self._start()
+        self.post(partial(self._add_barrier, barrier))
         until = float("inf") if timeout_s is None else time.monotonic() + timeout_s
         # An interpreter that is ending starts no thread, so the work is done here.
         while not self._is_running and not barrier.is_over.is_set() and time.monotonic() < until:
@@ -163,17 +151,16 @@ class Engine:
     def finish(self, until: float) -> None:
         """Finish all work before the process ends, by a time of the monotonic clock."""
         self.wait(max(0.0, until - time.monotonic()))
-        if self._store is None or self._writer is None:
+        if self._store is None:
             return
-        live = [item for items in list(self._live.values()) for item in list(items)]
-        lost = sum(isinstance(one, Work) and one.is_unwritten for one in live)
-        if lost := lost + len(self._writer.held):
+        items = list(self._items)
+        if lost := sum(item.is_unrecorded or item.is_held for item in items):
             log.warning(
                 "%d finished runs and verdicts could not be kept in %s before exit and are lost",
                 lost,
                 self._store.location,
             )
-        if live:
+        if any(item.is_live for item in items):
             with suppress(Exception):  # the leases expire
                 self._store.journal.jobs.release(JUDGE)
 
@@ -220,17 +207,17 @@ class Engine:
             return False
 
     @property
-    def _is_busy(self) -> bool:
-        return bool(self._live or self.has_failed_writes)
-
-    @property
     def _timeout_s(self) -> float:
         """How long the thread may wait for something to come."""
-        if self._to_record or self._to_judge or self._judged or self._to_write:
+        if any(item.stage == "judge" for item in self._items):
             return 0.0
-        if self.has_failed_writes:
+        if self._has_held:
             return min(self._backoff.pause_left_s, _IDLE_S)
-        return LEASE_S / 3 if self._live else _IDLE_S
+        return LEASE_S / 3 if self._items else _IDLE_S
+
+    @property
+    def _has_held(self) -> bool:
+        return any(item.is_held for item in self._items)
 
     def _step(self, first: Message | None) -> bool:
         """Do what waits; return False if there was nothing, and nothing is left to be done.
@@ -246,7 +233,7 @@ class Engine:
         except BaseException as error:  # noqa: BLE001 - the thread must go on
             warn_once(f"engine:{type(error).__name__}", "a step failed: %s", describe_error(error))
             return True
-        return bool(messages) or self._is_busy
+        return bool(messages or self._items)
 
     def _receive(self) -> Iterator[Message]:
         with suppress(queue.Empty):
@@ -265,58 +252,191 @@ class Engine:
         self._begin_verdicts()
         self._write()
         if self._writer is not None:
-            self._writer.renew_leases(has_runs=bool(self._live))
+            self._writer.renew_leases(has_runs=any(item.is_live for item in self._items))
         self._release_barriers()
 
+    # ------------------------------------------------------------------ the stages
+
     def _begin(self, item: Item) -> None:
-        self._add_live(item)
-        if isinstance(item, VerdictWrite):
-            self._verdicts.append(item)
-        else:
-            self._start_building(item)
-
-    def _begin_verdicts(self) -> None:
-        """Begin with the verdicts before which no run of their handler is still to be written."""
-        verdicts, self._verdicts = self._verdicts, []
-        for verdict in verdicts:
-            works = self._live.get(verdict.context, ())
-            if any(
-                isinstance(one, Work) and one.number < verdict.number and one.is_unwritten
-                for one in works
-            ):
-                self._verdicts.append(verdict)
-            else:
-                self._start_building(verdict)
-
-    def _start_building(self, item: Item) -> None:
-        if (lane := item.lane) is None:
-            self._take_built(item, is_something=_build(item))
-        else:
-            lane.submit(
-                lambda: self._incoming.put(
-                    partial(self._take_built, item, is_something=_build(item))
-                )
-            )
-
-    def _add_live(self, item: Item) -> None:
         self._number += 1
         item.number = self._number
-        self._live.setdefault(item.context, set()).add(item)
+        steps = {"run": self._run_steps, "pause": _pause_steps, "verdict": self._verdict_steps}
+        item.steps = steps[item.kind](item)
+        item.context.n_live += 1
+        self._items[item] = None
+        self._continue(item)
 
-    def _take_built(self, item: Item, *, is_something: bool) -> None:
-        if not is_something:
-            self._finish(item)
-        elif isinstance(item, Work):
-            self._to_record.append(item)
+    def _continue(self, item: Item) -> None:
+        self._place(item, self._next_stage(item))
+
+    def _next_stage(self, item: Item) -> Stage:
+        """Let an item go on to its next stage, on the engine's thread or in a job of its lane."""
+        try:
+            return next(item.steps, "done")
+        except BaseException as error:  # noqa: BLE001 - whatever it is, the next one must go on
+            warn_once(f"item:{type(error).__name__}", "a job failed with %s", describe_error(error))
+            return "done"
+
+    def _place(self, item: Item, stage: Stage) -> None:
+        item.stage = stage
+        if stage == "done":
+            self._let_go(item)
+            self._items.pop(item, None)
+        elif stage == "engine":
+            self._continue(item)
+        elif stage == "lane":
+            item.context.functions.lane.submit(
+                lambda: self._incoming.put(partial(self._place, item, self._next_stage(item)))
+            )
+
+    def _let_go(self, item: Item) -> None:
+        """Have nobody wait for an item any more."""
+        if item.is_live:
+            item.is_live = False
+            item.context.n_live -= 1
+
+    def _at(self, stage: Stage) -> list[Item]:
+        return [item for item in self._items if item.stage == stage]
+
+    def _record(self) -> None:
+        """Write the runs that are new, and have them judged, also if that fails."""
+        items = self._at("record")
+        if self._writer is not None:
+            self._writer.record(items)
+        for item in items:
+            self._continue(item)
+
+    def _judge_some(self) -> None:
+        """Judge runs for a moment, or until others come that are to be written first."""
+        until = time.monotonic() + _SLICE_S
+        for item in self._at("judge"):
+            self._continue(item)
+            if time.monotonic() >= until or not self._incoming.empty():
+                return
+
+    def _begin_verdicts(self) -> None:
+        """Go on with the verdicts before which no run of their handler is still to be written."""
+        for verdict in self._at("earlier runs"):
+            if not any(
+                one.is_unrecorded and one.context is verdict.context and one.number < verdict.number
+                for one in self._items
+            ):
+                self._continue(verdict)
+
+    def _write(self) -> None:
+        """Write what was decided, and verdicts; let them go on, also if that fails."""
+        items = sorted(self._at("write"), key=attrgetter("failures"))
+        if self._writer is not None and items:
+            self._writer.write(items)
+        for item in items:
+            if item.fate is not None:
+                self._note_fate(item)
+            self._continue(item)
+
+    def _note_fate(self, item: Item) -> None:
+        item.waits_for_store = False
+        item.context.counters.add("waiting_to_store", -1)
+        if item.fate == "dropped":
+            item.context.counters.add("not_stored")
+            self._has_lost = True
+        elif item.fate == "written":
+            item.context.wake_senders()
+
+    def _take_over_runs(self) -> None:
+        """Judge the runs of processes that ended before they did."""
+        context = self._for_taken_over
+        if self._writer is None or context is None:
+            return
+        runs, expired_pauses = self._writer.take_over()
+        context.counters.add("paused_expired", expired_pauses)
+        for run in runs:
+            context.counters.add("adopted")
+            self._begin(Item(context, "run", run=run, is_recorded=True))
+
+    # ------------------------------------------------------------------ the way of one item
+
+    def _run_steps(self, item: Item) -> Iterator[Stage]:
+        context = item.context
+        if item.record is not None:
+            if context.builder.may_wait(item.record):
+                yield "lane"
+            built = context.builder.build(item.record)
+            item.record = None
+            if built is None:
+                context.counters.add("queued", -1)
+                return
+            item.run, item.ask_outcome = built
+            del built  # else it keeps the user's own values
+            yield "record"
+        yield "judge"
+        lane = context.functions.lane
+        # After those that are in it: runs of a handler keep their order.
+        if context.judges_with_user_code or lane.runs or not context.is_scorer_ready:
+            lane.runs += 1
+            yield "lane"
+            context.wait_for_scorer()
+            self._judge(item)
+            yield "engine"
+            lane.runs -= 1
         else:
-            self._to_write.append(item)
+            self._judge(item)
+        if item.run is not None and not item.run.is_taken_over:
+            context.counters.add("queued", -1)
+        if item.scored is not None:
+            context.count(item.scored)
+            yield from self._writing_steps(item)
 
-    def _finish(self, item: Item) -> None:
-        of_handler = self._live.get(item.context)
-        if of_handler is not None:
-            of_handler.discard(item)
-            if not of_handler:
-                del self._live[item.context]
+    def _verdict_steps(self, item: Item) -> Iterator[Stage]:
+        context, builder = item.context, item.context.builder
+        yield "earlier runs"
+        if context.judges_with_user_code or builder.redactor is not None:
+            yield "lane"  # behind the run, which may still be on its way
+        if item.verdict is not None:
+            item.verdict = builder.redact_note(item.verdict, item.verdict_on)
+        context.counters.add("queued_verdicts", -1)
+        yield from self._writing_steps(item)
+
+    def _writing_steps(self, item: Item) -> Iterator[Stage]:
+        """Write an item, and announce what changed; a run also while it cannot be written."""
+        context = item.context
+        item.waits_for_store = self._writer is not None
+        context.counters.add("waiting_to_store", int(item.waits_for_store))
+        yield "write"
+        if item.scored is not None and item.fate != "gone":
+            scored = item.scored
+            if item.fate != "written":
+                item.scored = scored = replace(scored, stored=False)
+            context.last = scored
+            context.announce(scored)
+            if context.on_scored is not None:
+                yield "lane"
+                context.call_on_scored(scored)
+                yield "engine"
+        if item.waits_for_store:
+            self._let_go(item)
+        while item.waits_for_store:
+            yield "write"
+        # Only changed runs: else an `on_scored` that reports an outcome has no end.
+        for scored in item.changed_runs:
+            if context.announce_rescored(scored) and context.on_scored is not None:
+                yield "lane"
+                context.call_on_scored(scored)
+
+    def _judge(self, item: Item) -> None:
+        run, ask_outcome = item.run, item.ask_outcome
+        item.ask_outcome = None  # it has the run in the user's own values
+        if run is None:
+            return
+        if len(self._siblings) >= _MOST_SIBLINGS:
+            self._siblings.clear()
+        of_run = self._siblings.setdefault(run.run_id, set())
+        of_run.add(run.trace.id)  # at once: another lane may judge a trace of the same run
+        siblings = of_run - {run.trace.id}
+        try:
+            item.scored = judge_run(item.context, run, ask_outcome, siblings)
+        except BaseException as error:  # noqa: BLE001 - whatever it is, the next run must go on
+            what = "a finished run cannot be scored"
+            item.context.functions.report_failure("failed", what, error)
 
     # ------------------------------------------------------------------ who waits
 
@@ -329,223 +449,26 @@ class Engine:
         for barrier in list(self._barriers):
             if self._oldest_number(barrier.context) <= barrier.number:
                 continue
-            if self.has_failed_writes:  # perhaps the database was opened anew only now
+            if self._has_held:  # perhaps the database was opened anew only now
                 self._backoff.end_pause()
                 self._write()
             self._barriers.remove(barrier)
-            if self._writer is None:
-                barrier.is_written = True
-            else:
-                barrier.is_written = not self._writer.held and not self._writer.has_lost
-                self._writer.has_lost = False
+            barrier.is_written = not self._has_held and not self._has_lost
+            self._has_lost = False
             barrier.is_over.set()
 
     def _oldest_number(self, context: HandlerContext | None) -> float:
-        numbers = [
+        numbers = (
             item.number
-            for one, items in self._live.items()
-            if context in (None, one) or one is self._for_taken_over
-            for item in items
-        ]
+            for item in self._items
+            if item.is_live
+            and (context in (None, item.context) or item.context is self._for_taken_over)
+        )
         return min(numbers, default=float("inf"))
 
-    # ------------------------------------------------------------------ record, judge
 
-    def _record(self) -> None:
-        """Write the runs that are new, and have them judged, also if that fails."""
-        works, self._to_record = self._to_record, []
-        if self._writer is not None:
-            self._writer.record(works)
-        self._to_judge.extend(works)
-
-    def _take_over_runs(self) -> None:
-        """Judge the runs of processes that ended before they did."""
-        context = self._for_taken_over
-        if self._writer is None or context is None:
-            return
-        runs, expired_pauses = self._writer.take_over()
-        context.counters.add("paused_expired", expired_pauses)
-        for run in runs:
-            context.counters.add("adopted")
-            work = Work(context, run=run, is_recorded=True)
-            self._add_live(work)
-            self._to_judge.append(work)
-
-    def _judge_some(self) -> None:
-        """Judge runs for a moment, or until others come that are to be written first."""
-        until = time.monotonic() + _SLICE_S
-        while self._to_judge:
-            work = self._to_judge.popleft()
-            if _judges_in_lane(work.context):
-                work.context.functions.lane.runs += 1
-                work.context.functions.lane.submit(partial(self._judge_in_lane, work))
-            else:
-                self._judge(work)
-                self._take_judged(work)
-            if time.monotonic() >= until or not self._incoming.empty():
-                return
-
-    def _judge_in_lane(self, work: Work) -> None:
-        context = work.context
-        if not context.is_scorer_ready:
-            # The 30 s begin with the first run, and once only: a download may hang.
-            now = time.monotonic()
-            until = self._model_awaited_until or now + _LONGEST_WAIT_FOR_MODEL_S
-            self._model_awaited_until = until
-            context.wait_for_scorer(max(0.0, until - now))
-        self._judge(work)
-        self._incoming.put(partial(self._take_from_lane, work))
-
-    def _take_from_lane(self, work: Work) -> None:
-        work.context.functions.lane.runs -= 1
-        self._take_judged(work)
-
-    def _judge(self, work: Work) -> None:
-        run = work.run
-        if run is None:
-            return
-        if len(self._siblings) >= _MOST_SIBLINGS:
-            self._siblings.clear()
-        of_run = self._siblings.setdefault(run.run_id, set())
-        of_run.add(run.trace.id)  # at once: another lane may judge a trace of the same run
-        siblings = of_run - {run.trace.id}
-        try:
-            work.scored = judge_run(work.context, run, work.ask_outcome, siblings)
-        except BaseException as error:  # noqa: BLE001 - whatever it is, the next run must go on
-            what = "a finished run cannot be scored"
-            work.context.functions.report_failure("failed", what, error)
-
-    def _take_judged(self, work: Work) -> None:
-        work.ask_outcome = None  # it has the run in the user's own values
-        if not (work.run is not None and work.run.is_taken_over):
-            work.context.counters.add("queued", -1)
-        if work.scored is None:
-            self._finish(work)
-        else:
-            work.context.count(work.scored)
-            self._judged.append(work)
-
-    # ------------------------------------------------------------------ write, announce
-
-    def _write(self) -> None:
-        """Write what was decided, and verdicts; announce runs, also if that fails."""
-        items = [*self._judged, *self._to_write]  # a verdict may be on one of the runs
-        self._judged, self._to_write = [], []
-        if self._writer is None:
-            written = Written()
-        elif items or self._writer.held:
-            written = self._writer.write(items)
-        else:
-            return
-        for item, changed in written.items:
-            item.context.wake_senders()
-            self._end(item, is_stored=True)
-            for scored in changed:
-                self._announce_rescored(item, scored)
-        for item in written.gone:
-            self._finish(item)
-        done = {id(item) for item, _ in written.items} | {id(item) for item in written.gone}
-        for item in items:
-            if id(item) not in done:
-                self._end(item, is_stored=False)
-
-    def _end(self, item: Item, *, is_stored: bool) -> None:
-        """Announce a run, once; nothing else needs that."""
-        if not isinstance(item, Work) or item.scored is None:
-            self._finish(item)
-            return
-        if item.is_announced:
-            self._finish(item)
-            return
-        item.is_announced = True
-        if not is_stored:
-            item.scored = replace(item.scored, stored=False)
-        item.context.last = item.scored
-        item.context.announce(item.scored)
-        self._call_on_scored(item, item.scored)
-
-    def _announce_rescored(self, item: Item, scored: ScoredTrace) -> None:
-        """Announce a run that a verdict changed; who waits for the verdict waits for that."""
-        # Only changed runs: else an `on_scored` that reports an outcome has no end.
-        if item.context.announce_rescored(scored):
-            work = Work(item.context, number=item.number)
-            self._live.setdefault(item.context, set()).add(work)
-            self._call_on_scored(work, scored)
-
-    def _call_on_scored(self, work: Work, scored: ScoredTrace) -> None:
-        """Have the user's function called with a run, if there is one, and finish the run."""
-        if work.context.on_scored is None:
-            self._finish(work)
-            return
-
-        def announce() -> None:
-            work.context.call_on_scored(scored)
-            self._incoming.put(partial(self._finish, work))
-
-        work.context.functions.lane.submit(announce)
-
-
-def _build(item: Item) -> bool:
-    try:
-        return item.build()
-    except BaseException as error:  # noqa: BLE001 - whatever it is, the next one must go on
-        warn_once(f"build:{type(error).__name__}", "a job failed with %s", describe_error(error))
-        return False
-
-
-def _judges_in_lane(context: HandlerContext) -> bool:
-    return (
-        context.judges_with_user_code
-        or context.functions.lane.runs > 0  # after those: runs of a handler keep their order
-        or not context.is_scorer_ready
-    )
-
-
-def engine_of(store: TraceStore | None, max_waiting: int) -> Engine:
-    """Return the engine of a store, or that of all handlers without one; one for the process."""
-    global _storeless
-    with _engines_lock:
-        if store is None:
-            if _storeless is None:
-                _storeless = Engine(None, max_waiting)
-            return _storeless
-        engine = _engines_by_store.get(store)
-        if engine is None:
-            engine = _engines_by_store[store] = Engine(store, max_waiting)
-        return engine
-
-
-def _finish_all(timeout_s: float) -> None:
-    """Finish the work of all engines before the process ends."""
-    until = time.monotonic() + timeout_s
-    for engine in list(_engines):
-        engine.finish(until)
-    if unscored := total("queued"):
-        log.warning(
-            "%d finished runs were not scored within %.0f s of exit; those that are in a store are "
-            "scored by the next process that records into it. Call handler.flush() before the "
-            "program ends, or raise exit_timeout_s",
-            unscored,
-            exit_hooks.exit_timeout_s,
-        )
-    if verdicts := total("queued_verdicts"):
-        log.warning(
-            "%d verdicts were not written within %.0f s of exit and are lost; report them again",
-            verdicts,
-            exit_hooks.exit_timeout_s,
-        )
-
-
-def _send_all(timeout_s: float) -> None:
-    """Send what is to be sent to registries and other tools before the process ends."""
-    drain_all(timeout_s)
-
-
-_engines: weakref.WeakSet[Engine] = weakref.WeakSet()
-_engines_by_store: weakref.WeakValueDictionary[TraceStore, Engine] = weakref.WeakValueDictionary()
-_engines_lock = ForkSafeLock()
-_storeless: Engine | None = None
-
-
-exit_hooks.at_finish["runs"] = _finish_all
-exit_hooks.at_finish["jobs"] = _send_all
+def _pause_steps(item: Item) -> Iterator[Stage]:
+    """Redact and keep what a paused run recorded, for a run that resumes it."""
+    yield "lane"
+    if item.record is not None:
+        item.context.builder.keep_paused(item.record)

@@ -1,4 +1,4 @@
-"""Hooks for processes that end without running `atexit`.
+"""What is done when a process ends: all work is finished, also where it ends without `atexit`.
 
 Child processes of `multiprocessing` and of Celery end by `os._exit`, after calling hooks of their
 own. Nothing runs if a process ends without any hook: by a signal's default action, or by
@@ -8,19 +8,25 @@ own. Nothing runs if a process ends without any hook: by a signal's default acti
 from __future__ import annotations
 
 import atexit
+import logging
 import os
 import sys
 import time
-from collections.abc import Callable
+import weakref
 from contextlib import suppress
+from typing import Any
+
+from kp_langchain.embedding.local_models import limit_waiting
+from kp_langchain.recording.bounds import total
+from kp_langchain.store.jobs import drain_all
+
+log = logging.getLogger("kp_langchain")
 
 exit_timeout_s = 10.0
 """Longest wait for unfinished work at exit, in seconds."""
 
-at_finish: dict[str, Callable[[float], None]] = {}
-"""What is done when the process ends, by its name in `_ORDER`; called with the seconds left."""
-
-_ORDER = ("models", "runs", "jobs")
+engines: weakref.WeakSet[Any] = weakref.WeakSet()
+"""The engines of this process."""
 
 _IMPORTED_IN = os.getpid()
 _watched_pid = 0  # the process that has the hooks
@@ -34,10 +40,26 @@ def finish() -> None:
     It may be called more than once and from any thread, and never raises.
     """
     until = time.monotonic() + exit_timeout_s
-    for name in _ORDER:
-        if name in at_finish:
-            with suppress(Exception):
-                at_finish[name](max(0.0, until - time.monotonic()))
+    limit_waiting(exit_timeout_s)
+    for engine in list(engines):
+        with suppress(Exception):
+            engine.finish(until)
+    if unscored := total("queued"):
+        log.warning(
+            "%d finished runs were not scored within %.0f s of exit; those that are in a store are "
+            "scored by the next process that records into it. Call handler.flush() before the "
+            "program ends, or raise exit_timeout_s",
+            unscored,
+            exit_timeout_s,
+        )
+    if verdicts := total("queued_verdicts"):
+        log.warning(
+            "%d verdicts were not written within %.0f s of exit and are lost; report them again",
+            verdicts,
+            exit_timeout_s,
+        )
+    with suppress(Exception):
+        drain_all(max(0.0, until - time.monotonic()))
 
 
 atexit.register(finish)

@@ -13,7 +13,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, suppress
 from contextvars import ContextVar
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, ParamSpec, Self
 from uuid import UUID
@@ -23,14 +23,12 @@ from langchain_core.callbacks import BaseCallbackHandler
 from kp_langchain._forksafe import ForkSafeLock
 from kp_langchain._logging import describe_error, warn_once
 from kp_langchain.config import DomainPolicy, Settings
-from kp_langchain.embedding.local_models import limit_waiting
 from kp_langchain.errors import ConfigError
 from kp_langchain.gate import ScoredTrace
 from kp_langchain.recording import exit_hooks
 from kp_langchain.recording.assembly import Default, HandlerOptions, assemble
 from kp_langchain.recording.bounds import COUNTERS
 from kp_langchain.recording.callbacks import LangChainCallbacks
-from kp_langchain.recording.langchain_context import without_graph_events
 from kp_langchain.recording.outcome import OutcomeFunction, Verifier, plain_number
 from kp_langchain.recording.user_calls import is_own_thread
 from kp_langchain.scoring.scorer import Scorer
@@ -74,7 +72,6 @@ class KPCallbackHandler(LangChainCallbacks):
             `outcome`, may be async, and may add a `note`. It may send what it receives to a third
             party, such as a language model: every text of the `FinishedRun` is redacted, and it has
             neither `output` nor `metadata`.
-        verifier_timeout_s: Longest wait for one verifier, in seconds.
         agent_id: The agent that ran; written as `kp:agent:<id>`. By default the agent of the
             settings, else the one that the registry's key belongs to, because a key can delete
             only traces of its own agent.
@@ -106,7 +103,6 @@ class KPCallbackHandler(LangChainCallbacks):
         registry: Registry | str | None = None,
         outcome: OutcomeFunction | None = None,
         verifiers: Sequence[Verifier] = (),
-        verifier_timeout_s: float = 10.0,
         agent_id: str | None = None,
         on_scored: Callable[[ScoredTrace], object] | None = None,
         objective: Callable[[Any], str | None] | None = None,
@@ -120,20 +116,15 @@ class KPCallbackHandler(LangChainCallbacks):
         settings = Settings.current()
         # Only settings change what holds for the whole process.
         exit_hooks.exit_timeout_s = settings.exit_timeout_s
-        exit_hooks.at_finish["models"] = limit_waiting
         self._recorder, self._intake = assemble(options, settings)
         self.domain = domain
         self._disabled = self._is_off = settings.disabled
         self._hears_graphs = False
-        self._arguments = partial(options.for_other_process, self.store)
 
     # ---------------------------------------------------------------- copies
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Pickled as its constructor arguments, including passwords and keys. Defaults are resolved
-        # again in the other process. By default pickle names the handler's current class, which may
-        # be made for LangGraph.
-        return _remake, (without_graph_events(type(self)), self._arguments())
+        raise TypeError("a KPCallbackHandler cannot be pickled; make one in each process")
 
     def __copy__(self) -> Self:
         return self
@@ -332,7 +323,7 @@ class KPCallbackHandler(LangChainCallbacks):
         functions that do. If it raises, that is counted under `on_scored_errors`.
 
         Args:
-            observer: The function. A copy of the handler in another process does not have it.
+            observer: The function.
         """
         self._intake.context.observers.append(observer)
 
@@ -376,12 +367,6 @@ class KPCallbackHandler(LangChainCallbacks):
             yield
         finally:
             await asyncio.to_thread(self.send, exit_hooks.exit_timeout_s)
-
-
-def _remake(kind: type[KPCallbackHandler], arguments: dict[str, Any]) -> KPCallbackHandler:
-    handler = kind.__new__(kind)
-    KPCallbackHandler.__init__(handler, **arguments)
-    return handler
 
 
 def _as_uuid(run: UUID | str) -> UUID | None:

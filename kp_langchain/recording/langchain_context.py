@@ -139,8 +139,3 @@ def hear_graph_events(handler: object) -> bool:
             _graph_classes[cls] = type(cls.__name__, (cls, base), attributes)
         handler.__class__ = _graph_classes[cls]
     return True
-
-
-def without_graph_events(cls: type) -> type:
-    """Return the handler's original class, which other processes can import."""
-    return cls.__bases__[0] if cls in _graph_classes.values() else cls

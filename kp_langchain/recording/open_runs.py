@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from uuid import UUID
 
 from kp_langchain._forksafe import leave_in_child
-from kp_langchain._logging import warn_once
+from kp_langchain._logging import describe_error, warn_once
 from kp_langchain.recording.answers import (
     answer_in,
     objective_in,
@@ -215,9 +215,18 @@ class OpenRuns:
     # ---------------------------------------------------------------- how roots end
 
     def _objective_of(self, inputs: object) -> str:
-        user_objective_of, limit = self.owner.objective_of, self._raw_text_chars
-        objective = user_objective_of(inputs) if user_objective_of is not None else ""
-        return clip(objective, limit) if objective else objective_in(inputs, limit)
+        objective, limit = None, self._raw_text_chars
+        if self.owner.objective_of is not None:
+            try:
+                objective = self.owner.objective_of(inputs)
+            except Exception as error:  # noqa: BLE001 - the user's function
+                warn_once(
+                    f"objective:{type(error).__name__}",
+                    "the objective function raised %s; the usual places are searched instead",
+                    describe_error(error),
+                )
+        text = str.strip(objective) if isinstance(objective, str) else ""
+        return clip(text, limit) if text else objective_in(inputs, limit)
 
     def _finish_root(self, root: RunRecord, output: object, inputs: object = None) -> None:
         """End a root run that returned, with what it was given if that is known."""

@@ -55,7 +55,7 @@ _REJECTED = frozenset(
     "abort aborted cancel cancelled decline declined denied deny disallow false ignore n no refuse "
     "refused reject rejected stop".split()
 )
-_FIELDS = ("type", "action", "decision", "choice", "answer", "status")
+_FIELDS = ("type", "action", "decision", "choice", "answer", "status", "approved")
 _MAX_WORD_CHARS = 20
 _INTERRUPT_ID = re.compile("[0-9a-f]{32}")
 
@@ -206,10 +206,7 @@ def _decision(value: object) -> HumanDecision:
         return _unanimous(map(_decision, value[:MAX_ITEMS]))
     if not isinstance(value, MAPPING):
         return _scalar_decision(value)
-    decisions = [_scalar_decision(value[field]) for field in _FIELDS if field in value]
-    decisions += [_scalar_decision(value[word]) for word in _APPROVED if word in value]
-    decisions += [_OPPOSITE[_scalar_decision(value[word])] for word in _REJECTED if word in value]
-    return _unanimous(decisions)
+    return _unanimous(_scalar_decision(value[field]) for field in _FIELDS if field in value)
 
 
 def _scalar_decision(value: object) -> HumanDecision:
@@ -225,13 +222,6 @@ def _unanimous(decisions: Iterable[HumanDecision]) -> HumanDecision:
     """Return the decision that all agree on; "unclear" if they differ or there are none."""
     distinct = set(decisions)
     return distinct.pop() if len(distinct) == 1 else "unclear"
-
-
-_OPPOSITE: dict[HumanDecision, HumanDecision] = {
-    "approved": "rejected",
-    "rejected": "approved",
-    "unclear": "unclear",
-}
 
 
 # ------------------------------------------------------------------ where paused runs wait

@@ -6,14 +6,9 @@ is no finding of this run. Left in, a kept trace would carry others inside it.
 
 from __future__ import annotations
 
-import json
-import re
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final
-
-from ahocorasick_rs import AhoCorasick, MatchKind
 
 from kp_langchain._forksafe import ForkSafeLock
 from kp_langchain._logging import describe_error, warn_once
@@ -259,56 +254,17 @@ KNOWN_SECRETS: Final = LiveSecrets()
 
 # ------------------------------------------------------------------ quotes of examples
 
-# Shorter parts of examples, such as `Answer: yes`, may well be the run's own.
+# Shorter lines of examples, such as `Answer: yes`, may well be the run's own.
 _SHORTEST_QUOTE_CHARS = 22
-_MOST_LINES, _MOST_CHARS = 1000, 100_000
-_LABEL = re.compile(r"(?:Task|Answer):\s*|\d{1,9}\.\s+")
-_ENDING = re.compile(r" -> (?:ok|error|no result)\b.*")
-_CUT = "\x00"  # stands for a quote until the lines that it leaves empty are gone
+_MOST_EXAMPLE_CHARS = 100_000
 
 
-class Quotes:
-    """What counts as a quote of a run's examples.
-
-    A line of an example is found as it is, without its label (`Task:`, `Answer:`, `12.`), without
-    the quotes around it, without the ending of a call (`-> ok`), and as any of these stands inside
-    JSON.
-
-    Args:
-        examples: The texts of the examples, in any form. Of all of them together the first thousand
-            lines and hundred thousand characters are read.
-    """
-
-    def __init__(self, examples: Iterable[str]) -> None:
-        lines = clean_text("\n".join(examples)[:_MOST_CHARS]).splitlines()[:_MOST_LINES]
-        forms = {form for line in lines for form in _forms(line.strip())}
-        long_enough = sorted(one for one in forms if len(one) >= _SHORTEST_QUOTE_CHARS)
-        self._automaton = AhoCorasick(long_enough, matchkind=MatchKind.LeftmostLongest)
-
-    def without(self, text: str) -> str:
-        """Return `text` without what it quotes, and without the lines that this leaves empty."""
-        # The search takes no lone surrogates. What replaces them has the same length.
-        matches = self._automaton.find_matches_as_indexes(clean_text(text))
-        if not matches:
-            return text
-        parts: list[str] = []
-        at = 0
-        for _, start, end in matches:
-            parts += (text[at:start], _CUT)
-            at = end
-        lines = "".join([*parts, text[at:]]).splitlines(keepends=True)
-        kept = (line for line in lines if _CUT not in line or line.strip(f"{_CUT} \t\r\n"))
-        return "".join(kept).replace(_CUT, "")
+def quoted_lines(examples: Iterable[str]) -> frozenset[str]:
+    """Return the lines of examples that count as quotes where a run repeats them."""
+    lines = "\n".join(examples)[:_MOST_EXAMPLE_CHARS].splitlines()
+    return frozenset(line.strip() for line in lines if len(line.strip()) >= _SHORTEST_QUOTE_CHARS)
 
 
-def _forms(line: str) -> Iterator[str]:
-    """Yield an example's line and its parts, by themselves and as they stand in JSON strings."""
-    bare = _LABEL.sub("", line, count=1) if _LABEL.match(line) else line
-    parts = {line, bare, _ENDING.sub("", line), _ENDING.sub("", bare), bare.strip("\"'")}
-    for part in parts:
-        yield part
-        for ascii_only in (True, False):
-            yield json.dumps(part, ensure_ascii=ascii_only)[1:-1]
-    if bare.startswith('"'):
-        with suppress(ValueError):
-            yield from clean_text(str(json.loads(bare))).splitlines()
+def without_lines(text: str, lines: frozenset[str]) -> str:
+    """Return `text` without the lines that are among `lines`."""
+    return "".join(line for line in text.splitlines(keepends=True) if line.strip() not in lines)

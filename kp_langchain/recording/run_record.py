@@ -25,7 +25,7 @@ from kp_langchain.recording.pauses import (
     name_answers,
     note_rejections,
 )
-from kp_langchain.recording.redactor import Quotes
+from kp_langchain.recording.redactor import quoted_lines, without_lines
 from kp_langchain.recording.values import as_input, gist_text
 from kp_langchain.run_keys import RunKeys
 from kp_langchain.values import clip, join_texts, text_size, type_name
@@ -261,23 +261,24 @@ class RunRecord:
             model.text = join_texts(iter(texts), self.raw_text_chars)
 
     def drop_quotes(self) -> None:
-        """Drop what model and retriever only repeat of the examples that the run was shown.
+        """Drop the lines that model and retriever only repeat of the examples the run was shown.
 
-        The answer stays as it is: that to a like task may be the same. The texts of examples are
-        not stored with a paused run, so what it quotes of them when it is resumed stays.
+        The answer stays as it is: that to a like task may be the same. The texts of
+        examples are not stored with a paused run, so what it quotes of them after that stays.
         """
         if not self.examples:
             return
-        quotes, calls = Quotes(self.examples), self.timeline.calls()
+        lines, calls = quoted_lines(self.examples), self.timeline.calls()
         answer = self.answer if isinstance(self.answer, str) else ""
         models = (call for call in reversed(calls) if call.kind == "model")
         answering = next((call for call in models if answer and answer in call.text), None)
         for call in calls:
             if call is answering:
                 before, _, after = call.text.rpartition(answer)
-                call.text = f"{quotes.without(before)}{answer}{quotes.without(after)}"
+                kept = (without_lines(before, lines), answer, without_lines(after, lines))
+                call.text = "".join(kept)
             elif call.kind == "model" or call.returns_examples:
-                call.text = quotes.without(call.text)
+                call.text = without_lines(call.text, lines)
 
     def prepend(self, earlier: RunRecord) -> None:
         """Put what was recorded before a pause in front of this record.

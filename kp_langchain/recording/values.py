@@ -175,17 +175,14 @@ def _join_lines(value: object) -> object:
 
 _OPENING = re.compile(r"\s*<think(?:ing)?>")
 _CLOSING = re.compile(r"</think(?:ing)?>")
-# The edge of a block of code, an opening tag that begins a line, a closing tag.
-_EDGES = re.compile(r"```|^[ \t]*<think(?:ing)?>|</think(?:ing)?>", re.MULTILINE)
 
 
 def reasoning_parts(text: str) -> list[tuple[str, bool]]:
     """Return the parts of a model's text in order, without the tags around its reasoning.
 
-    Tags count where the text or a line begins with them, but not in a block of code: a text may be
-    about the tags. The templates of some models put the opening tag into the prompt. Then the
-    closing one counts if it begins a line, or ends a paragraph. A tag that is never closed encloses
-    the rest, if there was reasoning before it.
+    Tags count where the text begins with them: elsewhere it may be about the tags. The templates of
+    some models put the opening tag into the prompt. Then the closing one counts if it begins a
+    line, or ends a paragraph.
 
     Returns:
         Each part, and whether it is reasoning.
@@ -193,20 +190,7 @@ def reasoning_parts(text: str) -> list[tuple[str, bool]]:
     if "<think" not in text and "</think" not in text:  # like most
         return [(text, False)]
     reasoning, rest = _leading_reasoning(text)
-    parts, at = [(reasoning, True)], 0
-    opening, is_in_code = None, False
-    for edge in _EDGES.finditer(rest):
-        is_closing = edge[0].startswith("</")
-        if opening is None:
-            is_in_code ^= edge[0] == "```"
-            opening = edge if edge[0].endswith(">") and not (is_in_code or is_closing) else None
-        elif is_closing:
-            parts += [(rest[at : opening.start()], False)]
-            parts += [(rest[opening.end() : edge.start()], True)]
-            opening, at = None, edge.end()
-    if opening is not None and (reasoning or len(parts) > 1):
-        return [*parts, (rest[at : opening.start()], False), (rest[opening.end() :], True)]
-    return [*parts, (rest[at:], False)]
+    return [(reasoning, True), (rest, False)]
 
 
 def _leading_reasoning(text: str) -> tuple[str, str]:

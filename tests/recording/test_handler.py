@@ -575,8 +575,6 @@ def test_the_settings_name_the_registry_and_the_key(monkeypatch: pytest.MonkeyPa
         ({"registry": "http://far.example.org", "store": "runs.db"}, "write https://"),
         ({"verifiers": None}, "verifiers is None"), ({"verifiers": [len, 7]}, "7"),
         ({"verifiers": [Scorer]}, "Scorer"), ({"verifiers": len}, "verifiers is <built-in"),
-        *(({"verifier_timeout_s": value}, f"verifier_timeout_s is {value!r}")
-          for value in (0, True, float("nan"), float("inf"), "10")),
     ],
 )  # fmt: skip
 def test_a_wrong_argument_is_named(arguments: dict[str, Any], told: str) -> None:

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import copy
 import json
-import multiprocessing
 import pickle
 import sqlite3
 import sys
 import textwrap
 import threading
 from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor
 from contextlib import closing
 from dataclasses import fields
 from inspect import signature
@@ -22,19 +20,14 @@ import pytest
 import sqlalchemy as sa
 
 from kp_langchain import (
-    DomainPolicy,
     KPCallbackHandler,
-    Registry,
-    Scorer,
     TraceStore,
-    VectorCache,
 )
 from kp_langchain.recording.assembly import HandlerOptions
 from kp_langchain.store.journal import Journal
 from tests import programs
 from tests.agents import QUESTION, handler, shape
 from tests.cli.made_runs import recorded
-from tests.golden.seen import Sixteenths
 from tests.programs import Done
 from tests.recording.playing import (
     APPROVED,
@@ -645,79 +638,15 @@ def test_fork_while_threads_record() -> None:
 # ------------------------------------------------------------------ copies of a handler
 
 
-def play_elsewhere(watching: KPCallbackHandler) -> str:
-    return last(watching).trace.id
-
-
-def lenient(_: object) -> dict[str, Any]:
-    return {"success": True, "confidence": 0.75}
-
-
-class Silent(KPCallbackHandler):
-    """A handler with an event of its own."""
-
-    def on_text(self, text: str, **_: Any) -> None:
-        pass
-
-
-def arrived(value: Any) -> Any:
-    return pickle.loads(pickle.dumps(value))  # noqa: S301 - our own bytes
-
-
-def test_a_handler_is_sent_with_each_task_of_a_pool_also_after_it_heard_a_graph() -> None:
-    policy = DomainPolicy(threshold=0.0, twin_similarity=1.0)
-    sent = handler(store=Path("runs.db"), outcome=lenient, policy=policy)
-    before = pickle.dumps(sent)
-    first = last(sent).trace.id
-    assert pickle.dumps(sent) == before
-    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
-        ids = list(pool.map(play_elsewhere, [sent] * 2))
-    with TraceStore("runs.db") as store:
-        runs = store.runs()
-    assert {run.trace_id for run in runs} == {first, *ids}
-    assert {(run.decision, run.confidence) for run in runs} == {("kept", 0.75)}
-
-
-def test_what_a_handler_was_given_arrives_and_what_was_left_to_the_settings_does_not(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    assert type(arrived(Silent())) is Silent
-    key = "0" * 32
-    registry = Registry("http://127.0.0.1:9", api_key=f"kp_{key}", agent_id="kp:agent:desk")
-    assert arrived(registry) == registry
-    assert key not in repr(arrived(registry))
-    watching = arrived(handler(store=TraceStore("runs.db"), registry=registry))
-    assert last(watching).trace.metadata.agent_id == "kp:agent:desk"
-    left = pickle.dumps(KPCallbackHandler("finance", scorer=Scorer(embedder=None)))
-    monkeypatch.setenv("KP_DATABASE_URL", "there.db")
-    last(pickle.loads(left))  # noqa: S301 - our own bytes
-    with TraceStore("there.db") as store:
-        assert store.count(domain="finance") == 1
-
-
-def test_cloudpickle_sends_any_function() -> None:
-    cloudpickle = pytest.importorskip("cloudpickle")
-    confidence = 0.625
-    sent = cloudpickle.dumps(handler(store="runs.db", outcome=lambda _: confidence))
-    assert last(pickle.loads(sent)).trace.outcome.confidence == 0.625  # noqa: S301 - our own bytes
-
-
-def test_a_scorer_arrives_without_its_memory() -> None:
-    weights = {"complexity": 1, "novelty": 0, "tool_diversity": 0, "outcome_confidence": 0}
-    cache = VectorCache(max_elements=7)
-    scorer = Scorer(profiles={"mine": weights}, embedder=Sixteenths(), cache=cache, step_cap=3)
-    trace = last(handler("mine")).trace
-    first = scorer.evaluate(trace)
-    assert scorer.score(trace).novelty.value == pytest.approx(0.0, abs=1e-6)
-    score = arrived(scorer).score(trace)
-    assert arrived(scorer).max_remembered == 7
-    assert (score.total, score.nearest, score.profile) == (first.total, first.nearest, "mine")
-
-
 def test_frameworks_that_copy_callbacks_get_the_handler_itself() -> None:
     watching = handler()
     assert copy.copy(watching) is watching
     assert copy.deepcopy({"callbacks": [watching]})["callbacks"][0] is watching
+
+
+def test_a_handler_cannot_be_sent_to_another_process() -> None:
+    with pytest.raises(TypeError, match="make one in each process"):
+        pickle.dumps(handler())
 
 
 def test_a_handlers_arguments_are_the_same_wherever_they_are_listed() -> None:

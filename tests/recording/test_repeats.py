@@ -12,8 +12,6 @@ from uuid import uuid4
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from langchain_core.messages import AIMessage
 from langchain_core.runnables import RunnableLambda
 from langchain_core.tools import create_retriever_tool
@@ -524,58 +522,11 @@ def without_quotes(text: str, *examples: str) -> str:
     return "".join(one.content or "" for one in events.end().trace.steps if one.type == "thought")
 
 
-@pytest.mark.parametrize(
-    "quote",
-    [
-        EXAMPLE, EXAMPLE.replace("\n", "\r\n"), f"    {CALL} -> ok", f"12. {CALL}", CALL, TASK,
-        json.dumps(TASK), ANSWER, json.dumps(ANSWER)[1:-1],
-    ],
-)  # fmt: skip
-def test_the_line_of_a_quote_goes_and_the_lines_beside_it_stay(quote: str) -> None:
-    assert without_quotes(quote) == ""
-    assert without_quotes(f"{CODE}{quote}\n{CODE}").strip() == f"{CODE}{CODE}".strip()
-
-
-@pytest.mark.parametrize(
-    "text",
-    ["Answer: yes", "<<<end of example 2>>>", CODE.strip()],
-)
-def test_what_may_be_the_runs_own_stays(text: str) -> None:
-    assert without_quotes(text, EXAMPLE, "Answer: yes") == text
-    assert without_quotes(f"As they say: {ANSWER}\n\t{TASK}\n{text}") == f"As they say: \n{text}"
-
-
-@pytest.mark.parametrize("name", ["rate", "taux_d'été", "курс"])
-@pytest.mark.parametrize("ascii_only", [True, False])
-def test_a_quote_inside_json_goes(name: str, ascii_only: bool) -> None:
-    line = f'1. {name}({{"pair": "guilder to crown"}}) -> error (ValueError)'
-    text = json.dumps({"docs": [line, "mine"]}, ensure_ascii=ascii_only)
-    assert without_quotes(text, line) == '{"docs": ["", "mine"]}'
-
-
-# The run's own lines share no character with these, so that none of them is a quote by chance.
-example_lines = st.text("0123456789 \"'\\é", min_size=30, max_size=60).filter(
-    lambda line: len(line.strip(" \"'\\")) >= 20
-)
-own_lines = st.text("ab<>:.-", min_size=1, max_size=20)
-
-
-@given(st.data(), st.lists(example_lines, min_size=1, max_size=3), st.lists(own_lines, min_size=1))
-def test_only_quotes_and_lines_that_they_leave_empty_disappear(
-    data: st.DataObject, examples: list[str], own: list[str]
-) -> None:
-    text, expected = "", []
-    for line in own:
-        before = data.draw(own_lines | st.just(""))
-        quote = data.draw(st.sampled_from(["", *examples])).strip()
-        text += f"{before}{quote}{line}\n"
-        expected.append(f"{before}{line}")
-    assert without_quotes(text, *examples).strip() == "\n".join(expected).strip()
-
-
-@pytest.mark.parametrize("example", ["", "\n\n", "\ud800" * 30, '"' * 30, 'Task: "\\', "<<<"])
-def test_hostile_examples(example: str) -> None:
-    assert without_quotes(f"mine\n{ANSWER}\nmine", example, EXAMPLE) == "mine\nmine"
+@pytest.mark.parametrize("quote", [EXAMPLE, EXAMPLE.replace("\n", "\r\n"), "\ud800" * 30])
+def test_the_lines_of_a_quote_go_and_those_beside_them_stay(quote: str) -> None:
+    assert without_quotes(quote, EXAMPLE, quote).strip() == without_quotes("", EXAMPLE)
+    text = f"{CODE}Answer: yes\n{quote}\n{CODE}"
+    assert without_quotes(text, EXAMPLE, quote, "Answer: yes") == f"{CODE}Answer: yes\n{CODE}"
 
 
 def shown_and_answered(*answers: Any, text: str = EXAMPLE) -> tuple[list[str], str, bool]:

@@ -282,7 +282,10 @@ def test_whatever_a_verifier_or_an_outcome_function_does_costs_its_opinion_only(
     assert SECRET not in caplog.text
 
 
-def test_late_verifiers_are_given_up_and_only_so_many_of_them_wait() -> None:
+def test_late_verifiers_are_given_up_and_only_so_many_of_them_wait(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("KP_FUNCTION_TIMEOUT_S", "0.01")
     end, ended = threading.Event(), threading.Event()
 
     async def ahang(_: FinishedRun) -> bool:
@@ -292,14 +295,14 @@ def test_late_verifiers_are_given_up_and_only_so_many_of_them_wait() -> None:
             ended.set()
         return True
 
-    watching = handler(verifiers=[lambda _: end.wait()], verifier_timeout_s=0.01)
+    watching = handler(verifiers=[lambda _: end.wait()])
     for _ in range(30):
         last(watching)
     stats = watching.stats()
     assert stats["verifier_timeouts"] + stats["verifiers_skipped"] == stats["scored"] == 30
     assert stats["verifiers_skipped"] > 0
     end.set()
-    watching = handler(verifiers=[ahang], verifier_timeout_s=0.01)
+    watching = handler(verifiers=[ahang])
     last(watching)
     assert watching.stats()["verifier_timeouts"] == 1
     assert ended.wait(60)
