@@ -114,22 +114,22 @@ def next_to_label(
     verdicts: defaultdict[str, Counter[str]] = defaultdict(Counter)
     for verdict in labelled:
         verdicts[verdict.domain][verdict.task] += 1
-    given = {domain: verdicts[domain].total() for domain in runs}
+    verdict_counts = {domain: verdicts[domain].total() for domain in runs}
     # The last of each list is the next one, which is removed at no cost.
     waiting = {domain: _offers(runs[domain], verdicts[domain])[::-1] for domain in runs}
 
     def urgency(domain: str) -> tuple[int, int, int, str]:
         """Return a key that is lowest for the domain whose turn it is."""
         remaining = len(waiting[domain])
-        if given[domain] >= FEWEST_RUNS:
-            return (1, given[domain], -remaining, domain)
-        is_hopeless = given[domain] + remaining < FEWEST_RUNS
-        return (2 if is_hopeless else 0, -given[domain], -remaining, domain)
+        if verdict_counts[domain] >= FEWEST_RUNS:
+            return (1, verdict_counts[domain], -remaining, domain)
+        is_hopeless = verdict_counts[domain] + remaining < FEWEST_RUNS
+        return (2 if is_hopeless else 0, -verdict_counts[domain], -remaining, domain)
 
     while waiting:
         domain = min(waiting, key=urgency)
         yield waiting[domain].pop()
-        given[domain] += 1
+        verdict_counts[domain] += 1
         if not waiting[domain]:
             del waiting[domain]
 

@@ -1,4 +1,4 @@
-"""What a scored run is held against: a fixed threshold, or one that holds a pass rate."""
+"""What a scored run is compared with: a fixed threshold, or one that holds a pass rate."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ class RecentValues:
 
 
 class GateCheck(NamedTuple):
-    """What a run is held against.
+    """What a run is compared with.
 
     Attributes:
         gate: Whether it is gated by its score or by its worth.
@@ -177,7 +177,7 @@ def check(
     recent: Callable[[Gate], RecentValues],
     base_rate: float = 0.0,
 ) -> GateCheck:
-    """Return what a new run is held against.
+    """Return what a new run is compared with.
 
     A run that has no worth, because its domain has no model, is gated by its score whatever the
     policy says. So is one whose policy states no threshold of the worth, while too few runs are

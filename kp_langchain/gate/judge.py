@@ -156,13 +156,13 @@ def judge(
     features: Mapping[str, float],
     is_remembered: bool = False,
 ) -> ScoredTrace:
-    """Return a run as it is decided on, before it is held against the kept ones.
+    """Return a run as it is decided on, before it is compared with the kept ones.
 
     Args:
         run: The run.
         trace: Its trace, with the outcome and the score.
         breakdown: Its score.
-        check: What it is held against.
+        check: What it is compared with.
         entry: What others are compared with of it; None if its scorer failed, so that it never
             passes.
         verdict: The verdict that calls it a success or a failure, its note redacted.
@@ -207,7 +207,7 @@ def rejudge(run: ScoredTrace, verdict: Verdict) -> ScoredTrace:
     Returns:
         The run with the new outcome, score and decision, and `previous`, the run as given. A trace
         that the store no longer has, or that is withheld, does not pass. One that passes now is
-        still to be held against the kept traces that it repeats.
+        still to be compared with the kept traces that it repeats.
     """
     trace = run.trace
     success = trace.metadata.success if verdict.success is None else verdict.success
@@ -290,7 +290,7 @@ def drop_repeats(run: ScoredTrace, candidate: KeptTrace, kept: Window[KeptTrace]
     """Return the run as it is decided on beside the kept runs that it repeats.
 
     Args:
-        run: A run; only one that passed its threshold is held against others.
+        run: A run; only one that passed its threshold is compared with others.
         candidate: The same run as others would be compared with it.
         kept: The kept runs of its domain.
 

@@ -172,7 +172,7 @@ def decide(value: float, threshold: float) -> Decision:
 
 
 def gated_value(gate: str, score: float, worth: float | None) -> float:
-    """Return what is held against the threshold: the worth if that is the gate, else the score."""
+    """Return what is compared with the threshold: the worth if that is the gate, else the score."""
     return worth if gate == "worth" and worth is not None else score
 
 
@@ -195,7 +195,7 @@ class ScoredTrace(RunFacts):
         breakdown: How the score came about.
         decision: `kept` if its score or worth reached the threshold, `twin` if it did but repeats
             a kept trace, else `below_threshold`.
-        threshold: The threshold it was held against, 0 to 1.
+        threshold: The threshold it was compared with, 0 to 1.
         run_id: LangChain's id of the root run.
         keep_body: Whether the store keeps the trace itself, or only its figures.
         keep_days: For how many days it has a trace that the gate does not keep, so that a later
@@ -205,7 +205,7 @@ class ScoredTrace(RunFacts):
             for.
         stored_id: The trace's id as `StoredRun` has it, if the run comes from the store.
         previous: The run as it was scored before the verdict; None for a new run.
-        gate: Whether its score or its worth was held against the threshold.
+        gate: Whether its score or its worth was compared with the threshold.
         pass_rate: The share of runs that was to pass; None for a fixed threshold.
         twin_similarity: The similarity, 0 to 1, from which it repeats a kept trace; 1 if the rule
             is off.
@@ -246,7 +246,7 @@ class ScoredTrace(RunFacts):
 
     @property
     def gated_value(self) -> float:
-        """What is held against the threshold: its score or its worth, 0 to 1."""
+        """What is compared with the threshold: its score or its worth, 0 to 1."""
         return gated_value(self.gate, self.breakdown.total, self.worth)
 
     @property
@@ -309,7 +309,7 @@ class Rescored:
         trace_id: The trace's id, as `StoredRun` has it.
         run_id: LangChain's id of the root run.
         domain: The run's domain.
-        threshold: What its score or worth is held against, 0 to 1.
+        threshold: What its score or worth is compared with, 0 to 1.
         gate: Which of the two, `score` or `worth`.
         kept: Whether the trace itself is in the store; one that is not cannot pass.
         success_before: Whether it counted as a success before the verdict.
@@ -367,7 +367,7 @@ class Rescored:
 
     @property
     def gated_value(self) -> float:
-        """What is held against the threshold: its score or its worth, 0 to 1."""
+        """What is compared with the threshold: its score or its worth, 0 to 1."""
         return gated_value(self.gate, self.score, self.worth)
 
     @property
