@@ -94,10 +94,11 @@ def check_baseline(value: object, source: str) -> float:
     """
     if value is None:
         return 0.0
-    is_number = isinstance(value, numbers.Real) and not isinstance(value, bool)
-    if is_number and 0 <= value < 1:  # false of NaN as well
-        return float(value)
-    text = f"{value!r:.40}" if is_number or isinstance(value, str) else type(value).__name__
+    text = type(value).__name__
+    if isinstance(value, numbers.Real) and not isinstance(value, bool):
+        if value < 1 and not value < 0:  # the first is false of NaN as well
+            return float(value)
+        text = f"{value!r:.40}"
     raise ConfigError(
         f"baseline of {source} is {text}; it must be a number from 0 to below 1: the cosine "
         "similarity of unrelated texts, such as 0.84 for multilingual-e5-small"
