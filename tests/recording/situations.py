@@ -649,6 +649,10 @@ _DELEGATED = [
 ]  # fmt: skip
 
 
+def _delegating(ask: Any) -> Any:
+    return agent(say("Delegate.", call("ask", q="x")), say("42"), tools=(ask,))
+
+
 @situation("sub-agent as a tool", _DELEGATED)
 def _(watching: KPCallbackHandler) -> None:
     @tool
@@ -656,9 +660,7 @@ def _(watching: KPCallbackHandler) -> None:
         """Delegate."""
         return str(searching().invoke({"messages": [("user", q)]})["messages"][-1].text)
 
-    agent(say("Delegate.", call("ask", q="x")), say("42"), tools=(ask,)).invoke(
-        ASK, using(watching)
-    )
+    _delegating(ask).invoke(ASK, using(watching))
 
 
 @situation("sub-agent as a tool, async", _DELEGATED)
@@ -669,9 +671,7 @@ async def _(watching: KPCallbackHandler) -> None:
         done = await searching().ainvoke({"messages": [("user", q)]})
         return str(done["messages"][-1].text)
 
-    await agent(say("Delegate.", call("ask", q="x")), say("42"), tools=(ask,)).ainvoke(
-        ASK, using(watching)
-    )
+    await _delegating(ask).ainvoke(ASK, using(watching))
 
 
 @situation("sub-agent given the same handler again", _DELEGATED)
@@ -682,9 +682,7 @@ def _(watching: KPCallbackHandler) -> None:
         done = searching().invoke({"messages": [("user", q)]}, using(watching))
         return str(done["messages"][-1].text)
 
-    agent(say("Delegate.", call("ask", q="x")), say("42"), tools=(ask,)).invoke(
-        ASK, using(watching)
-    )
+    _delegating(ask).invoke(ASK, using(watching))
 
 
 @situation("a graph as a node of a graph", SEARCHED)
@@ -749,13 +747,14 @@ def _(watching: KPCallbackHandler) -> None:
     _asking_first(say("I search.", call("search", q="a"))).invoke(ASK, in_thread(watching, "waits"))
 
 
-def _interrupting_tool() -> Any:
+def _asking_a_human() -> Any:
     @tool
     def ask_human(q: str) -> str:
         """Ask a human."""
         return f"human: {interrupt(q)}"
 
-    return ask_human
+    asks = say("Ask.", call("ask_human", q="ok?"))
+    return agent(asks, say("42"), tools=(ask_human,), checkpointer=InMemorySaver())
 
 
 @situation(
@@ -763,10 +762,7 @@ def _interrupting_tool() -> Any:
     ["thought", "call ask_human", "saw ask_human", "thought"],
 )
 def _(watching: KPCallbackHandler) -> None:
-    paused = agent(
-        say("Ask.", call("ask_human", q="ok?")), say("42"),
-        tools=(_interrupting_tool(),), checkpointer=InMemorySaver(),
-    )  # fmt: skip
+    paused = _asking_a_human()
     paused.invoke(ASK, in_thread(watching, "tool"))
     paused.invoke(Command(resume="yes"), in_thread(watching, "tool"))
 
@@ -775,10 +771,7 @@ def _(watching: KPCallbackHandler) -> None:
     "interrupt() in a tool, ainvoke", ["thought", "call ask_human", "saw ask_human", "thought"]
 )
 async def _(watching: KPCallbackHandler) -> None:
-    paused = agent(
-        say("Ask.", call("ask_human", q="ok?")), say("42"),
-        tools=(_interrupting_tool(),), checkpointer=InMemorySaver(),
-    )  # fmt: skip
+    paused = _asking_a_human()
     await paused.ainvoke(ASK, in_thread(watching, "atool"))
     await paused.ainvoke(Command(resume="yes"), in_thread(watching, "atool"))
 
