@@ -1,4 +1,4 @@
-"""The commands `review list`, `show` and `stats`."""
+"""The commands `review list`, `show`, `stats` and `compare`."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
     from kp_langchain.review.stats import AtThreshold, DomainStats
-    from kp_langchain.store import TraceStore
+    from kp_langchain.store import StoredRun, TraceStore
 
 _STEPS_AROUND = (-10, -5, -2, -1, 0, 1, 2, 5, 10)  # hundredths
 _THRESHOLDS_SHOWN, _DOMAIN_CHARS = 4, 20
@@ -45,7 +45,7 @@ app = group_app(
     default="list",
     of_id="show",
     metavar="[ID | COMMAND [ARGS]...]",
-    help="""List scored runs, newest first; explain one, or sum up whole domains.
+    help="""List scored runs, newest first; explain one, compare two, or sum up whole domains.
 
     Without a command it lists, and with the id of a run it shows that run.""",
 )
@@ -99,16 +99,35 @@ def show(
     from kp_langchain.cli.run_view import print_run, run_json
 
     with open_store(database) as store:
-        run = store.get(run_id)
-        if run is None:
-            hint = "list them: kp-langchain review"
-            raise KPError(f"no run {run_id!r} in {store.location}; {hint}")
+        run = _run(store, run_id)
         if as_json:
             trace = run.trace
             body = None if trace is None else trace.model_dump(mode="json")
             say_json(run_json(store, run), {"trace": body})
         else:
             print_run(store, run, make_console(), with_steps=steps)
+
+
+@app.command()
+def compare(
+    first: RunId, second: RunId, database: Database = None, as_json: AsJson = False
+) -> None:
+    """Show the differences of two runs: what their scores are made of, and their tool calls."""
+    from kp_langchain.cli.compare import compared_json, print_compared
+
+    with open_store(database) as store:
+        runs = _run(store, first), _run(store, second)
+        if as_json:
+            say_json(compared_json(*runs))
+        else:
+            print_compared(*runs, make_console())
+
+
+def _run(store: TraceStore, run_id: str) -> StoredRun:
+    run = store.get(run_id)
+    if run is None:
+        raise KPError(f"no run {run_id!r} in {store.location}; list them: kp-langchain review")
+    return run
 
 
 # ------------------------------------------------------------------ stats

@@ -166,7 +166,7 @@ def print_steps(trace: ReasoningTrace, console: Console) -> None:
     calls = calls_of(trace.steps)
     for call in calls[:_CALLS_SHOWN]:
         mark, style = ("!", "yellow") if call.has_failed else (" ", "")
-        line = Text(f" {mark} {_call_text(call)}", style)
+        line = Text(f" {mark} {call_text(call)}", style)
         console.print(line, no_wrap=True, overflow="ellipsis")
     if (more := len(calls) - _CALLS_SHOWN) > 0:
         console.print(Text(f"   ... {more} more", "bright_black"))
@@ -334,7 +334,7 @@ def _counts(counts: Mapping[str, int]) -> str:
 # ------------------------------------------------------------------ calls
 
 
-def _call_text(call: TracedCall) -> str:
+def call_text(call: TracedCall) -> str:
     """Return a tool call in one line, with the beginning of its output."""
     text = "" if call.call is None else _arguments(call.call)
     if call.output is None:

@@ -252,3 +252,30 @@ def test_stats_of_a_period_of_no_run_and_of_what_waits(ids: dict[str, str]) -> N
         assert scored is not None
         store.add(scored, registry="https://registry.example.org")
     assert "Besides: 1 wait to be sent." in printed("review", "stats")
+
+
+def test_two_runs_side_by_side(ids: dict[str, str]) -> None:
+    text = printed("review", "compare", ids["hedge"], ids["repair"])
+    for part in (
+        "hedge the euro", "repair the pump", r"complexity +0\.\d{3} +0\.\d{3} +\+0\.\d{3}",
+        r"single_tool +-0\.100 +0\.000 +\+0\.100", r'\n\+ soft\("a"\) -> soft a',
+        r'\n  search\("a"\) -> result for a',
+        r"\nThe second scores 0\.\d{3} higher, by [a-z ]+ \(\+0\.\d{3}\)",
+    ):  # fmt: skip
+        assert re.search(part, text), part
+    other_way = printed("review", "compare", ids["repair"], ids["hedge"])
+    assert re.search(r"\nThe second scores 0\.\d{3} lower, by [a-z ]+ \(-0\.\d{3}\)", other_way)
+    assert "the same score." in printed("review", "compare", ids["hedge"], ids["hedge"])
+    (data,) = parsed("review", "compare", ids["hedge"], ids["repair"])
+    assert data["differences"]["score"] == pytest.approx(
+        data["second"]["score"] - data["first"]["score"], abs=1e-5
+    )
+    assert [call["in"] for call in data["calls"]] == ["second", "both"]
+
+
+def test_runs_whose_steps_are_gone_are_compared_by_their_scores() -> None:
+    with TraceStore("runs.db") as store:
+        policy = DomainPolicy(threshold=1.0, keep_days=0)
+        ids = [record(store, searching(), text, policy=policy) for text in ("one", "two")]
+    assert "steps of at least one of them are not kept" in printed("review", "compare", *ids)
+    assert parsed("review", "compare", *ids)[0]["calls"] is None
