@@ -95,7 +95,7 @@ def check_baseline(value: object, source: str) -> float:
     if value is None:
         return 0.0
     text = type(value).__name__
-    if isinstance(value, numbers.Real) and not isinstance(value, bool):
+    if not isinstance(value, bool) and isinstance(value, numbers.Real):
         if value < 1 and not value < 0:  # the first is false of NaN as well
             return float(value)
         text = f"{value!r:.40}"
