@@ -111,7 +111,7 @@ class UnstableTextError(Exception):
 
 
 def status_of(error: BaseException | None) -> int | None:
-    """Return the HTTP status that an error of an HTTP client, or what caused it, tells of."""
+    """Return the HTTP status of an HTTP client's error or its cause; None without one."""
     while error is not None:
         response = getattr(error, "response", None)
         mlflow_status = getattr(error, "get_http_status_code", lambda: None)()

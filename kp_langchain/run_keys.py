@@ -82,7 +82,7 @@ class RunKeys:
             for name in ("session", "thread", "user", "namespace", "name")
         }
         namespaces = {self.namespace, earlier.namespace} - {None}
-        if len(namespaces) > 1:  # what it says is of both, so it is nobody else's
+        if len(namespaces) > 1:  # its texts may come from both tenants
             values["namespace"] = _own_namespace()
         tags = tuple(dict.fromkeys((*earlier.tags, *self.tags)))[:MOST_TAGS]
         return RunKeys(**values, tags=tags)

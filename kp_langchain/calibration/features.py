@@ -100,7 +100,7 @@ def features_of(
 def basic_features(
     trace: ReasoningTrace, *, looked_successful: bool, proves_failure: bool
 ) -> dict[str, float]:
-    """Return the features that a run has as long as nothing needs all of them.
+    """Return the features that are computed for every run.
 
     `complete_features` adds the others.
 

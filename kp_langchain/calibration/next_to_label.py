@@ -3,8 +3,8 @@
 The order avoids waste: a second verdict on a task while other tasks have none, and verdicts on many
 domains of which none gets enough for a model. Runs of equally labelled tasks are drawn at random.
 
-The order is a function of the runs and verdicts alone. After the first verdicts of it were given,
-what is left of it is the order for the rest.
+The order depends on the runs and verdicts alone. Verdicts given in this order do not change the
+order of the remaining runs.
 """
 
 from __future__ import annotations

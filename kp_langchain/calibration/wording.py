@@ -1,7 +1,7 @@
-"""What words say of a run: signals in its texts, and whether a tool call failed.
+"""Finds signals in the texts of a run, and decides whether a tool call failed.
 
-The words are in `wording.toml`. That a tool call failed is read here alone in this package: a
-recorded error says so by itself. Many tools return their errors as plain text instead; such a text
+The words are in `wording.toml`. No other module decides whether a tool call failed. A recorded
+error is a failure. Many tools return their errors as plain text instead; such a text
 begins with a word for an error, or has a line that begins with the name of an exception. The same
 words elsewhere describe things ("does not exist in Asia", "3 failed logins", a line of a log), and
 an empty output is what many commands return when all went well.

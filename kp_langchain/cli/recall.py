@@ -1,4 +1,4 @@
-"""The command `recall`: what a run would be shown, and what it did for runs to be shown that."""
+"""The command `recall`: the examples that a run would be shown, and the credit of traces."""
 
 from __future__ import annotations
 

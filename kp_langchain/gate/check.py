@@ -189,9 +189,9 @@ def check(
         policy: The policy of that domain.
         recent: Returns what the gate saw of the domain's last runs.
         base_rate: The share of successes among the runs that the domain's model was fitted to. With
-            a pass rate, no run passes whose confidence is lower: keeping it would be worse than
-            keeping any. By worth, that is the calibrated confidence; by the score, the one that
-            the score has counted.
+            a pass rate, a run with a lower confidence does not pass: a random run is right more
+            often. The gate `worth` uses the calibrated confidence; `score`, the one in the
+            score.
     """
     has_model = breakdown.worth is not None
     if policy.gate == "worth" and breakdown.worth is not None:

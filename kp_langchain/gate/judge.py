@@ -287,7 +287,7 @@ class KeptTrace:
 
 
 def drop_repeats(run: ScoredTrace, candidate: KeptTrace, kept: Window[KeptTrace]) -> ScoredTrace:
-    """Return the run as it is decided on beside the kept runs that it repeats.
+    """Apply the twin rule: return the run, perhaps as a twin of a kept one.
 
     Args:
         run: A run; only one that passed its threshold is compared with others.

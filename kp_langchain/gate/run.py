@@ -64,7 +64,7 @@ class ExternalTrace:
         span_id: Its id of the span that is the root run, if it has one.
         project: The project that it recorded the trace in, if known.
         is_part: Whether the trace has more than this run, because the run began inside a span of
-            the program. What is said of the trace is then not said of this run.
+            the program. Feedback on the trace then does not count for this run.
     """
 
     trace_id: str
@@ -75,7 +75,7 @@ class ExternalTrace:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunFacts:
-    """What is known of a run before it is judged, and stays so.
+    """Facts about a run that judging does not change.
 
     Attributes:
         task: Hash of the run's `kp_task`, used to recognise repeats instead of the objective.
@@ -296,7 +296,7 @@ class ScoredTrace(RunFacts):
 
 
 def may_contribute(scored: ScoredTrace) -> bool:
-    """Return whether a trace may go to a registry: it passed and is private in neither sense."""
+    """Return whether a trace may go to a registry: it is kept, and `may_leave` is true."""
     metadata = scored.trace.metadata
     return scored.decision == "kept" and may_leave(metadata.visibility, metadata.privacy_level)
 

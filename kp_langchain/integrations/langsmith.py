@@ -118,7 +118,7 @@ class LangSmithScores(TracingTool):
         return self._project_ids[key]
 
     def _connect(self, project: str | None = None) -> Any:
-        """Return a client that sends at once, and so tells of failures, to where a project is.
+        """Return a client for a project that sends at once and raises failures.
 
         A forked child must not use its parent's connections.
         """

@@ -182,7 +182,7 @@ class TracingTool(ABC):
         """Write scores onto a trace, or replace those that were written before.
 
         Raises:
-            KPError: The tool does not take them, and would not take them a second time either.
+            KPError: The tool refuses them for good; trying again cannot help.
             Exception: It cannot be reached or refuses them, with its client's error.
         """
 
@@ -242,7 +242,7 @@ class TracingTool(ABC):
 
 
 def read_each(read: Callable[[_Item], Any], items: Iterable[_Item]) -> Iterator[tuple[_Item, Any]]:
-    """Yield each item with what a client returns for it, without those that the tool has not.
+    """Yield each item with what a client returns for it; skip those the tool lacks.
 
     Args:
         read: Returns what the client has of an item; several calls are made at a time.

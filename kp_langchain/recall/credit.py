@@ -8,8 +8,8 @@ well and that went without. The credit is the difference of their success rates,
     credit  = (successes shown - runs shown * without) / (runs shown + 8)
 
 `domain` is the success rate of all held-out runs of the domain, shrunk in the same way to that of
-all its runs with examples. A run whose success no verdict states counts a quarter, because agents
-that only look successful are many. Such a run moves a trace up or down, no more.
+all its runs with examples. A run whose success no verdict states counts a quarter, because many
+runs only look successful. It changes the rank of a trace, and never makes it hurt.
 
 A trace *hurts* if at least five runs with a verdict were shown it, and their success rate is lower
 by more than two deviations and 0.2. This must also hold without the namespace that speaks most
@@ -61,7 +61,7 @@ _LEAST_LOSS = 0.2
 
 @dataclass(frozen=True, slots=True)
 class Credit:
-    """What it did for runs to be shown a trace.
+    """How a trace changed the runs shown it.
 
     Attributes:
         value: By how much more of them succeeded than without it, -1 to 1, shrunk.

@@ -1,4 +1,4 @@
-"""Text as a model may read it, though a reader, or a search for words, would not.
+"""Reveals text that a model can read and a person or a word search would miss.
 
 Instructions are disguised by Greek, Cyrillic and small capital letters that look alike, by
 characters without width, by invisible tags of Unicode, by encodings, and by places that a page does

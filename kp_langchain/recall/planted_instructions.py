@@ -59,8 +59,8 @@ if TYPE_CHECKING:
 SCAN_VERSION = 1
 """Of the words, the rules and how texts are read: raised with any of them in a release.
 
-What an earlier version made of a kept trace is then made anew. Whatever is about to be shown is
-searched by the rules of now in any case.
+Kept traces that an earlier version scanned are then scanned again. A trace about to be shown is
+always scanned by the current rules.
 """
 
 Part = Literal["task", "thought", "input", "output", "answer", "name"]

@@ -96,7 +96,7 @@ class Candidate:
 
 
 def rank(candidates: Iterable[Candidate], *, floor: float) -> list[Candidate]:
-    """Return the traces to show, the most helpful first, in an order that their ids decide at last.
+    """Return the traces to show, the most helpful first; ties are broken by id.
 
     Args:
         candidates: The kept traces.

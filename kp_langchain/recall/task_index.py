@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 _BATCH_SIZE = 64
 # Counting the outcomes of all runs that were shown something takes longer than a search.
 _CREDITS_EVERY_S = 10.0
-# Ranked by more than similarity are only the most similar ones, of runs and of units.
+# How many runs, and how many units, are ranked by more than similarity.
 _MOST_RANKED = 100
 _MOST_TOOLS = 100
 _SMALLEST_CHANGE = 0.1  # of the number of tasks; a larger one calibrates the floor anew
@@ -226,7 +226,7 @@ class TaskIndex:
             )
 
     def _rebuild(self) -> None:
-        """Have searched what may be shown now: successes without findings that do not hurt."""
+        """Rebuild what is searched: successes without findings that do not hurt."""
         import numpy as np
 
         self._has_changed = False

@@ -309,7 +309,7 @@ def is_scrambled(value: str, length: int) -> bool:
 
 
 def is_unmistakable(value: str, field: SensitiveField) -> bool:
-    """Return whether a value is so irregular that it needs no sign or verb to be one of the field."""
+    """Return whether a value is irregular enough to be redacted without `=` or a verb before it."""
     if not 10 <= len(value) <= 512 or not any(map(str.isdigit, value)) or _ID.match(value):
         return False
     if _LINES.search(value):
@@ -346,7 +346,7 @@ def looks_like_bare_password(value: str) -> bool:
 
 
 def is_evident(value: str, field: SensitiveField) -> bool:
-    """Return whether a value without a sign before it is one of a sensitive field.
+    """Return whether a value after a sensitive name, without `=`, is sensitive.
 
     Args:
         value: The value: "hunter22" in "the login takes password hunter22".

@@ -69,7 +69,7 @@ _SCHEME = lazy_pattern(r"(?:Bearer|Basic|Token|Bot|ApiKey|Key)\s+(?=\S+\Z)", re.
 class Secrets:
     """The secrets that a value, or the parts of one run, have named.
 
-    Of more than there is room for, the first are kept; the others go only from where they are named.
+    Beyond the limit, further secrets are removed only where they are named.
 
     Attributes:
         is_full: Whether there was no room for one.

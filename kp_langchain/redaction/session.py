@@ -301,7 +301,7 @@ class Walker:
         return result
 
     def _typed(self, key: Any, clean: Any, mapping: dict[Any, Any]) -> Any:
-        """Return the value of a key; a secret that is typed is one, also if it is an ordinary word."""
+        """Return the value of a key, replaced if it is a typed secret, even an ordinary word."""
         if type(key) is not str or type(clean) not in (str, int) or not is_typed(key):
             return clean
         name = mapping.get("name") if key == "value" else None
@@ -399,7 +399,7 @@ class Walker:
 
 
 class Session:
-    """Redacts parts that belong together: what one of them names as a secret goes from all.
+    """Redacts parts that belong together: a secret named in one is removed from all.
 
     So every part is first given to `learn`, and then to `redact`, which costs little more, because
     what became of a text is remembered.
@@ -476,7 +476,7 @@ class Session:
             if kind is not None:
                 walker.counts[kind] += 1
                 clean = placeholder(kind)
-        # What stood beside a number may be found once that is gone.
+        # A replaced number may expose a match beside it.
         is_over = not (walker.has_match and self.secrets.has_numbers)
         if self._redactor is None and is_over:
             return clean, walker.counts

@@ -44,9 +44,9 @@ class SearchOptions(TypedDict, total=False):
         limit: At most so many units, 1 to 5,000; 200 by default.
         offset: Leave out so many at the beginning, which have the highest claimed quality.
         timeout_s: Seconds to take at most, 60 by default. A request under way is not interrupted.
-        outbox: The outbox of a store. What is known there of the registry's limits is kept to, and
-            what the search meets is written there. Without it, the limits that this process's
-            searches met are kept to.
+        outbox: The outbox of a store. The search obeys the registry's limits that are recorded
+            there, and records those that it meets. Without it, it obeys those that searches of
+            this process met.
         sleep: Waits some seconds.
         clock: Returns the time in UTC.
     """

@@ -100,7 +100,7 @@ def _pages(
             page = store.runs(limit=size, offset=offset, **filters)
             rows = len(page)
         except _DAMAGE:
-            rows = min(size, store.count(**filters) - offset)  # raises if it is the store
+            rows = min(size, store.count(**filters) - offset)  # raises if the store fails
             page = []
             for at in range(offset, offset + rows):
                 with suppress(*_DAMAGE):

@@ -223,8 +223,8 @@ class ScoreBreakdown:
     def largest_loss(self, gate: str = "score") -> tuple[str, float] | None:
         """Return what lowered the score or the worth most; None if nothing did.
 
-        A dimension costs what the score would be higher if it were 1, and so does a factor of a
-        worth. Novelty that was not measured costs nothing, and neither does a dimension where the
+        A dimension, or a factor of a worth, costs what the total would gain if it were
+        1. Novelty that was not measured costs nothing, and neither does a dimension where the
         rule `single_thought` sets the score.
 
         Args:

@@ -278,7 +278,7 @@ def resolve_memory(
 class Window(Generic[Item]):
     """Items by the id of their trace, the oldest first, with one search over their vectors.
 
-    Who uses it holds a lock meanwhile.
+    Callers must hold a lock.
 
     Args:
         most: It holds at most so many; the oldest is dropped first.

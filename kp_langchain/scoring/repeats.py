@@ -75,7 +75,7 @@ class RepeatMemory:
         clock: Returns seconds that never run backwards.
 
     Attributes:
-        section: What a thread holds; also the vectors of the same traces change inside it.
+        section: The lock, which also covers the vectors of the same traces.
     """
 
     def __init__(

@@ -44,7 +44,7 @@ from kp_langchain.store.tables import (
 )
 from kp_langchain.store.vectors import RESETS, count_up
 
-# The traces of one transaction, which other writers wait for, and their turn after it.
+# How many traces a transaction deletes, and the pause that lets other writers in.
 _BATCH_SIZE = 250
 _OTHERS_TURN_S = 0.03
 # What belongs to a run, by its trace id; `outbox` has rules of its own.
@@ -138,7 +138,7 @@ class Deletions(StorePart):
         for batch in batches([*plan.trace_ids, *plan.unscored], _BATCH_SIZE):
             with self._database.writing() as connection:
                 delete(connection, batch)
-            # Who waits for the file polls: without a pause it would hardly ever find it free.
+            # Writers that wait for the file poll: without a pause they would starve.
             time.sleep(_OTHERS_TURN_S)
         for batch in batches(plan.paused, _BATCH_SIZE):
             with self._database.writing() as connection:

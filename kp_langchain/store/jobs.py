@@ -1,7 +1,7 @@
 """`Jobs`: what is still to be done, and who does it; `JobLoop`: a thread; `Backoff`: its pauses.
 
-A job is a row of the table `jobs`. Who does it has it by a lease. When a process dies, its leases
-expire, and another process does its jobs. The kinds are
+A job is a row of the table `jobs`. The process that does it holds a lease. If it dies, its
+leases expire, and another process does its jobs. The kinds are
 
 - `judge`: judge a run. Its key is the id of the trace.
 - `score NAME`: send the score of a run to the tool of that name. Its key is the id of the trace.
@@ -50,7 +50,7 @@ LEASE_S = 30.0
 _MOST_TAKEN = 200  # at once
 _c = jobs.c
 _SHORTEST_REST_S = 0.05
-# A dead server costs 10 s a try, which what waits behind it would wait for.
+# A try at a dead server takes 10 s and delays everything queued behind it.
 _FIRST_PAUSE_S = 1.0
 _LONGEST_PAUSE_S = 60.0
 
@@ -232,7 +232,7 @@ class Jobs(StorePart):
             _extend(connection, kind, self.owner if lease is None else lease.owner, 0.0)
 
     def lease_lasting(self, kind: str, lasts_s: float) -> Lease | None:
-        """Return the lease of the only job of a kind, which is never done; None if it is taken.
+        """Lease the only job of a kind, which never ends; None if another process has it.
 
         Args:
             kind: The kind.
@@ -283,7 +283,7 @@ def forget_jobs(connection: sa.Connection, kind: str, keys: Collection[str]) -> 
 
 
 def _take(connection: sa.Connection, kind: str, owner: str, lasts_s: float) -> list[dict[str, Any]]:
-    """Lease the jobs of a kind that no process has, those that were left first before others."""
+    """Lease jobs of a kind that no process holds, those whose lease expired first, first."""
     now = time.time()
     select = sa.select(jobs).where(_c.kind == kind, _c.lease_until < now)
     select = select.order_by(_c.lease_until, _c.key).limit(_MOST_TAKEN)
@@ -341,7 +341,7 @@ class JobLoop:
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing was left to be done when it was last looked."""
+        """Whether no work was left at the last check."""
         return self._completed_pass == self._requested_pass and self._wait_s is None
 
     def wake(self, *, ends_pause: bool = False) -> None:

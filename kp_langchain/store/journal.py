@@ -140,8 +140,8 @@ class Journal:
     def take_over(self) -> list[Run]:
         """Lease the runs of processes that ended before they judged them; at most 200.
 
-        A run that cannot be read is deleted, with a warning. One that five processes have left
-        stays unjudged until its body expires: it may be what ended them.
+        A run that cannot be read is deleted, with a warning. One that five processes left is not
+        leased again, as it may have crashed them; its body expires.
         """
         jobs = self.jobs.take(JUDGE)
         if not jobs:

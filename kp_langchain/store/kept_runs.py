@@ -120,7 +120,7 @@ def candidate_of(connection: sa.Connection, trace_id: str, run: ScoredTrace) -> 
 def drop_stored_repeats(
     connection: sa.Connection, run: ScoredTrace, candidate: KeptTrace
 ) -> ScoredTrace:
-    """Return a run that passes since a verdict as it is decided on beside those that it repeats.
+    """Apply the twin rule to a stored run that a verdict lets pass, and return it.
 
     Args:
         connection: A connection to read with.
@@ -169,7 +169,7 @@ def replace_kept(
         is_stated: Whether a verdict states the success of the other one.
     """
     rows = lock_kept(connection, trace_ids)
-    # Also of one that stays: who took it for replaced is to read that it is not.
+    # Also runs that stay: a process may have assumed that they are replaced.
     note_change(connection, [row.trace_id for row in rows])
     for row in rows:
         if row.is_stated and not is_stated:

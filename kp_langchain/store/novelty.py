@@ -29,7 +29,7 @@ from kp_langchain.store.vectors import (
 if TYPE_CHECKING:
     from kp_langchain.store.database import Database
 
-# Pruning waits until there are so many more than the memory holds, one for each of this number.
+# A process prunes once it has written a tenth of what the memory holds.
 _SLACK = 10
 _READ_AGAIN_S = 60.0
 # A page of vectors of 384 takes 8 MB; a memory may have a million.

@@ -234,7 +234,7 @@ def _select_runs(
 ) -> sa.Select[Any]:
     """Return the statement for the newest kept runs of a domain, with what is compared of them.
 
-    Of each namespace come as many; what one does not need is left to the others.
+    Namespaces share the limit equally; what one does not use goes to others.
 
     Args:
         domain: The domain's exact name.

@@ -58,8 +58,8 @@ class Column:
     """Where the value of a column comes from.
 
     Attributes:
-        since: From when on a run has it: from its first write, or once it is judged. A verdict may
-            change that of an `outcome`.
+        since: When a run gets its value: at its first write, or when it is judged. A verdict may
+            change an `outcome`.
         of: Returns the value of a `Run` or a `ScoredTrace`; None if whoever writes the row sets it.
         clean: Returns that value as the database takes it; not called for None.
         log: Its name in the log record, True for the same name; False if it is not logged.
@@ -100,7 +100,7 @@ def _key(key: str, clean: Callable[[Any], Any] = clean_value, *, log: bool | str
 
 
 def _not_a_column(**options: bool) -> Any:
-    """Declare what no column has."""
+    """Declare a computed field."""
     return field(**options)  # type: ignore[call-overload]
 
 

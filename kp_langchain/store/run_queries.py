@@ -119,7 +119,7 @@ def drop_expired_bodies(connection: sa.Connection) -> int:
 
 
 def lock_names(connection: sa.Connection, names: Collection[str]) -> None:
-    """Have other transactions that lock one of these names wait until this one ends."""
+    """Lock names until this transaction ends."""
     if connection.dialect.name != "postgresql":
         return  # a SQLite file has one writer at a time anyway
     # Two names may share a key: then they only wait for each other, too.

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from kp_langchain.store.database import Database
 
 RESETS = "resets"
-"""Counts the times after which nothing that was read before holds any more."""
+"""The count of resets; each invalidates what was read before it."""
 
 _CHANGES = "changes"
 _KEY = ("trace_id", "kind", "model", "revision", "baseline")
@@ -38,7 +38,7 @@ Row = TypeVar("Row")
 
 
 class Mark(NamedTuple):
-    """Up to where a reader that reads now has seen what changed in a store.
+    """How far a reader has followed the changes of a store.
 
     Attributes:
         change: The lowest number of a change that it may not have seen.
@@ -58,9 +58,9 @@ class Page(Generic[Row]):
 
     Attributes:
         rows: The rows.
-        is_anew: Whether nothing that was read before holds any more: runs were deleted, units of
-            registries changed, or another database took the place of this one. All rows come again,
-            from this page on.
+        is_anew: Whether to discard all rows read before, because runs were deleted, units of
+            registries changed, or the database was replaced. This page and those after it have all
+            rows again.
     """
 
     rows: Sequence[Row]
@@ -191,7 +191,7 @@ def note_change(connection: sa.Connection, trace_ids: Collection[str], **values:
 
 
 def forget(connection: sa.Connection, trace_ids: Collection[str]) -> None:
-    """Remove what runs without a body are compared by; their rows stay, for those who follow."""
+    """Clear vector and hash of runs without a body; followers still need the rows."""
     note_change(connection, trace_ids, fingerprint=None, vector=None)
 
 

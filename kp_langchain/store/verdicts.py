@@ -154,9 +154,9 @@ def rejudge_stored(
 
 
 def _decide(connection: sa.Connection, row: dict[str, Any], run: ScoredTrace) -> ScoredTrace:
-    """Return a run that was judged again as it is decided on beside those that it repeats.
+    """Apply the twin rule to a run that was judged again, and return it.
 
-    Their rows, and what others are compared with of its own, are brought up to date.
+    Update its row in `vectors`, and the rows of the runs that it replaces.
     """
     trace_id = row["trace_id"]
     if not run.keep_body:
