@@ -36,7 +36,7 @@ _CLASSES: Final[Mapping[str, type[BaseMessage]]] = {
 _TYPES: Final[Mapping[str, type[BaseMessage]]] = {
     kind.model_fields["type"].default: kind for kind in _CLASSES.values()
 }
-_ROLES: Final = {
+_ROLES: Final[Mapping[str, type[BaseMessage]]] = {
     "assistant": AIMessage,
     "ai": AIMessage,
     "model": AIMessage,
@@ -71,7 +71,8 @@ def restore(value: Any, depth: int = 0) -> Any:
         return value
     if (message := message_in(value)) is not None:
         return message
-    arguments, name = value, value.get("type")
+    arguments: Any = value
+    name = value.get("type")
     if value.get("lc") == 1 and "id" in value:
         arguments, name = value.get("kwargs"), _class_name(value)
         if not isinstance(arguments, dict):
