@@ -26,8 +26,9 @@ from kp_langchain.recording.langchain_context import Start
 from kp_langchain.recording.outcome import read_verdict
 from kp_langchain.recording.recorder import Recorder
 from kp_langchain.recording.redactor import Redactor
-from kp_langchain.recording.run_builder import StepList, build_steps, build_trace
+from kp_langchain.recording.run_builder import build_trace
 from kp_langchain.recording.run_record import RunRecord
+from kp_langchain.recording.steps import StepList, build_steps
 from kp_langchain.run_keys import check_agent_id
 from kp_langchain.schema import ReasoningTrace
 from kp_langchain.text import first_fault, json_or_text

@@ -11,15 +11,11 @@ from typing import Any
 from uuid import UUID
 
 from kp_langchain.recording.answers import (
-    answer_to_call,
-    begin_requested,
     ended_early,
     last_items,
     objective_in,
-    record_answers,
-    record_answers_in_input,
     record_model_answer,
-    record_unanswered,
+    structured_response_in,
 )
 from kp_langchain.recording.bounds import default_on_error, member, short_name
 from kp_langchain.recording.calls import (
@@ -38,6 +34,13 @@ from kp_langchain.recording.langchain_context import (
 )
 from kp_langchain.recording.open_runs import OpenRun, OpenRuns
 from kp_langchain.recording.pauses import exchanges_in, newest_exchanges, question_in
+from kp_langchain.recording.requested_calls import (
+    answer_to_call,
+    begin_requested,
+    record_answers,
+    record_answers_in_input,
+    record_unanswered,
+)
 from kp_langchain.recording.run_record import RunRecord
 from kp_langchain.recording.values import as_input, as_text, gist, message_text
 from kp_langchain.run_keys import NAMESPACE_NAME, namespace_text
@@ -107,7 +110,7 @@ class Recorder(OpenRuns):
             # A stream that is closed half-way ends without an error, but before its model does.
             self._end_root(root, "cancelled")
         else:
-            if root.requested_calls.may_be_answered:
+            if root.requested_calls.may_be_answered and structured_response_in(outputs) is None:
                 record_unanswered(root, outputs)
             given = run.inputs if inputs is None else last_items(inputs)
             self._finish_root(root, outputs, given)

@@ -1,31 +1,23 @@
-"""From the record of a run to its redacted `Run`: the steps, the trace, and `RunBuilder`.
-
-A model's answer is a thought and stands where the model was asked. A tool or retriever is a
-`tool_call` where it starts and an `observation` where it ends. A failure is an `error_recovery` if
-the run did something afterwards, else an `observation`, because nothing recovered. The attempts of
-one call are one step with their number.
+"""From the record of a run to its redacted `Run`: the trace, and `RunBuilder`.
 
 Redaction comes before all else: no text is embedded, logged or written before it.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import UUID
 
 from kp_langchain._logging import describe_error, warn_once
-from kp_langchain.calibration.wording import output_failed
 from kp_langchain.config import warn_of_domain
 from kp_langchain.errors import VerdictError
 from kp_langchain.gate.judge import choose_outcome
 from kp_langchain.gate.run import Run
 from kp_langchain.recording.bounds import default_on_error
-from kp_langchain.recording.calls import Call, Mark, Timeline
 from kp_langchain.recording.outcome import FinishedRun, OutcomeFunction, read_verdict
 from kp_langchain.recording.redactor import (
     KNOWN_SECRETS,
@@ -33,7 +25,8 @@ from kp_langchain.recording.redactor import (
     Redactor,
     clean_texts,
 )
-from kp_langchain.recording.run_record import BeforePause, join_paused, paused_body
+from kp_langchain.recording.run_record import join_paused, paused_body
+from kp_langchain.recording.steps import StepList, build_steps
 from kp_langchain.run_keys import (
     SESSION_NAMES,
     Kind,
@@ -59,240 +52,6 @@ AskOutcome = Callable[[], object]
 """The user's outcome function, with the run that it is to judge."""
 
 OUTCOME_EVENT = "kp.outcome event"
-
-
-# ------------------------------------------------------------------ steps
-
-Step = dict[str, Any]
-"""A step in wire form, before redaction."""
-
-# What the frameworks answer in the agent's place when its steps run out.
-_OUT_OF_STEPS = re.compile(
-    r"Agent stopped due to (?:iteration limit or time limit|max iterations)\.$"
-    r"|Sorry, need more steps to process this request\.$"
-    r"|Model call limits exceeded: |(?:Tool|'[^']*' tool) call limit reached: "
-)
-
-
-@dataclass
-class StepList:
-    """The steps of one run, and what they show of its end.
-
-    Attributes:
-        steps: The steps in wire form, before redaction, numbered from 0.
-        unresolved_error: Whether the run did nothing after its last error or a human's rejection.
-        last_call_failed: Whether all tool calls failed that the model asked for last: an answer
-            after that seldom is right.
-        is_incomplete: Whether the model's last answer was refused, withheld or cut off, or waits
-            for an approval, and nothing followed.
-        last_thought: What the model said last.
-        ends_on_action: Whether the last call was a tool call, neither rejected nor cancelled.
-    """
-
-    steps: list[Step] = field(default_factory=list)
-    unresolved_error: bool = False
-    last_call_failed: bool = False
-    is_incomplete: bool = False
-    last_thought: str = ""
-    ends_on_action: bool = False
-
-    def ends_well(self, answer: str) -> bool:
-        """Return whether no step limit wrote the answer, and it was neither refused nor cut off."""
-        return not (self.is_incomplete or _OUT_OF_STEPS.match(answer.strip()))
-
-    def looks_successful(self, answer: str, *, ended_well: bool, is_checked: bool = False) -> bool:
-        """Return whether the run counts as a success if nobody judged it.
-
-        Args:
-            answer: The final answer. A run that ends on an action needs none: an agent that buys,
-                sends or submits something is done with that.
-            ended_well: No error ended the run, and `ends_well`.
-            is_checked: The answer is a structure that was checked after the last tool call.
-        """
-        complete = bool(answer.strip()) or self.ends_on_action
-        failed = self.unresolved_error or (self.last_call_failed and not is_checked)
-        return ended_well and complete and not failed
-
-
-def build_steps(timeline: Timeline, *, fatal: str, answer: str) -> StepList:
-    """Turn a run's timeline into steps.
-
-    Args:
-        timeline: Starts, ends and errors of calls in the order in which they came.
-        fatal: The error that ended the run; "" if none did. Nothing recovers from it, although
-            calls that ran beside it may have gone on.
-        answer: The run's answer, for a run that shows no other step.
-    """
-    builder = _Builder(fatal)
-    marks = _marks_in_order(timeline)
-    for at, mark, call in marks:
-        builder.add(at, mark, call)
-    step_list = builder.step_list
-    models = [call for _, _, call in marks if call.kind == "model"]
-    if not step_list.steps and models:
-        builder.add_step("thought", content=answer)
-    builder.close_failures(max((at for at, mark, _ in marks if mark == "start"), default=-1))
-    answers = [call for call in models if answer.strip() and answer in call.text]
-    if answers:  # a log, a title or the like may follow the answer
-        step_list.is_incomplete = answers[-1].is_incomplete
-    last = builder.last_call
-    if last is not None and last.kind == "tool":
-        step_list.ends_on_action = not (last.is_rejected or last.is_cancelled)
-        step_list.unresolved_error = step_list.unresolved_error or last.is_rejected
-    failed = [
-        output_failed(step["type"], step.get("tool"), step["content"]) for step in builder.last_ends
-    ]
-    step_list.last_call_failed = bool(failed) and all(failed)
-    return step_list
-
-
-def _marks_in_order(timeline: Timeline) -> list[tuple[int, Mark, Call]]:
-    """Return the marks that leave steps, with their positions in the timeline.
-
-    A call in which the run paused is made again when it is resumed. It stands where it was first
-    made, before what had happened inside it.
-    """
-    marks: list[tuple[int, Mark, Call]] = []
-    repeated_at: dict[str, int] = {}  # positions in `marks` of calls that are to be made again
-    for at, (mark, call) in enumerate(timeline):
-        call_id, position = call.tool_call_id or "", len(marks)
-        if mark == "start":
-            position = repeated_at.pop(call_id, position)
-            if call.is_void and call_id:
-                repeated_at[call_id] = position
-        marks[position : position + 1] = [(at, mark, call)]
-    return [(at, mark, call) for at, mark, call in marks if not call.is_void]
-
-
-@dataclass
-class _Failure:
-    """The failed attempts of one call.
-
-    Attributes:
-        step: Their step.
-        position: The last attempt's position in the timeline.
-    """
-
-    step: Step
-    position: int
-
-
-class _Builder:
-    """Builds the steps of one run, one mark of its timeline after another.
-
-    Args:
-        fatal: The error that ended the run; "" if none did.
-    """
-
-    def __init__(self, fatal: str) -> None:
-        self.step_list = StepList()
-        self.last_call: Call | None = None
-        self.last_ends: list[Step] = []  # of the tool calls that the model asked for last
-        self._has_asked_anew = False
-        self._fatal = fatal
-        self._tool_calls: dict[object, Step] = {}  # by the calls' keys
-        self._failing: dict[object, _Failure] = {}  # calls that may be tried again, by their keys
-        self._failures: list[_Failure] = []
-
-    def add(self, at: int, mark: Mark, call: Call) -> None:
-        """Add the mark at position `at` of the timeline."""
-        if call.kind == "chain":
-            if mark == "error":
-                self._add_failure(call, at)
-            return  # a start only says that the run continued
-        self.last_call = call
-        if call.is_incomplete or call.kind == "model" or mark == "end":
-            # A tool that only starts does not make up for an answer that was cut off.
-            self.step_list.is_incomplete = call.is_incomplete
-        if call.kind == "model":
-            self._add_model(call, at)
-        elif mark == "start":
-            self._add_tool_call(call)
-        else:
-            self._add_tool_end(call, at)
-
-    def _add_model(self, call: Call, at: int) -> None:
-        # The model decides anew, so whatever a tool does from here on is another call.
-        self._has_asked_anew = True
-        self._failing = {key: one for key, one in self._failing.items() if key == call.key}
-        if call.has_failed:
-            self._add_failure(call, at)
-            return
-        self._failing.pop(call.key, None)
-        if call.text.strip():
-            self.add_step("thought", content=call.text)
-            self.step_list.last_thought = call.text
-
-    def _add_tool_call(self, call: Call) -> None:
-        if call.key in self._failing and call.key in self._tool_calls:
-            step = self._tool_calls[call.key]
-            step["attempts"] = step.get("attempts", 1) + 1
-        else:
-            tool_call = self.add_step("tool_call", tool=_tool(call), input=call.input or {})
-            self._tool_calls[call.key] = tool_call
-
-    def _add_tool_end(self, call: Call, at: int) -> None:
-        if call.is_cancelled and self._fatal:
-            return  # because of another call's error
-        if call.has_failed:
-            self._add_failure(call, at)
-            return
-        self._failing.pop(call.key, None)
-        step = self.add_step("observation", content=call.text, tool=_tool(call))
-        self._add_end(call, step)
-        _set_latency(step, call)
-
-    def _add_end(self, call: Call, step: Step) -> None:
-        if self._has_asked_anew or call.tool_call_id is None:
-            self.last_ends = []
-        self._has_asked_anew = False
-        if not call.is_rejected:  # it did not run
-            self.last_ends.append(step)
-
-    def _add_failure(self, call: Call, at: int) -> None:
-        failure = self._failing.get(call.key)
-        if failure is None:
-            failure = _Failure(self.add_step("error_recovery", content=call.error), at)
-            if call.kind in ("tool", "retriever") and call.name:
-                failure.step["tool"] = _tool(call)
-                self._add_end(call, failure.step)
-            self._failures.append(failure)
-        else:
-            failure.step["attempts"] = 1 + failure.step.get("attempts", 1)
-            failure.step["content"] = call.error
-            failure.position = at
-        self._failing[call.key] = failure
-        _set_latency(failure.step, call)
-
-    def add_step(self, kind: str, **fields: Any) -> Step:
-        """Add a step of a kind, and return it."""
-        step = {"step_id": len(self.step_list.steps), "type": kind, **fields}
-        self.step_list.steps.append(step)
-        return step
-
-    def close_failures(self, last_start: int) -> None:
-        """Turn the failures that nothing recovered from into observations.
-
-        Args:
-            last_start: The position of the last start in the timeline.
-        """
-        for failure in self._failures:
-            is_fatal = self._fatal and failure.step["content"] == self._fatal
-            if failure.position >= last_start or is_fatal:
-                failure.step["type"] = "observation"
-                self.step_list.unresolved_error = True
-
-
-def _set_latency(step: Step, call: Call) -> None:
-    if call.latency_ms is not None:
-        step["latency_ms"] = round(call.latency_ms, 3)
-
-
-def _tool(call: Call) -> Step:
-    tool = {"name": call.name or call.kind}
-    if call.mcp_server:
-        tool["mcp_server"] = call.mcp_server
-    return tool
 
 
 def build_trace(
@@ -421,18 +180,15 @@ class RunBuilder:
 
     def _paused_body(self, record: RunRecord, redaction: Redactor) -> dict[str, Any]:
         domain, policy = self._learn(record, redaction)
-        level, earlier = policy.privacy_level, record.before_pause or BeforePause()
-        record.before_pause = BeforePause(
-            keys=self._keys(record, redaction),
-            task=_task(record.metadata) or earlier.task,
-            withheld=earlier.withheld,
-        )
+        level = policy.privacy_level
         return paused_body(
             record,
             redaction,
             level,
             domain=domain if record.domain else "",
             verdict=self._reported(record, redaction, level),
+            keys=self._keys(record, redaction),
+            task=_task(record.metadata) or record.earlier_task,
         )
 
     def _redactor(self, max_chars: int) -> Redactor:
@@ -480,7 +236,6 @@ class RunBuilder:
         domain, policy = self._learn(record, redaction)
         warn_of_domain(domain, self.domains)
         level = policy.privacy_level
-        earlier = record.before_pause or BeforePause()
         answer = step_list.last_thought if record.answer is None else record.answer
         ended_well = record.ending == "finished" and step_list.ends_well(answer)
         success = step_list.looks_successful(
@@ -506,8 +261,8 @@ class RunBuilder:
             proves_failure=not ended_well,
             reported=self._reported(record, redaction, level),
             structured=record.claims.confidence,
-            task=_task(record.metadata) or earlier.task,
-            withheld="redaction failed" if redaction.has_failed or earlier.withheld else None,
+            task=_task(record.metadata) or record.earlier_task,
+            withheld="redaction failed" if redaction.has_failed or record.is_withheld else None,
             registry=self.registry,
             keys=self._keys(record, redaction),
             dropped=_dropped(record),
@@ -526,7 +281,7 @@ class RunBuilder:
         for text in record.inner_namespaces:
             inner = RunKeys(namespace=stored_namespace(text, form))
             keys = keys.after(inner)  # if that is another one, it is shown to no other run
-        return keys.after(None if record.before_pause is None else record.before_pause.keys)
+        return keys.after(record.earlier_keys)
 
     def _reported(self, record: RunRecord, redaction: Redactor, level: str) -> Verdict | None:
         """Return the verdict that came before the run ended: by the event, or by the handler."""

@@ -88,21 +88,6 @@ class OwnClaims:
     has_structured_answer: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class BeforePause:
-    """What is known of a run's part before a pause, besides its timeline; fit to be stored.
-
-    Attributes:
-        keys: The keys by which the run is found in the store.
-        task: The hash that tells repeats of one task.
-        withheld: Whether some of the part could not be redacted.
-    """
-
-    keys: RunKeys | None = None
-    task: str | None = None
-    withheld: bool = False
-
-
 @dataclass(slots=True, eq=False)
 class RunRecord:
     """What is recorded of one root run.
@@ -134,7 +119,9 @@ class RunRecord:
             a `kp.outcome` event.
         resumed_thread: The LangGraph thread of the pause that it continues from, until it is joined
             to the part before that; "" if it continues from none.
-        before_pause: What is known of the part before a pause, once it is joined to that.
+        earlier_keys: The keys by which the part before a pause is found in the store.
+        earlier_task: The hash that tells repeats of the task, as that part stated it.
+        is_withheld: Whether something of that part could not be redacted.
         external_traces: Where other tracers record it, by the name of the tool.
         searches: How often that was looked up.
         shown: The kept traces that it was shown as examples, or held out from, by their ids.
@@ -168,7 +155,9 @@ class RunRecord:
     answer: Any = None
     verdict: Any = None
     resumed_thread: str = ""
-    before_pause: BeforePause | None = None
+    earlier_keys: RunKeys | None = None
+    earlier_task: str | None = None
+    is_withheld: bool = False
     external_traces: dict[str, ExternalTrace] = field(default_factory=dict)
     searches: int = 0
     shown: dict[str, ShownTrace] = field(default_factory=dict)
@@ -295,7 +284,8 @@ class RunRecord:
         self.verdict = self.verdict or earlier.verdict
         self.dropped_texts += earlier.dropped_texts
         self.requested_calls.add_earlier(earlier.requested_calls)
-        self.before_pause = earlier.before_pause
+        self.earlier_keys, self.earlier_task = earlier.earlier_keys, earlier.earlier_task
+        self.is_withheld = earlier.is_withheld
         self.shown = {**earlier.shown, **self.shown}
         self.timeline = self.timeline.joined_to(earlier.timeline)
 
@@ -309,24 +299,31 @@ _NAMES = ("name", "mcp_server")
 
 
 def paused_body(
-    record: RunRecord, redaction: Redactor, level: str, *, domain: str, verdict: Verdict | None
+    record: RunRecord,
+    redaction: Redactor,
+    level: str,
+    *,
+    domain: str,
+    verdict: Verdict | None,
+    keys: RunKeys,
+    task: str | None,
 ) -> dict[str, Any]:
     """Return what a paused run recorded as JSON-like values, with every text redacted.
 
     Args:
-        record: The run, its structures written out as text; what else is known of it is its
-            `before_pause`.
+        record: The run, its structures written out as text.
         redaction: Redacts the run.
         level: The privacy level of the run's domain.
         domain: The domain that the run's metadata name, redacted; "" if they name none.
         verdict: What was said of its outcome while it was under way, redacted.
+        keys: The keys by which it is found in the store.
+        task: The hash that tells repeats of its task.
     """
     calls: dict[Call, int] = {}  # those that are stored, numbered in order
     for call in record.timeline.calls():
         if not call.is_void or call.tool_call_id is not None:  # that is made again, in its place
             calls[call] = len(calls)
-    keys: dict[object, int] = {}
-    before_pause = record.before_pause or BeforePause()
+    key_numbers: dict[object, int] = {}
     body = {
         "run_id": str(record.run_id),
         "name": redaction.name(record.name, level),
@@ -339,17 +336,17 @@ def paused_body(
         "dropped_texts": record.dropped_texts,
         "requested": _requests_body(record, calls, redaction, level),
         "calls": [
-            _call_body(call, keys.setdefault(call.key, len(keys)), redaction, level)
+            _call_body(call, key_numbers.setdefault(call.key, len(key_numbers)), redaction, level)
             for call in calls
         ],
         "marks": [(mark, calls[call]) for mark, call in record.timeline if call in calls],
         "reported": verdict and verdict.to_list(),
-        "keys": before_pause.keys and before_pause.keys.to_dict(),
-        "task": before_pause.task,
+        "keys": keys.to_dict(),
+        "task": task,
         "shown": [one.to_list() for one in record.shown.values()],
     }
     # Last, because only now everything has been redacted, or has failed to be.
-    return body | {"withheld": before_pause.withheld or redaction.has_failed}
+    return body | {"withheld": record.is_withheld or redaction.has_failed}
 
 
 def _requests_body(
@@ -412,9 +409,8 @@ def paused_record(body: Mapping[str, Any], owner: RecordOwner) -> RunRecord:
     verdict, keys = body["reported"], body["keys"]
     record.verdict = verdict and Verdict.from_list(verdict)
     record.shown = {one.trace_id: one for one in map(ShownTrace.from_list, body["shown"])}
-    record.before_pause = BeforePause(
-        keys and RunKeys.from_dict(keys), body["task"], body["withheld"]
-    )
+    record.earlier_keys = keys and RunKeys.from_dict(keys)
+    record.earlier_task, record.is_withheld = body["task"], body["withheld"]
     return record
 
 
