@@ -8,15 +8,16 @@ import re
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from typer.core import TyperGroup
 
-from kp_langchain.config import Settings
 from kp_langchain.errors import KPError
-from kp_langchain.store import TraceStore
 from kp_langchain.text import near_name, printable
+
+if TYPE_CHECKING:
+    from kp_langchain.store import TraceStore
 
 INTERRUPTED = 130
 """The exit status of a command that Ctrl-C ended."""
@@ -89,6 +90,10 @@ def open_store(database: str | None) -> TraceStore:
     Raises:
         KPError: `database` names a file that does not exist, or the settings cannot be used.
     """
+    # Here, because the help of a command needs neither.
+    from kp_langchain.config import Settings
+    from kp_langchain.store import TraceStore
+
     store = TraceStore(database or Settings().database_url)
     # A mistyped file name must not create a database.
     if database and is_missing(store):
