@@ -209,10 +209,8 @@ def test_a_server_that_answers_drop_by_drop_or_never_is_left(
     assert page.answer.reason == "no answer in time" or fault == "drip"
 
 
-@pytest.mark.parametrize("fault", ["huge", "429_retry_after", page_of(unit())])
-def test_what_is_endless_or_asks_to_wait_is_read(
-    server: LoopbackRegistry, fault: str | bytes
-) -> None:
+@pytest.mark.parametrize("fault", ["429_retry_after", page_of(unit())])
+def test_what_asks_to_wait_is_read(server: LoopbackRegistry, fault: str | bytes) -> None:
     fill(server, unit())
     server.misbehave = failing_at(0, fault)
     clock = Waiting()
