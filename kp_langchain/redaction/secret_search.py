@@ -142,8 +142,10 @@ class SecretSearch:
                 for code in _encoded_forms(secret):
                     start = code[:_CUT].encode()
                     forms.setdefault(start, _Form(start, kind, Reach.ANYWHERE, is_encoded=True))
-            for text in _spellings(secret):
-                for form_text in _written_forms(text):
+            for text in sorted(_spellings(secret)):
+                # Of forms that begin alike, the first is also found cut off: its own spelling.
+                others = sorted(_written_forms(text) - {text})
+                for form_text in (text, *others):
                     content = form_text.encode("utf-8", "surrogatepass")
                     forms[content] = _Form(content, kind, reach)
         for form in list(forms.values()):
