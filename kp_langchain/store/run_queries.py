@@ -11,8 +11,9 @@ from zlib import crc32
 
 import sqlalchemy as sa
 
+from kp_langchain.gate.check import WINDOW, JudgedRun
 from kp_langchain.scoring.dimensions import DIMENSION_NAMES
-from kp_langchain.store.rows import with_outcome_of
+from kp_langchain.store.rows import clean_name, with_outcome_of
 from kp_langchain.store.run_columns import (
     COLUMNS,
     STORED_FIELDS,
@@ -31,9 +32,10 @@ from kp_langchain.values import clean_text
 from kp_langchain.verdict import Verdict
 
 _POSTGRES_LOCKS = 0x6B706B70  # any number, the same in every version of this package
+_LAST_MOMENT = datetime.max.replace(tzinfo=UTC)
 _c = runs.c
 newest_first = (_c.created_at.desc(), _c.trace_id.desc())
-of_outcome = (_c.success, _c.confidence, _c.score, _c.validated_by)
+_of_outcome = (_c.success, _c.confidence, _c.score, _c.validated_by)
 # More would delay the run that is written in the same transaction.
 MOST_EXPIRED_AT_ONCE = 1000
 _DELETE_BODY = sa.delete(bodies).where(bodies.c.trace_id == sa.bindparam("body_of"))
@@ -93,12 +95,23 @@ def body_texts(
         conditions: On the runs.
     """
     select = (
-        sa.select(_c.trace_id, bodies.c.trace, *of_outcome)
+        sa.select(_c.trace_id, bodies.c.trace, *_of_outcome)
         .join(bodies, bodies.c.trace_id == _c.trace_id)
         .where(_c.trace_id.in_(trace_ids), is_kept(), *conditions)
     )
     rows = connection.execute(select).mappings()
     return {row["trace_id"]: json.dumps(with_outcome_of(row["trace"], row)) for row in rows}
+
+
+def select_bodies(*, with_expiring: bool) -> sa.Select[Any]:
+    """Return the statement for traces, each with the outcome that its row has.
+
+    Args:
+        with_expiring: Whether traces that expire count, and not just those kept for good.
+    """
+    columns = (_c.created_at, _c.trace_id, bodies.c.trace, _c.namespace, *_of_outcome)
+    select = sa.select(*columns).join(bodies, bodies.c.trace_id == _c.trace_id)
+    return select.where(is_kept() if with_expiring else is_kept(_LAST_MOMENT))
 
 
 def drop_expired_bodies(connection: sa.Connection) -> int:
@@ -224,3 +237,19 @@ def labels(connection: sa.Connection) -> dict[str, bool]:
         .order_by(verdicts.c.by_model.desc(), verdicts.c.at, verdicts.c.number)
     )
     return {row[0]: row[1] for row in connection.execute(select)}  # the last one counts
+
+
+def recent_values(
+    connection: sa.Connection, domain: str, gate: str, since: datetime | None
+) -> list[JudgedRun]:
+    """Return what the gate saw of a domain's last runs; see `TraceStore.recent_values`."""
+    select = (
+        sa.select(_c.gated_value, _c.passed, _c.pass_rate)
+        .where(_c.domain == clean_name(domain), _c.gate == gate, _c.gated_value.is_not(None))
+        .order_by(*newest_first)
+        .limit(WINDOW)
+    )
+    if since is not None:
+        select = select.where(_c.created_at >= since)
+    rows = connection.execute(select).all()
+    return [JudgedRun(row[0], bool(row[1]), row[2]) for row in reversed(rows)]

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from contextlib import suppress
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
 import sqlalchemy as sa
 
 from kp_langchain.gate import Rescored
-from kp_langchain.gate.check import WINDOW, JudgedRun
+from kp_langchain.gate.check import JudgedRun
 from kp_langchain.scoring.breakdown import ScoreBreakdown
 from kp_langchain.store import run_queries
 from kp_langchain.store.confidence_models import ConfidenceModels
@@ -24,16 +24,9 @@ from kp_langchain.store.novelty import StoredMemory, memory_of
 from kp_langchain.store.outbox import Outbox
 from kp_langchain.store.pulled import PulledUnits
 from kp_langchain.store.recall_tasks import RecallTasks
-from kp_langchain.store.rows import clean_name, trace_key, with_outcome_of
+from kp_langchain.store.rows import trace_key, with_outcome_of
 from kp_langchain.store.run_columns import StoredRun, trace_of
 from kp_langchain.store.run_log import log_rescored
-from kp_langchain.store.run_queries import (
-    FIGURES,
-    is_kept,
-    labels,
-    of_outcome,
-    select_stored_runs,
-)
 from kp_langchain.store.selection import (
     MATCHES_SHOWN,
     RunFilters,
@@ -45,12 +38,8 @@ from kp_langchain.store.selection import (
     order_by,
 )
 from kp_langchain.store.side_tables import ExternalTraces, PausedRuns, ShownTraces
-from kp_langchain.store.tables import bodies, runs
-from kp_langchain.store.verdicts import (
-    judge_stored,
-    redact_note,
-    stored_as_scored,
-)
+from kp_langchain.store.tables import runs
+from kp_langchain.store.verdicts import judge_stored, redact_note, stored_as_scored
 from kp_langchain.verdict import Verdict
 
 if TYPE_CHECKING:
@@ -59,7 +48,6 @@ if TYPE_CHECKING:
     from kp_langchain.schema import ReasoningTrace
 
 _ROWS_AT_ONCE, _TRACES_AT_ONCE = 10_000, 20
-_LAST_MOMENT = datetime.max.replace(tzinfo=UTC)
 _c = runs.c
 
 
@@ -184,7 +172,7 @@ class TraceStore:
         with self.database.reading() as connection:
             matches = find_by_id(
                 connection,
-                select_stored_runs().order_by(*order_by()).limit(MATCHES_SHOWN),
+                run_queries.select_stored_runs().order_by(*order_by()).limit(MATCHES_SHOWN),
                 str(id),
                 trace_id=_c.trace_id,
                 other_id=_c.run_id,
@@ -315,7 +303,9 @@ class TraceStore:
         order = order_by(sort, newest_first=newest_first)
         # In two steps, so that only the rows of the page are read whole, and not all that match.
         page = sa.select(_c.trace_id).where(*conditions_of(filters)).order_by(*order)
-        select = select_stored_runs().where(_c.trace_id.in_(page.limit(limit).offset(offset)))
+        select = run_queries.select_stored_runs().where(
+            _c.trace_id.in_(page.limit(limit).offset(offset))
+        )
         with self.database.reading() as connection:
             rows = connection.execute(select.order_by(*order)).mappings()
             return [self._stored_run(dict(row)) for row in rows]
@@ -347,14 +337,14 @@ class TraceStore:
         Raises:
             StoreError: The store cannot be read.
         """
-        select = sa.select(*FIGURES).where(*conditions_of(filters))
-        columns: dict[str, list[Any]] = {column.name: [] for column in FIGURES}
+        select = sa.select(*run_queries.FIGURES).where(*conditions_of(filters))
+        columns: dict[str, list[Any]] = {column.name: [] for column in run_queries.FIGURES}
         with self.database.reading() as connection:
             pages = connection.execute(select.order_by(*order_by(newest_first=False)))
             for rows in pages.partitions(_ROWS_AT_ONCE):
                 for column, values in zip(columns.values(), zip(*rows, strict=True), strict=True):
                     column.extend(values)
-            success_of = labels(connection)
+            success_of = run_queries.labels(connection)
         return columns | {"label": [success_of.get(trace_id) for trace_id in columns["trace_id"]]}
 
     def recent_values(
@@ -374,17 +364,8 @@ class TraceStore:
             Score or worth (0 to 1), whether the run passed, and the pass rate of that time, the
             oldest run first.
         """
-        select = (
-            sa.select(_c.gated_value, _c.passed, _c.pass_rate)
-            .where(_c.domain == clean_name(domain), _c.gate == gate, _c.gated_value.is_not(None))
-            .order_by(*order_by())
-            .limit(WINDOW)
-        )
-        if since is not None:
-            select = select.where(_c.created_at >= since)
         with self.database.reading() as connection:
-            rows = connection.execute(select).all()
-        return [JudgedRun(row[0], bool(row[1]), row[2]) for row in reversed(rows)]
+            return run_queries.recent_values(connection, domain, gate, since)
 
     def traces(
         self,
@@ -420,10 +401,8 @@ class TraceStore:
         **filters: Unpack[RunFilters],
     ) -> Iterator[tuple[ReasoningTrace, str | None]]:
         """Yield what `traces` does, each with the namespace of its run as the store has it."""
-        columns = (_c.created_at, _c.trace_id, bodies.c.trace, _c.namespace, *of_outcome)
-        select = sa.select(*columns).join(bodies, bodies.c.trace_id == _c.trace_id)
-        is_there = is_kept() if with_expiring else is_kept(_LAST_MOMENT)
-        select = select.where(is_there, *conditions_of(filters))
+        select = run_queries.select_bodies(with_expiring=with_expiring)
+        select = select.where(*conditions_of(filters))
         page = select = select.order_by(*order_by(newest_first=newest_first)).limit(_TRACES_AT_ONCE)
         while True:
             with self.database.reading() as connection:
