@@ -154,10 +154,10 @@ class Engine:
         if self._store is None:
             return
         items = list(self._items)
-        if lost := sum(item.is_unrecorded or item.is_held for item in items):
+        if n_lost := sum(item.is_unrecorded or item.is_held for item in items):
             log.warning(
                 "%d finished runs and verdicts could not be kept in %s before exit and are lost",
-                lost,
+                n_lost,
                 self._store.location,
             )
         if any(item.is_live for item in items):

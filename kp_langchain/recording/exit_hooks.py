@@ -44,12 +44,12 @@ def finish() -> None:
     for engine in list(engines):
         with suppress(Exception):
             engine.finish(until)
-    if unscored := total("queued"):
+    if n_unscored := total("queued"):
         log.warning(
             "%d finished runs were not scored within %.0f s of exit; those that are in a store are "
             "scored by the next process that records into it. Call handler.flush() before the "
             "program ends, or raise exit_timeout_s",
-            unscored,
+            n_unscored,
             exit_timeout_s,
         )
     if verdicts := total("queued_verdicts"):

@@ -112,8 +112,8 @@ class Recorder(OpenRuns):
         else:
             if root.requested_calls.may_be_answered and structured_response_in(outputs) is None:
                 record_unanswered(root, outputs)
-            given = run.inputs if inputs is None else last_items(inputs)
-            self._finish_root(root, outputs, given)
+            first_inputs = run.inputs if inputs is None else last_items(inputs)
+            self._finish_root(root, outputs, first_inputs)
 
     def chain_failed(self, run_id: UUID, error: BaseException, inputs: object = None) -> None:
         """Record that a chain raised; for `inputs` see `chain_ended`."""

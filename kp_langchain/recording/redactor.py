@@ -94,10 +94,10 @@ class Redactor:
                 self._session.learn_answer(
                     clean_text(question), clean_text(answer), is_step=is_step
                 )
-            given = [part for part in parts if part]
-            cleaned = [clean_texts(part) for part in given]
-            if self._session.learn(cleaned, level) and self._hook is None:
-                pairs = zip(given, cleaned, strict=True)
+            non_empty = [part for part in parts if part]
+            clean_parts = [clean_texts(part) for part in non_empty]
+            if self._session.learn(clean_parts, level) and self._hook is None:
+                pairs = zip(non_empty, clean_parts, strict=True)
                 self._harmless_parts = {(id(pair[0]), level): pair for pair in pairs}
         except BaseException as error:  # noqa: BLE001 - what was not learned would be left
             self.fail(describe_error(error))
