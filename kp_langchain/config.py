@@ -27,7 +27,13 @@ from pydantic import (
 from pydantic_settings import EnvSettingsSource, NoDecode, SettingsError
 
 from kp_langchain._logging import warn_once
-from kp_langchain.config_files import FILE_VARIABLE, ConfigFile, config_file, places, read_files
+from kp_langchain.config_files import (
+    FILE_VARIABLE,
+    ConfigFile,
+    candidate_files,
+    config_file,
+    read_files,
+)
 from kp_langchain.errors import ConfigError
 from kp_langchain.files import data_dir
 from kp_langchain.policy import PROFILES, WEIGHT_NAMES, DomainPolicy, Number, refuse_bool
@@ -195,7 +201,7 @@ class Settings(BaseModel):
         """
         global _current
         variables = [one for one in os.environ.items() if one[0].upper().startswith(_PREFIX)]
-        state, current = (places(), variables), _current
+        state, current = (candidate_files(), variables), _current
         if current is None or current[0] != state:
             current = _current = (state, cls())
         return current[1]

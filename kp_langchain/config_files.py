@@ -102,8 +102,8 @@ def own_file() -> Path | None:
     return path if path.is_absolute() else None
 
 
-def places() -> tuple[ConfigFile, ...]:
-    """Return the places of configuration files with their content, by descending precedence."""
+def candidate_files() -> tuple[ConfigFile, ...]:
+    """Return the possible configuration files with their content, by descending precedence."""
     own = own_file()
     if os.environ.get(FILE_VARIABLE):
         first: ConfigFile | None = _read(config_file(), FileOrigin.NAMED)
@@ -126,7 +126,7 @@ def read_files(
         ConfigError: One cannot be read, or is not TOML.
     """
     files = []
-    for file in places():
+    for file in candidate_files():
         if supposed is not None and file.path == supposed[0].expanduser().absolute():
             file = replace(file, content=supposed[1].encode(), error=None)
         if file.content is not None or file.error is not None:

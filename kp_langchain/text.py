@@ -81,7 +81,7 @@ def first_fault(error: ValidationError) -> str:
     )
 
 
-def beside(value: float, threshold: float) -> str:
+def format_against_threshold(value: float, threshold: float) -> str:
     """Return a value with three decimals, or as many as tell it from a threshold it is below."""
     for digits in range(3, 9):
         text = f"{value:.{digits}f}"

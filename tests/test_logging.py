@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kp_langchain._logging import log_event, warn_once
-from kp_langchain.text import beside, printable, printable_json
+from kp_langchain.text import format_against_threshold, printable, printable_json
 from tests.agents import ASK, handler, run, searching
 
 HOSTILE = (
@@ -125,4 +125,4 @@ def test_no_text_of_ours_or_of_a_run_forges_a_log_line(lines: Lines) -> None:
 def test_a_value_below_a_threshold_looks_below_it(
     value: float, threshold: float, text: str
 ) -> None:
-    assert beside(value, threshold) == text
+    assert format_against_threshold(value, threshold) == text

@@ -281,7 +281,7 @@ def meaning_of(feature: str) -> str:
     return meanings().get(feature, feature)
 
 
-def leaning(feature: str, *, is_for: bool) -> str:
+def direction_text(feature: str, *, is_for: bool) -> str:
     """Return in words what speaks for success, as `steps (fewer)`.
 
     Args:

@@ -18,7 +18,7 @@ from kp_langchain.calibration.features import (
     FEATURES_VERSION,
     PROVES_FAILURE,
     VERSION,
-    leaning,
+    direction_text,
 )
 from kp_langchain.errors import OutdatedModelError
 from kp_langchain.policy import ScoringWeights
@@ -170,7 +170,9 @@ class ConfidenceModel:
         """What speaks most for success, in words, the strongest first; at most four."""
         strongest = sorted(self.terms, key=lambda term: -abs(term.weight))[:_LEANINGS]
         return tuple(
-            leaning(term.feature, is_for=term.weight > 0) for term in strongest if term.weight
+            direction_text(term.feature, is_for=term.weight > 0)
+            for term in strongest
+            if term.weight
         )
 
     @property

@@ -21,7 +21,7 @@ from kp_langchain.cli.calibrate import model_lines
 from kp_langchain.cli.options import Database, is_missing, new_app
 from kp_langchain.cli.output import count_text, make_console
 from kp_langchain.config import Settings, unknown_variables
-from kp_langchain.config_files import places, read_files
+from kp_langchain.config_files import candidate_files, read_files
 from kp_langchain.embedding.local_models import AutoEmbedder
 from kp_langchain.embedding.model_files import INSTALL_HINT, is_any_installed, is_installed
 from kp_langchain.errors import KPError
@@ -144,7 +144,7 @@ def _settings(context: _Context) -> str:
 def _files() -> Iterator[str]:
     """Yield, as lines to print, the files of settings, and what each sets."""
     files = {file.path: file for file in read_files(Settings.model_fields)}
-    for place in places():
+    for place in candidate_files():
         file = files.get(place.path)
         if file is None:
             yield f"{'no file ' if place.content is None else ''}{place.path}"

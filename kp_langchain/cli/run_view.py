@@ -22,7 +22,7 @@ from kp_langchain.review.recall_facts import (
 )
 from kp_langchain.review.run_facts import calls_of, outcome_text
 from kp_langchain.scoring.dimensions import DIMENSIONS
-from kp_langchain.text import beside, one_line, printable, short_id
+from kp_langchain.text import format_against_threshold, one_line, printable, short_id
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -126,7 +126,7 @@ def print_run(store: TraceStore, run: StoredRun, console: Console, *, with_steps
         with_steps: Whether to print every step whole, in place of one line a call.
     """
     print_task(run, console)
-    value = beside(run.gated_value, run.threshold)
+    value = format_against_threshold(run.gated_value, run.threshold)
     heading = Text(run.decision, style=f"bold {_style(run)}")
     console.print(
         heading.append(f": {run.gate} {value}, threshold {run.threshold:.3f}\n", "not bold")

@@ -90,7 +90,7 @@ class TaskIndex:
             EmbedderError, MissingExtraError: The embedder fails, and nothing is in the index.
         """
         with self._lock:
-            self._follower.read(self._take)
+            self._follower.read(self._apply_page)
             self._count_credits()
             self._embed_missing()
             if self._has_changed:
@@ -152,7 +152,7 @@ class TaskIndex:
 
     # ---------------------------------------------------------------- what the store has
 
-    def _take(self, page: Page[StoredTask]) -> None:
+    def _apply_page(self, page: Page[StoredTask]) -> None:
         """Bring the tasks up to date with what the store has."""
         self._has_changed = True
         if page.is_anew:

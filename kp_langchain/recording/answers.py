@@ -103,8 +103,8 @@ def _last_human_text(messages: object, limit: int) -> str:
 def answer_in(outputs: object, limit: int, inputs: object = None) -> Any:
     """Return the `gist` of the answer that a run's outputs hold; "" if they hold none.
 
-    What the run was given is no answer. None where nothing was returned, or only a tool call: then
-    what the model said last is the answer.
+    Inputs that come back are no answer. None if nothing was returned, or only a tool call: the
+    model's last text is then the answer.
 
     Args:
         outputs: What the run returned.
@@ -135,7 +135,7 @@ def answer_in(outputs: object, limit: int, inputs: object = None) -> Any:
     new_values = [value for key, value in items if not _is_given(value, inputs_by_key.get(key))]
     if not messages:
         return gist(outputs, limit) if new_values else ""
-    # A report, but no route: other values are how a state with messages gets to its answer.
+    # Beside messages only prose counts as an answer: a report does, a route does not.
     return _value(next(filter(_is_sentence, new_values), ""), limit)
 
 

@@ -1,6 +1,6 @@
-"""The arguments of `KPCallbackHandler`: checked, with errors that name them; and its parts.
+"""Checks the arguments of `KPCallbackHandler`, and builds its parts from them.
 
-The parts are a recorder, what takes its runs to the engine, and what the engine needs of it.
+The parts are a recorder, its intake to the engine, and the context that the engine needs.
 """
 
 from __future__ import annotations

@@ -97,14 +97,16 @@ class Call:
         self.text, self.error = gist_text(self.text, limit), gist_text(self.error, limit)
 
     def leave_to(self, result: Any, limit: int) -> None:
-        """Leave no step if what it said, or its error, stands in the result of its only caller."""
+        """Leave no step if the result of its only caller contains its own text or error."""
         self.write_out(limit)
-        said = self.error if self.has_failed else self.text
-        if said and isinstance(said, str) and isinstance(result, str):
+        own_result = self.error if self.has_failed else self.text
+        if own_result and isinstance(own_result, str) and isinstance(result, str):
             # A message that a tool returns as it is becomes text by `str`. A short word may stand
             # in any text.
-            is_inside = len(said) >= _SHORTEST_QUOTE and said in result
-            self.is_void = self.is_void or said == result or is_inside or repr(said) in result
+            is_inside = len(own_result) >= _SHORTEST_QUOTE and own_result in result
+            self.is_void = (
+                self.is_void or own_result == result or is_inside or repr(own_result) in result
+            )
 
     def reject(self) -> None:
         """Turn a failure into a human's rejection, whose words are the call's text."""

@@ -184,7 +184,7 @@ class Engine:
     def _run(self) -> None:
         mark_own_thread()
         with fork_gate, suppress(Exception):
-            redaction.load()  # what is wrong with it, the first run tells
+            redaction.load()  # a failure is reported by the first run
         while True:
             first, timeout_s = None, self._timeout_s
             with suppress(queue.Empty):
@@ -200,7 +200,7 @@ class Engine:
     def _may_end(self) -> bool:
         """Let the thread end unless something came meanwhile; return whether it does."""
         with self._thread_lock:
-            me, self._thread = self._thread, None  # first: who submits looks at it afterwards
+            me, self._thread = self._thread, None  # first, because `submit` reads it last
             if self._incoming.empty() or self._thread is not None:  # the garbage collector's run
                 return True
             self._thread = me

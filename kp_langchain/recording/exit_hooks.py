@@ -68,8 +68,8 @@ atexit.register(finish)
 def watch() -> None:
     """Call `finish` when this process ends without running `atexit`.
 
-    Call this whenever a process begins to have something to finish, because a forked child begins
-    without its parent's hooks. It imports nothing: what can end this process so is already loaded.
+    Call this whenever a process gets its first work to finish: a forked child has none of its
+    parent's hooks. It imports nothing: a library that ends processes so is already loaded.
     """
     global _watched_pid
     if _watched_pid == os.getpid():

@@ -41,8 +41,8 @@ def judge_run(
         context: The handler that recorded it.
         run: The run.
         ask_outcome: The outcome function with the run that it is to judge, if there is one.
-        siblings: The ids of the traces of the same run, as other handlers recorded it. They are
-            one experience, so they are no precedent for it.
+        siblings: The ids of the traces of the same run, as other handlers recorded it. Novelty
+            is not measured against them.
     """
     windows = context.windows
     verdicts = _verdicts(context, run, ask_outcome)
@@ -106,14 +106,16 @@ def _verdicts(context: HandlerContext, run: Run, ask_outcome: AskOutcome | None)
 
     Verifiers are only asked if nobody else has called the run a success or a failure.
     """
-    verdicts = _stated(context, run, ask_outcome)
+    verdicts = _verdicts_before_verifiers(context, run, ask_outcome)
     # A run that could not be redacted has no text left to judge.
     if context.verifiers is not None and not run.withheld and first_decisive(verdicts) is None:
         verdicts += context.verifiers.ask(run)
     return verdicts
 
 
-def _stated(context: HandlerContext, run: Run, ask_outcome: AskOutcome | None) -> list[Verdict]:
+def _verdicts_before_verifiers(
+    context: HandlerContext, run: Run, ask_outcome: AskOutcome | None
+) -> list[Verdict]:
     """Return the verdicts reported earlier and the outcome function's, best first."""
     earlier = [] if run.reported is None else [run.reported]
     if ask_outcome is None:

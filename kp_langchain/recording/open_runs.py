@@ -157,7 +157,7 @@ class OpenRuns:
             # LangChain drops the parent when it tries a fallback, but its context still names it.
             outer_id = ambient_run_id() if self.owner.is_live else None
             if parent_id in self._over or self._over.get(outer_id):  # type: ignore[arg-type]
-                self._note_over(run_id)
+                self._note_ended(run_id)
                 return None
             if outer_id != run_id:
                 parent = self._open.get(outer_id)  # type: ignore[arg-type]
@@ -177,7 +177,7 @@ class OpenRuns:
                 self._find_traces(root, parent.run_id)
         if root.state.is_over:  # it ended in another thread just now
             self._open.pop(run_id, None)
-            self._note_over(run_id)
+            self._note_ended(run_id)
             return None
         if not root.is_langgraph and "langgraph_step" in metadata:
             root.is_langgraph = True
@@ -194,19 +194,19 @@ class OpenRuns:
                 self._find_traces(root, run_id)  # inside a model, nothing begins
         return run
 
-    def _take(self, root: RunRecord) -> bool:
+    def _claim_end(self, root: RunRecord) -> bool:
         """Claim the end of a root and forget its runs; return False if somebody else has."""
         if self._roots.pop(root, _ABSENT) is _ABSENT:
             return False
         root.state.is_over = True
-        self._note_over(root.run_id, is_inside=False)
+        self._note_ended(root.run_id, is_inside=False)
         for run in list(root.state.open_runs):
             self._open.pop(run.run_id, None)
-            self._note_over(run.run_id)
+            self._note_ended(run.run_id)
         root.state.open_runs.clear()
         return True
 
-    def _note_over(self, run_id: UUID, *, is_inside: bool = True) -> None:
+    def _note_ended(self, run_id: UUID, *, is_inside: bool = True) -> None:
         self._over.setdefault(run_id, is_inside)
         if len(self._over) > _MAX_OVER:
             for oldest in list(self._over)[: _MAX_OVER // 2]:
@@ -255,7 +255,7 @@ class OpenRuns:
         self._end_root(root, "failed")
 
     def _end_root(self, root: RunRecord, ending: Ending) -> None:
-        if self._take(root):
+        if self._claim_end(root):
             self._hand_over(root, ending)
 
     def _hand_over(self, root: RunRecord, ending: Ending) -> None:
@@ -299,7 +299,7 @@ class OpenRuns:
     def _abandon(self, root: RunRecord | None) -> bool:
         if root is None or self._pause_if_left(root):
             return root is not None
-        is_taken = self._take(root)
+        is_taken = self._claim_end(root)
         self.counters.add("abandoned", int(is_taken))
         return is_taken
 
@@ -324,7 +324,7 @@ class OpenRuns:
         for run in runs.values():
             run.root.state.is_over = True
             if run.parent is not None:
-                self._note_over(run.parent.run_id)
+                self._note_ended(run.parent.run_id)
         counts = self.counters.counts()
         for name in ("queued", "queued_verdicts"):
             self.counters.add(name, -counts.get(name, 0))

@@ -263,8 +263,8 @@ class HandlerPauses:
     def put(self, thread_id: str, body: Body) -> int:
         """Keep what a paused run recorded, in place of an earlier one of its thread.
 
-        Where the store cannot be written, which is logged, it stays in this process, and only that
-        can resume the run.
+        If the store cannot be written, log that and keep it in this process, which alone can then
+        resume the run.
 
         Returns:
             The number of others that were dropped from the store for it.

@@ -49,7 +49,7 @@ from kp_langchain.values import clip
 _TASK = "langgraph_checkpoint_ns"
 # The tool that the classic AgentExecutor runs in place of one that it does not know.
 _UNKNOWN_TOOL = "invalid_tool"
-# A run with two namespaces is shown to no other run, so further ones change nothing.
+# Two namespaces already hide a run from all others, so more need not be recorded.
 _MOST_NAMESPACES = 8
 
 

@@ -1,7 +1,7 @@
-"""What goes from the texts of a run: what redaction finds, and quotes of the examples it was shown.
+"""Removes secrets, identifiers, and quotes of the examples that a run was shown, from its texts.
 
-A model that repeats an example has not thought that itself, and a retriever's output that holds one
-is no finding of this run. Left in, a kept trace would carry others inside it.
+What a model or a retriever repeats from an example is not the run's own work. If it stayed, a kept
+trace would contain other traces.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from kp_langchain.recording.pauses import Exchange
     from kp_langchain.redaction.custom_rules import Rules
     from kp_langchain.redaction.repeated import Secrets
-    from kp_langchain.redaction.secret_search import Named
+    from kp_langchain.redaction.secret_search import SecretTraits
 
 UNREDACTABLE = "[REDACTED:failed]"
 _REMOVED = "(removed)"  # in place of an empty text if the wire form requires a text
@@ -81,7 +81,7 @@ class Redactor:
         return self._session.secrets
 
     def learn(self, parts: Iterable[Any], level: str, exchanges: Iterable[Exchange] = ()) -> None:
-        """Take note of the secrets that a run names, so that they go from all of it.
+        """Record the secrets that a run names, to remove them from all of it.
 
         Args:
             parts: All that will be redacted, as it will be.
@@ -205,14 +205,14 @@ Key = tuple[str, ...]
 class LiveSecrets:
     """The secrets of the conversations, or of the runs, that this process saw last.
 
-    They go from later turns, and from notes of verdicts. In memory only, and bounded: what was
-    named longest ago is forgotten first. They belong to the process, because handlers are often
-    made per request. To know a secret only ever removes it.
+    They are removed from later turns and notes of verdicts. They stay in memory, bounded, the
+    oldest dropped first. All handlers of the process share them, because handlers are often made
+    per request. Sharing is safe: it can only redact more.
     """
 
     def __init__(self) -> None:
         self._lock = ForkSafeLock()
-        self._known: OrderedDict[Key, Mapping[str, Named]] = OrderedDict()
+        self._known: OrderedDict[Key, Mapping[str, SecretTraits]] = OrderedDict()
         self._chars = 0
 
     def recall(self, keys: Iterable[Key], secrets: Secrets) -> None:

@@ -208,7 +208,7 @@ class RunBuilder:
             return make(redaction)
 
     def _learn(self, record: RunRecord, redaction: Redactor) -> tuple[str, DomainPolicy]:
-        """Have a run redacted as a whole, and return its domain with the policy of that."""
+        """Learn the secrets of a whole run; return its domain and that domain's policy."""
         _, policy = self._domain_and_policy(record, redaction)
         conversations = self._conversations(record)
         redaction.learn(record.parts(), policy.privacy_level, record.answers())
@@ -330,7 +330,7 @@ class RunBuilder:
 
         Args:
             verdict: The verdict.
-            run: The id of the run; what a run of this process has named goes from its note.
+            run: The id of the run; secrets that it named here are removed from the note.
             level: The privacy level.
         """
         note = verdict.note

@@ -233,7 +233,7 @@ class RunRecord:
             self.answer = gist_text(self.answer, limit)
 
     def _add_decisions(self) -> None:
-        """Add the tool calls that nobody made to what the models said that asked for them.
+        """Append to each model's text the tool calls that it requested and nobody made.
 
         A router or a grader asks for a call only to answer in its form.
         """

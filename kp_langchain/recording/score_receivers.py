@@ -76,7 +76,7 @@ class ScoreReceiver(Protocol):
             external: Where the tool recorded it.
 
         Raises:
-            KPError: The tool does not take it, and would not take it a second time either.
+            KPError: The tool refuses it for good; it is not tried again.
             Exception: Anything else; it is tried again a few times.
         """
 

@@ -149,7 +149,7 @@ class StoreWriter:
         return runs, expired_pauses
 
     def renew_leases(self, *, has_runs: bool) -> None:
-        """Keep the runs that this process judges, if there are any and it is time to."""
+        """Renew the leases of the runs that this process judges, if that is due."""
         now = time.monotonic()
         if not has_runs:
             self._renew_at = float("inf")

@@ -115,7 +115,7 @@ def find_numbers(text: str, _low: str) -> Iterator[Span]:
         starts = _starts(text, start)
         if not starts and text[start - 1 : end].isalnum():
             continue  # part of a word
-        spans = (_proven(text, at) or find_by_label(text, at) for at in starts)
+        spans = (_checked_number(text, at) or find_by_label(text, at) for at in starts)
         span = next(filter(None, spans), None)
         if span is not None:
             yield span
@@ -141,7 +141,7 @@ def _starts(text: str, first_digit: int) -> list[int]:
     return [first_digit - head.end(), *([first_digit] if head["prefix"] else [])]
 
 
-def _proven(text: str, start: int) -> Span | None:
+def _checked_number(text: str, start: int) -> Span | None:
     """Return the number at `start` if its form and check digits leave no doubt."""
     match = _BARE.match(text, start)
     if match is None or match.lastgroup is None:

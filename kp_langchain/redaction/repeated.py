@@ -28,9 +28,9 @@ from kp_langchain.redaction.identifiers import KINDS
 from kp_langchain.redaction.secret_search import (
     AFTER,
     BEFORE,
-    Named,
     Reach,
     SecretSearch,
+    SecretTraits,
     is_typed,
     kind_beside,
 )
@@ -80,7 +80,7 @@ class Secrets:
         self.is_full = False
         self.has_numbers = False
         self._chars = 0
-        self._named: dict[str, Named] = {}
+        self._named: dict[str, SecretTraits] = {}
         self._answers: dict[tuple[str, bool], str] = {}
         self._search: SecretSearch | None = None
 
@@ -101,7 +101,7 @@ class Secrets:
         for form in dict.fromkeys((secret, unquote(secret))):
             reach = _reach_of(form, kind, is_answer=is_answer)
             if reach is not None:
-                self._add(form, Named(kind, reach))
+                self._add(form, SecretTraits(kind, reach))
 
     def note_answer(
         self, answer: str, secrets: Iterable[tuple[str, str]], *, is_step: bool = False
@@ -140,16 +140,16 @@ class Secrets:
         return self._answers.get((text.strip(), is_step), text) if self._answers else text
 
     @property
-    def named(self) -> dict[str, Named]:
+    def named(self) -> dict[str, SecretTraits]:
         """The secrets, with what is known of each."""
         return dict(self._named)
 
-    def add_all(self, named: Mapping[str, Named]) -> None:
+    def add_all(self, named: Mapping[str, SecretTraits]) -> None:
         """Add the secrets that other values have named."""
         for secret, one in named.items():
             self._add(secret, one)
 
-    def _add(self, secret: str, facts: Named) -> None:
+    def _add(self, secret: str, facts: SecretTraits) -> None:
         earlier = self._named.get(secret)
         if earlier is not None and earlier.reach >= facts.reach:
             return

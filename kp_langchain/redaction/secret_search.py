@@ -33,7 +33,7 @@ class Reach(IntEnum):
     ANYWHERE = 3
 
 
-class Named(NamedTuple):
+class SecretTraits(NamedTuple):
     """What is known of a secret: its kind, and how far it is looked for."""
 
     kind: str
@@ -134,7 +134,7 @@ class SecretSearch:
         named: The secrets.
     """
 
-    def __init__(self, named: Mapping[str, Named]) -> None:
+    def __init__(self, named: Mapping[str, SecretTraits]) -> None:
         self._named = named
         forms: dict[bytes, _Form] = {}
         for secret, (kind, reach) in named.items():
@@ -207,7 +207,9 @@ def _extent(
         return start - (left.end() if left else 0), right.end() if right else start
     if not form.is_cut:
         end = start + len(form.content)
-        return (start, end) if _is_there(form.reach, content, characters, start, end) else None
+        return (
+            (start, end) if _is_whole_match(form.reach, content, characters, start, end) else None
+        )
     size = _CUT
     end = min(len(form.content), len(content) - start)
     while size < end and content[start + size] == form.content[size]:
@@ -224,7 +226,7 @@ def _extent(
     return None
 
 
-def _is_there(reach: Reach, content: bytes, characters: str, start: int, end: int) -> bool:
+def _is_whole_match(reach: Reach, content: bytes, characters: str, start: int, end: int) -> bool:
     """Return whether the secret of a form is at a place, and not part of something else."""
     if reach is Reach.ANYWHERE:
         return True

@@ -130,8 +130,8 @@ def claims_of(trace: ReasoningTrace) -> Claims:
     outputs = "\n".join(step.content or "" for step in trace.steps if step.type == "observation")
     source, task = Text(outputs, _SOURCE_CHARS), Text(trace.task.objective, _ANSWER_CHARS)
     numbers = Text(_ID.sub(" ", answer.raw), _ANSWER_CHARS).numbers()
-    stated = dict.fromkeys([*_ID.findall(answer.raw), *numbers, *_NAME.findall(answer.raw)])
-    new = [item for item in stated if not _has(task, item)]  # what the task says is no claim
+    candidates = dict.fromkeys([*_ID.findall(answer.raw), *numbers, *_NAME.findall(answer.raw)])
+    new = [item for item in candidates if not _has(task, item)]  # what the task says is no claim
     tone = [word for word, signal in _TONES if signal.count(answer)]
     if QUESTION.count(Text(answer.raw.rstrip()[-1:], 1)):
         tone.append("asking back")

@@ -220,7 +220,7 @@ class VectorCache:
 
     def clear(self) -> None:
         """Forget every vector."""
-        with self.repeats.section, self._lock:
+        with self.repeats.lock, self._lock:
             self.repeats.clear()
             self._keys.clear()
             self._start, self._owner = 0, None

@@ -128,7 +128,7 @@ class InProcessMemory:
         self._own_cache: VectorCache | None = None
         self._callers_cache = cache
         self._repeats = RepeatMemory(self._max_elements) if cache is None else cache.repeats
-        self._section = self._repeats.section  # vectors and repeats change together
+        self._lock = self._repeats.lock  # vectors and repeats change together
 
     def __reduce__(self) -> tuple[partial[InProcessMemory], tuple[()]]:
         # Only the bounds travel to another process; what is remembered stays in this one.
@@ -147,7 +147,7 @@ class InProcessMemory:
             VectorError: The caller's cache has vectors of another length or another embedder.
             BadEmbeddingError: The embedder returned vectors of another length before.
         """
-        with self._section:
+        with self._lock:
             nearest = repeat = None
             if entry.vector is not None:
                 cache = self._cache_for(entry.identity, len(entry.vector))
@@ -164,7 +164,7 @@ class InProcessMemory:
             VectorError: As for `compare`.
             BadEmbeddingError: As for `compare`.
         """
-        with self._section:
+        with self._lock:
             match = self.compare(entry, ignore=ignore)
             self.add(entry)
             return match
@@ -176,7 +176,7 @@ class InProcessMemory:
             VectorError: As for `compare`.
             BadEmbeddingError: As for `compare`.
         """
-        with self._section:
+        with self._lock:
             if entry.vector is not None:
                 cache = self._cache_for(entry.identity, len(entry.vector))
                 cache.add(entry.vector, key=entry.trace_id)
@@ -185,7 +185,7 @@ class InProcessMemory:
 
     def clear(self) -> None:
         """Forget everything."""
-        with self._section:
+        with self._lock:
             self._repeats.clear()
             self._own_cache = None
             if self._callers_cache is not None:
@@ -203,7 +203,7 @@ class InProcessMemory:
         """
         texts = [(one.fingerprint, one.trace_id) for one in entries if one.fingerprint is not None]
         vectors = {one.trace_id: one.vector for one in entries if one.vector is not None}
-        with self._section:
+        with self._lock:
             self._repeats.insert(texts)
             if vectors:
                 rows = list(vectors.values())

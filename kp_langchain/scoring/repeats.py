@@ -66,7 +66,7 @@ class RepeatMemory:
     """A bounded memory of fingerprints, with the keys of their traces.
 
     Exact repeats are recognised in every language, with an embedding model or without. The oldest
-    is dropped first. Where several threads use it, each holds `section` meanwhile.
+    is dropped first. Where several threads use it, each holds `lock` meanwhile.
 
     Args:
         max_elements: How many fingerprints it holds; 1,000 take about 0.3 MB.
@@ -75,7 +75,7 @@ class RepeatMemory:
         clock: Returns seconds that never run backwards.
 
     Attributes:
-        section: The lock, which also covers the vectors of the same traces.
+        lock: The lock, which also covers the vectors of the same traces.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class RepeatMemory:
         self._max_elements = max_elements
         self._ttl_ms = ttl_ms
         self._clock = clock
-        self.section = GatedLock()
+        self.lock = GatedLock()
         self.clear()
 
     def clear(self) -> None:

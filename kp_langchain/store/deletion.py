@@ -46,7 +46,7 @@ from kp_langchain.store.vectors import RESETS, count_up
 
 # How many traces a transaction deletes, and the pause that lets other writers in.
 _BATCH_SIZE = 250
-_OTHERS_TURN_S = 0.03
+_PAUSE_FOR_WRITERS_S = 0.03
 # What belongs to a run, by its trace id; `outbox` has rules of its own.
 _TABLES = (bodies, scores, verdicts, external_traces, shown_traces, vectors, runs)
 _c = runs.c
@@ -139,7 +139,7 @@ class Deletions(StorePart):
             with self._database.writing() as connection:
                 delete(connection, batch)
             # Writers that wait for the file poll: without a pause they would starve.
-            time.sleep(_OTHERS_TURN_S)
+            time.sleep(_PAUSE_FOR_WRITERS_S)
         for batch in batches(plan.paused, _BATCH_SIZE):
             with self._database.writing() as connection:
                 connection.execute(sa.delete(paused_runs).where(paused_runs.c.key.in_(batch)))

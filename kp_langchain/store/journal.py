@@ -147,11 +147,11 @@ class Journal:
         if not jobs:
             return []
         evidence: dict[str, Any] = {}
-        given_up: dict[str, Any] = {}
+        abandoned_bodies: dict[str, Any] = {}
         for one in jobs:
             # The first process had the run without an attempt.
             is_left_too_often = one["attempts"] + 1 >= _MOST_PROCESSES
-            (given_up if is_left_too_often else evidence)[one["key"]] = one["body"]
+            (abandoned_bodies if is_left_too_often else evidence)[one["key"]] = one["body"]
         with self._database.writing() as connection:
             shown_by_trace = side_tables.shown_of(connection, list(evidence))
             runs, unreadable = [], []
@@ -166,12 +166,12 @@ class Journal:
                     unreadable.append(trace_id)
             if unreadable:
                 deletion.delete(connection, unreadable)
-            for trace_id, body in given_up.items():
+            for trace_id, body in abandoned_bodies.items():
                 expiry = {"body_expires_at": expiry_after(_keep_days(body))}
                 run_queries.update(connection, trace_id, expiry)
             # What is left of `evidence` is judged already.
-            forget_jobs(connection, JUDGE, [*evidence, *given_up])
-        if given_up:
+            forget_jobs(connection, JUDGE, [*evidence, *abandoned_bodies])
+        if abandoned_bodies:
             warn_once("given up", "a run stays unjudged: %d processes left it", _MOST_PROCESSES)
         return runs
 

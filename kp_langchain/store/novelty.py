@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from kp_langchain.store.database import Database
 
 # A process prunes once it has written a tenth of what the memory holds.
-_SLACK = 10
+_PRUNE_DIVISOR = 10
 _READ_AGAIN_S = 60.0
 # A page of vectors of 384 takes 8 MB; a memory may have a million.
 _PAGE_SIZE = 5000
@@ -74,7 +74,7 @@ class StoredMemory:
         self._dimensions = 0
         self._follower: Follower[Any] = Follower(database, self._read)
         self._due_at = float("-inf")
-        self._until_pruning = 0  # so that a process that writes little prunes as well
+        self._writes_until_pruning = 0  # so that a process that writes little prunes as well
 
     def __repr__(self) -> str:
         return f"StoredMemory({str(self._database.location)!r})"
@@ -138,7 +138,7 @@ class StoredMemory:
                 return
             self._due_at = time.monotonic() + _READ_AGAIN_S
             try:
-                self._follower.read(self._take)
+                self._follower.read(self._apply_page)
             except Exception as error:  # noqa: BLE001 - a full disk, a dead server
                 self._warn("cannot be read now", error)
 
@@ -161,7 +161,7 @@ class StoredMemory:
                 return
             last = rows[-1].number
 
-    def _take(self, page: Page[Any]) -> None:
+    def _apply_page(self, page: Page[Any]) -> None:
         if page.is_anew:
             self._window.clear()
         entries = []
@@ -175,8 +175,8 @@ class StoredMemory:
 
     def _remember(self, entry: MemoryEntry) -> None:
         """Write an entry, and prune now and then."""
-        self._until_pruning -= 1
-        is_full = self._until_pruning <= 0
+        self._writes_until_pruning -= 1
+        is_full = self._writes_until_pruning <= 0
         if not (self._writes or is_full) or not self._may_read():
             return
         try:
@@ -185,7 +185,7 @@ class StoredMemory:
                     write(connection, [memory_row(entry)])
                 if is_full:
                     self._prune(connection)
-                    self._until_pruning = max(1, self._max_elements // _SLACK)
+                    self._writes_until_pruning = max(1, self._max_elements // _PRUNE_DIVISOR)
         except Exception as error:  # noqa: BLE001 - a full disk, a dead server
             self._warn("cannot be written", error)
 

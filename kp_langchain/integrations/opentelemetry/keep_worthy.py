@@ -314,7 +314,7 @@ class _Traces:
             if fate == "dropped" and has_failed:
                 fate = "failed"
                 self._remember(trace_id, fate)
-            self._let_go(span, fate)
+            self._release_or_drop(span, fate)
             return
         trace = self._touch(trace_id)
         trace.spans.append(span)
@@ -389,9 +389,9 @@ class _Traces:
                 "reached, or the tracer provider is shut down before KPCallbackHandler.send",
             )
         for span in trace.spans:
-            self._let_go(span, fate)
+            self._release_or_drop(span, fate)
 
-    def _let_go(self, span: ReadableSpan, fate: str) -> None:
+    def _release_or_drop(self, span: ReadableSpan, fate: str) -> None:
         self.counts[fate] += 1
         if fate != "dropped":
             self.released_spans.append(span)
