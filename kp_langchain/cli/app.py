@@ -26,9 +26,9 @@ COMMANDS = {
     "calibrate": "Learn each domain's confidence from verdicts, and propose a gate.",
     "recall": "Show which kept traces a run with a task would be shown.",
     "import": "Record runs that other tools recorded.",
-    "export": "Write kept traces as JSON lines, or as examples for a prompt.",
+    "export": "Write kept traces as JSON lines.",
     "score": "Score traces of JSON lines, and write them with their scores.",
-    "store": "Delete runs for good, and give back the room of what is superfluous.",
+    "store": "Delete runs for good, and remove what the store no longer needs.",
     "registry": "Exchange traces with a registry.",
     "doctor": "Show what is in force, and what is broken.",
     "schema": "Print the JSON Schema of a ReasoningTrace.",
@@ -134,6 +134,7 @@ def _run() -> int:
         show(file=message)
         # A default subcommand has no name, which leaves a second blank in its usage.
         text = message.getvalue().replace("  [", " [").replace("  --help", " --help")
+        text = text.replace("Value error, ", "").replace("Error: Invalid value: ", "Error: ")
         say(text.rstrip("\n"), file=sys.stderr)
         return int(getattr(error, "exit_code", 1))
     return status if isinstance(status, int) else 0

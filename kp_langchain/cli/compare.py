@@ -58,16 +58,16 @@ def print_compared(first: StoredRun, second: StoredRun, console: Console) -> Non
 def compared_json(first: StoredRun, second: StoredRun) -> dict[str, Any]:
     """Return what `print_compared` prints as plain values."""
     differences = _differences(first, second)
-    calls = differences and [{"in": _IN[mark], "call": text} for mark, text in differences]
+    calls = None
+    if differences is not None:
+        calls = [{"in": _IN[mark], "call": text} for mark, text in differences]
     return {
         "first": first.to_dict(),
         "second": second.to_dict(),
         "differences": {
             label: after - before for label, (before, after) in _figures(first, second).items()
         },
-        "calls": None
-        if calls is None
-        else [{"in": _IN[mark], "call": text} for mark, text in calls],
+        "calls": calls,
     }
 
 

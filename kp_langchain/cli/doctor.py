@@ -31,12 +31,12 @@ from kp_langchain.registry.answers import wait_s
 from kp_langchain.registry.client import ANONYMOUS
 from kp_langchain.registry.credentials import agent_of, configured_registry, key_agent
 from kp_langchain.run_keys import redact_agent_id
-from kp_langchain.store import TraceStore
 from kp_langchain.store.location import locate
 from kp_langchain.text import near_name, printable
 
 if TYPE_CHECKING:
     from kp_langchain.registry import Registry
+    from kp_langchain.store import TraceStore
 
 EXTRAS = {
     "sentence-transformers": ("sentence_transformers", "threadpoolctl"),
@@ -193,6 +193,8 @@ def _domains(settings: Settings) -> str:
 
 
 def _store(context: _Context) -> str:
+    from kp_langchain.store import TraceStore
+
     store = context.closing.enter_context(TraceStore(context.database))
     if is_missing(store):
         _check_creatable(store.location, locate(context.database).path)

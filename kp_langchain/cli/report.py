@@ -12,9 +12,6 @@ import typer
 from kp_langchain.cli.label import Labelling
 from kp_langchain.cli.options import Database, new_app, open_store, takes_filters
 from kp_langchain.cli.output import STDIO, count_text, say, text_output
-from kp_langchain.report.collect import collect, read_record
-from kp_langchain.report.page import check_target, render
-from kp_langchain.report.server import ReportServer
 
 if TYPE_CHECKING:
     from kp_langchain.report.collect import ReportData
@@ -57,6 +54,9 @@ def report(
     if port is not None and not serve:
         raise typer.BadParameter("--port belongs to --serve")
 
+    from kp_langchain.report.collect import collect
+    from kp_langchain.report.page import check_target
+
     with open_store(database) as store:
         if html is not None:
             check_target(html)
@@ -66,6 +66,8 @@ def report(
 
 
 def _write(data: ReportData, path: Path) -> None:
+    from kp_langchain.report.page import check_target, render
+
     page = render(data)
     check_target(path)
     with text_output(str(path)) as write:
@@ -80,6 +82,10 @@ def _write(data: ReportData, path: Path) -> None:
 
 
 def _serve(store: TraceStore, filters: dict[str, Any], limit: int, port: int) -> None:
+    from kp_langchain.report.collect import collect, read_record
+    from kp_langchain.report.page import render
+    from kp_langchain.report.server import ReportServer
+
     labelling = Labelling(store)
 
     def read() -> ReportData:

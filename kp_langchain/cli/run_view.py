@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from rich.table import Table
 from rich.text import Text
 
-from kp_langchain.cli.output import Column, fact_table, indent, list_table, visible
+from kp_langchain.cli.output import Column, count_text, fact_table, indent, list_table, visible
 from kp_langchain.errors import UnknownRunError
 from kp_langchain.review.recall_facts import (
     RecallFacts,
@@ -162,8 +162,10 @@ def print_steps(trace: ReasoningTrace, console: Console) -> None:
 
     A `!` marks those that failed, or whose output reads like a failure.
     """
-    console.print(Text(f"calls ({len(trace.steps)} steps; all of them: --steps)", "cyan"))
     calls = calls_of(trace.steps)
+    steps = count_text(len(trace.steps), "step")
+    hint = f"({steps}; all of them: --steps)" if calls else f"none ({steps}: --steps)"
+    console.print(Text(f"calls {hint}", "cyan"))
     for call in calls[:_CALLS_SHOWN]:
         mark, style = ("!", "yellow") if call.has_failed else (" ", "")
         line = Text(f" {mark} {call_text(call)}", style)

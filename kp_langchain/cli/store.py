@@ -35,13 +35,13 @@ _PRUNED = {
     "expired_pauses": ("expired pause", "expired pauses"),
     "contributions": ("contribution of a deleted run", "contributions of deleted runs"),
     "remembered": (
-        "superfluous trace of the novelty memory",
-        "superfluous traces of the novelty memory",
+        "trace beyond the novelty memory",
+        "traces beyond the novelty memory",
     ),
 }
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Delete without asking.")]
 
-app = new_app(help="Delete runs for good, and give back the room of what is superfluous.")
+app = new_app(help="Delete runs for good, and remove what the store no longer needs.")
 
 
 @app.command()
@@ -109,7 +109,7 @@ def delete(
 def prune(database: Database = None, as_json: AsJson = False) -> None:
     """Remove what the store no longer needs, and give back the room.
 
-    That is: traces whose days are over, runs that waited too long for a human, what is left of
+    That is: expired traces, runs that waited too long for a human, what is left of
     deleted runs, and what is beyond the bounds of the novelty memory. Scores and kept traces stay.
 
     Exit status: 0, all was removed; 1, something is left to compact, or an error ended the command;
@@ -121,7 +121,7 @@ def prune(database: Database = None, as_json: AsJson = False) -> None:
     with open_store(database) as store, _interruptible():
         counts = asdict(store.deletions.prune(max_remembered=settings.novelty_memory))
         parts = [count_text(number, *_PRUNED[name]) for name, number in counts.items() if number]
-        report(f"Removed {', '.join(parts)}." if parts else "Nothing was superfluous.")
+        report(f"Removed {', '.join(parts)}." if parts else "Nothing to remove.")
         _compact(store, result, report)
         if as_json:
             say_json(counts | {"is_compacted": result.is_compacted})
@@ -213,7 +213,7 @@ def _compact(store: TraceStore, result: _Result, report: Callable[[str], None]) 
     except StoreError as error:
         result.is_compacted, problem = False, str(error)
     if result.is_compacted:
-        report("Gave back the room.")
+        report("Compacted the store's file.")
     else:
         report(
             f"Files of the store may still have text of deleted runs: {problem}. "

@@ -26,7 +26,6 @@ from kp_langchain.errors import KPError
 from kp_langchain.gate import decide, threshold_of
 from kp_langchain.policy import PROFILES
 from kp_langchain.schema import ReasoningTrace
-from kp_langchain.store import TraceStore
 from kp_langchain.text import first_fault, one_line, printable, short_id
 
 if TYPE_CHECKING:
@@ -270,6 +269,8 @@ def import_runs(
     report = warn if as_json else say
     fates: Counter[str] = Counter()
     kept_count = 0
+    from kp_langchain.store import TraceStore
+
     with TraceStore(database or settings.database_url) as store:
         importer = Importer(store, settings, domain=domain or "default", agent_id=agent_id)
         try:

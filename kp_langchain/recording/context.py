@@ -47,8 +47,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_LONGEST_WAIT_S = 30.0  # for a model
-
 
 @dataclass(slots=True, eq=False)
 class HandlerContext:
@@ -83,7 +81,6 @@ class HandlerContext:
     observers: list[Callable[[ScoredTrace], object]] = field(default_factory=list)
     last: ScoredTrace | None = None
     n_live: int = field(default=0, init=False)
-    _model_awaited_until: float | None = field(default=None, init=False)
 
     @property
     def counters(self) -> Counters:
@@ -118,13 +115,11 @@ class HandlerContext:
         """The names of the tools that are sent the scores of runs."""
         return tuple(sender.tool for sender in self.score_senders)
 
-    def wait_for_scorer(self) -> None:
-        """Wait for a model that is loading: the run is on disk, and the agent does not wait."""
-        if not self.is_scorer_ready:
-            # The 30 s begin with the first run, and once only: a download may hang.
-            now = time.monotonic()
-            self._model_awaited_until = self._model_awaited_until or now + _LONGEST_WAIT_S
-            Scorer.wait_until_ready(self.scorer, max(0.0, self._model_awaited_until - now))
+    def wait_for_scorer(self, timeout_s: float) -> None:
+        """Wait for a model that is loading, some seconds at most."""
+        scorer: object = self.scorer
+        if isinstance(scorer, Scorer):
+            Scorer.wait_until_ready(scorer, timeout_s)
 
     def for_taken_over(self) -> HandlerContext:
         """Return it as it judges runs of processes that have ended: without the user's code."""
@@ -242,22 +237,28 @@ class DomainWindow:
     def model(self) -> ConfidenceModel | None:
         """Return the confidence model in force; None without one, or if it cannot be used.
 
-        It is read again after a minute.
+        It is read again after a minute. While the store cannot be read, the earlier one stays.
         """
-
-        def read(store: TraceStore) -> ConfidenceModel | None:
-            model = store.models.in_force(self._domain)
-            if model is not None:
-                model.check_current()
-            return model
-
         now = time.monotonic()
         if now >= self._model_read_at + _READ_AGAIN_S:
             # Noted first, so that an unreachable store is not asked again for each run.
             self._model_read_at = now
-            consequence = "runs get the default confidence"
-            self._model = self._read("the confidence model", consequence, read)
+            answer = self._read(
+                "the confidence model",
+                "runs get the one that was read before, if any",
+                lambda store: (store.models.in_force(self._domain),),
+            )
+            if answer is not None:
+                self._model = self._if_current(answer[0])
         return self._model
+
+    def _if_current(self, model: ConfidenceModel | None) -> ConfidenceModel | None:
+        def check(_: TraceStore) -> ConfidenceModel | None:
+            if model is not None:
+                model.check_current()
+            return model
+
+        return self._read("the confidence model", "runs get the default confidence", check)
 
     def recent_values(self, gate: Gate, model: ConfidenceModel | None) -> RecentValues:
         """Return the scores or worths of the last runs.

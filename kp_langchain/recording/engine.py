@@ -39,6 +39,7 @@ log = logging.getLogger("kp_langchain")
 
 _IDLE_S = 10.0
 _SLICE_S = 0.01  # what comes while runs are judged is to be on disk soon
+_LONGEST_WAIT_FOR_MODEL_S = 30.0
 _MOST_SIBLINGS = 256
 
 Message = Callable[[], object]
@@ -89,6 +90,7 @@ class Engine:
         self._barriers: list[_Barrier] = []
         self._has_lost = False  # since the last barrier
         self._for_taken_over: HandlerContext | None = None
+        self._model_awaited_until: float | None = None
         self._siblings: dict[UUID, set[str]] = {}  # the ids of the traces of a run
 
     def leave_to_parent(self) -> None:
@@ -374,7 +376,7 @@ class Engine:
         if context.judges_with_user_code or lane.runs or not context.is_scorer_ready:
             lane.runs += 1
             yield "lane"
-            context.wait_for_scorer()
+            self._wait_for_scorer(context)
             self._judge(item)
             yield "engine"
             lane.runs -= 1
@@ -421,6 +423,16 @@ class Engine:
             if context.announce_rescored(scored) and context.on_scored is not None:
                 yield "lane"
                 context.call_on_scored(scored)
+
+    def _wait_for_scorer(self, context: HandlerContext) -> None:
+        """Wait for a model that is loading: the run is on disk, and the agent does not wait."""
+        if not context.is_scorer_ready:
+            # The 30 s begin with the first run of the engine, and once only: a download may hang,
+            # and handlers are often made per request.
+            now = time.monotonic()
+            until = self._model_awaited_until or now + _LONGEST_WAIT_FOR_MODEL_S
+            self._model_awaited_until = until
+            context.wait_for_scorer(max(0.0, until - now))
 
     def _judge(self, item: Item) -> None:
         run, ask_outcome = item.run, item.ask_outcome

@@ -44,6 +44,13 @@ def finish() -> None:
     for engine in list(engines):
         with suppress(Exception):
             engine.finish(until)
+    with suppress(Exception):  # the host's handlers and filters may raise
+        _warn_of_unfinished()
+    with suppress(Exception):
+        drain_all(max(0.0, until - time.monotonic()))
+
+
+def _warn_of_unfinished() -> None:
     if n_unscored := total("queued"):
         log.warning(
             "%d finished runs were not scored within %.0f s of exit; those that are in a store are "
@@ -58,8 +65,6 @@ def finish() -> None:
             verdicts,
             exit_timeout_s,
         )
-    with suppress(Exception):
-        drain_all(max(0.0, until - time.monotonic()))
 
 
 atexit.register(finish)

@@ -254,6 +254,7 @@ _WORD_AND_NUMBER = lazy_pattern(r"[A-Za-z]{3,}[0-9]{1,4}")
 PHRASE = lazy_pattern(r"[a-z]{3,12}(?:-[a-z]{3,12}){3,8}|[a-z]{3,12}(?:_[a-z]{3,12}){3,8}")
 """Four words and more that are a password."""
 _HARD_SIGN = lazy_pattern(r"[A-Za-z0-9][!*^+][A-Za-z0-9]")  # that is in no word, name or path
+_SIGN_INSIDE = lazy_pattern(r"[A-Za-z][!#%*^+$&][A-Za-z]")
 _TWO_WORDS_AND_NUMBER = lazy_pattern(r"(?:[A-Z][a-z]{3,}[.\-_+*!@#]?){2}[0-9]{2,4}[a-z]?")
 _LINES = lazy_pattern(r"#L\d+(?:C\d+)?(?:-L?\d+(?:C\d+)?)?\Z|#lines-\d")  # of a file, in a link
 _ID = lazy_pattern(rf"(?:{'|'.join(NAMES['sentences']['id_prefixes'].split())})[_\-]")
@@ -338,11 +339,16 @@ def looks_like_bare_password(value: str) -> bool:
     return (
         len(value) >= 6
         and looks_like_password(value)
-        and any(map(str.isdigit, value))
+        and (any(map(str.isdigit, value)) or _is_scrambled_with_sign(value))
         and "://" not in value
         and _ARGUMENT.match(value) is None
         and _TECHNICAL_TERM.fullmatch(value) is None
     )
+
+
+def _is_scrambled_with_sign(value: str) -> bool:
+    """Return whether a value without digits changes case very often, and has a sign inside."""
+    return len(value) >= 8 and _SIGN_INSIDE.search(value) is not None and is_mixed(value)
 
 
 def is_evident(value: str, field: SensitiveField) -> bool:

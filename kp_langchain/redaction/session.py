@@ -445,7 +445,7 @@ class Session:
 
         Args:
             question: What somebody was asked.
-            answer: What they in_answer.
+            answer: What they answered.
             is_step: Whether the answer is a step of the run, and not its task.
         """
         in_answer = secrets_given(question, answer)

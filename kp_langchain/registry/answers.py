@@ -23,7 +23,6 @@ from pydantic import SecretStr
 
 from kp_langchain.redaction import redact
 from kp_langchain.store import Standing
-from kp_langchain.store.jobs import pause_s
 
 AnswerKind = Literal["done", "refused", "stopped", "later"]
 
@@ -296,6 +295,8 @@ def _to_line(text: str) -> str:
 
 def backoff_s(failures: int) -> float:
     """Return the wait after a number of failures in a row, in seconds; an hour at most."""
+    from kp_langchain.store.jobs import pause_s  # loads SQLAlchemy
+
     return pause_s(failures, _FIRST_BACKOFF_S, LONGEST_BACKOFF_S)
 
 

@@ -28,7 +28,7 @@ MOST_UNITS = 5000
 """How many units a search reads at most."""
 
 MOST_PAGE_BYTES = 16 * 2**20
-"""The largest page, in bytes. A larger one is asked for in parts."""
+"""The largest page, in bytes. A larger one ends the search."""
 
 _TYPE = "ReasoningTrace"
 _LONGEST_QUERY_CHARS = 1000

@@ -187,7 +187,7 @@ class DomainStats:
         if rule is not None:
             lost = f", {rule.passes_lost:,} of them their pass" if rule.passes_lost else ""
             causes.append(
-                f"`{rule.name}` cost {_counted(rule.runs, 'run')} {-rule.change:.1f}{lost}"
+                f"`{rule.name}` cost {_counted(rule.runs, 'run')} {-rule.change:.2f}{lost}"
             )
         if self.near_duplicates:
             repeats = "repeats a kept one" if self.near_duplicates == 1 else "repeat kept ones"

@@ -1,19 +1,43 @@
-"""The durable side: every scored run with its breakdown, in SQLite or PostgreSQL."""
+"""The durable side: every scored run with its breakdown, in SQLite or PostgreSQL.
 
-from pathlib import Path
+Names are loaded when they are first used, because most of them load SQLAlchemy.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from kp_langchain._forksafe import ForkSafeLock
-from kp_langchain.gate import Rescored
-from kp_langchain.store.confidence_models import ConfidenceModels, InstalledModel
-from kp_langchain.store.deletion import Deletion, Pruning
-from kp_langchain.store.location import Location, locate
-from kp_langchain.store.novelty import StoredMemory
-from kp_langchain.store.outbox import Outbox
-from kp_langchain.store.registry_units import Contribution, Standing
-from kp_langchain.store.run_columns import StoredRun
-from kp_langchain.store.selection import RunFilters
-from kp_langchain.store.trace_store import TraceStore
-from kp_langchain.verdict import Verdict
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from kp_langchain.gate import Rescored
+    from kp_langchain.store.confidence_models import ConfidenceModels, InstalledModel
+    from kp_langchain.store.deletion import Deletion, Pruning
+    from kp_langchain.store.location import Location
+    from kp_langchain.store.novelty import StoredMemory
+    from kp_langchain.store.outbox import Outbox
+    from kp_langchain.store.registry_units import Contribution, Standing
+    from kp_langchain.store.run_columns import StoredRun
+    from kp_langchain.store.selection import RunFilters
+    from kp_langchain.store.trace_store import TraceStore
+    from kp_langchain.verdict import Verdict
+
+_HOMES = {
+    "kp_langchain.gate": ("Rescored",),
+    "kp_langchain.store.confidence_models": ("ConfidenceModels", "InstalledModel"),
+    "kp_langchain.store.deletion": ("Deletion", "Pruning"),
+    "kp_langchain.store.novelty": ("StoredMemory",),
+    "kp_langchain.store.outbox": ("Outbox",),
+    "kp_langchain.store.registry_units": ("Contribution", "Standing"),
+    "kp_langchain.store.run_columns": ("StoredRun",),
+    "kp_langchain.store.selection": ("RunFilters",),
+    "kp_langchain.store.trace_store": ("TraceStore",),
+    "kp_langchain.verdict": ("Verdict",),
+}
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [
     "ConfidenceModels",
@@ -37,6 +61,15 @@ _stores: dict[Location, TraceStore] = {}  # the one that was used last at the en
 _lock = ForkSafeLock()
 
 
+def __getattr__(name: str) -> Any:
+    home = _HOME_OF.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(home), name)
+    globals()[name] = value
+    return value
+
+
 def default_store(url: str | Path | None = None) -> TraceStore:
     """Return the store at `url` that this process shares, so that handlers share its connections.
 
@@ -49,6 +82,9 @@ def default_store(url: str | Path | None = None) -> TraceStore:
         ConfigError: `url` is neither a path nor a URL of a supported kind.
         MissingExtraError: `url` names a PostgreSQL database, and its driver cannot be loaded.
     """
+    from kp_langchain.store.location import locate
+    from kp_langchain.store.trace_store import TraceStore
+
     location = locate(url)
     with _lock:
         store = _stores.pop(location, None) or TraceStore(location.url or location.path)

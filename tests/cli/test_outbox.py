@@ -273,7 +273,7 @@ def test_runs_are_deleted_by_id_and_their_text_leaves_the_file(ids: list[str]) -
     done = delete(ids[0], ids[1].removeprefix("kp:trace:")[:12], "--yes")
     assert done.returncode == 0, done.stderr
     assert "2 runs: finance 2.\nDeleted 2 runs from" in done.stdout
-    assert "Gave back" in done.stdout
+    assert "Compacted" in done.stdout
     assert left() == ids[2:]
     content = Path("runs.db").read_bytes()
     assert b"sentence 0" not in content
@@ -389,7 +389,7 @@ def test_prune_removes_expired_bodies_and_what_was_left(ids: list[str]) -> None:
     content = Path("runs.db").read_bytes()
     assert b"short-lived 0" not in content
     assert b"short-lived 1" in content
-    assert "nothing was superfluous" in cli("store", "prune", *AT).stdout.lower()
+    assert "nothing to remove" in cli("store", "prune", *AT).stdout.lower()
 
 
 def test_all_but_the_newest_are_deleted(ids: list[str]) -> None:

@@ -121,7 +121,7 @@ def test_one_sentence_says_what_costs_most() -> None:
     runs[2] = runs[2] | {"is_near_duplicate": True}
     assert only(*runs).explanation() == (
         "finance keeps 10 % of 10 runs: novelty is 0.25 in the median and costs 0.45; "
-        "`single_tool` cost 1 run 0.1, 1 of them their pass; 1 run repeats a kept one."
+        "`single_tool` cost 1 run 0.10, 1 of them their pass; 1 run repeats a kept one."
     )
     assert only(row(dimensions={})).explanation() == "finance keeps 0 % of 1 run."
 
