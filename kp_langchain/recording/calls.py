@@ -213,13 +213,14 @@ class RequestedCalls:
             has ended.
     """
 
-    __slots__ = ("_accepted", "_begun_ids", "_by_id", "_open", "is_resumed")
+    __slots__ = ("_accepted", "_begun_ids", "_by_id", "_open", "_unparsed", "is_resumed")
 
     def __init__(self) -> None:
         self._accepted: list[RequestedCall] = []  # structured answers
         self._by_id: dict[str, RequestedCall] = {}  # no tool has begun them
         self._open: dict[str, Call] = {}  # a tool has begun them
         self._begun_ids: set[str] = set()  # a tool has ever begun them, or they are answered
+        self._unparsed: dict[str, Call] = {}
         self.is_resumed = False
 
     def __bool__(self) -> bool:
@@ -238,6 +239,11 @@ class RequestedCalls:
         """Add a call; beyond the bound it is ignored, and recorded only if a tool begins it."""
         if request.call_id and len(self._by_id) < _MAX_REQUESTS:
             self._by_id[request.call_id] = request
+
+    def add_unparsed(self, call_id: str, failure: Call) -> None:
+        """Add a call that is recorded as failed because its arguments cannot be parsed."""
+        if call_id and len(self._unparsed) < _MAX_REQUESTS:
+            self._unparsed[call_id] = failure
 
     def take(self, call_id: object) -> RequestedCall | None:
         """Remove and return the call of this id that no tool has begun.
@@ -276,6 +282,8 @@ class RequestedCalls:
         if (call_id := call.tool_call_id) is None:
             return
         self._by_id.pop(call_id, None)
+        if (failure := self._unparsed.pop(call_id, None)) is not None:
+            failure.is_void = True  # the agent could parse the arguments
         if len(self._begun_ids) < _MAX_REQUESTS:
             self._begun_ids.add(call_id)
             self._open[call_id] = call

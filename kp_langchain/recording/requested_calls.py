@@ -48,6 +48,7 @@ def record_requests(root: RunRecord, model: Call, message: object) -> bool:
         call.has_ended = call.has_failed = True
         call.error = root.read(as_text, request.error) or _UNPARSED
         root.timeline.add("error", call)
+        root.requested_calls.add_unparsed(request.call_id, call)
     return bool(requests)
 
 

@@ -28,7 +28,7 @@ MOST_UNITS = 5000
 """How many units a search reads at most."""
 
 MOST_PAGE_BYTES = 16 * 2**20
-"""The largest page, in bytes. A larger one ends the search."""
+"""The largest page, in bytes. A larger one is asked for in parts."""
 
 _TYPE = "ReasoningTrace"
 _LONGEST_QUERY_CHARS = 1000
@@ -141,20 +141,27 @@ def _check_text(name: str, text: str) -> None:
 
 
 def _pages(reader: _Reader, offset: int, end: int) -> Iterator[SearchPage]:
+    size = PAGE_SIZE
     while offset < end:
-        page = _page(*reader.read(offset, size := min(PAGE_SIZE, end - offset)), offset, size)
+        size = min(size, end - offset)
+        answer, document = reader.read(offset, size)
+        if answer.kind == "done" and document is None and size > 1:
+            size //= 2  # one unit may be what makes it too large, or too deep to be parsed
+            continue
+        page = _page(answer, document, offset, size)
         yield page
         if page.answer.kind != "done" or page.next_offset is None:
             return
-        offset = page.next_offset
+        offset, size = page.next_offset, min(PAGE_SIZE, 2 * size)
 
 
 def _page(answer: Answer, document: Any, offset: int, size: int) -> SearchPage:
+    if answer.kind == "done" and document is None:
+        skipped = {"too large or not JSON": 1}
+        return SearchPage(answer, read=1, skipped=skipped, next_offset=offset + 1)
     values = json_object(document)
     entries, total = values.get("data"), values.get("total")
-    if answer.kind == "done" and document is None:
-        answer = replace(answer, kind="later", reason="its answer is too large or not JSON")
-    elif answer.kind == "done" and not isinstance(entries, list):
+    if answer.kind == "done" and not isinstance(entries, list):
         answer = replace(answer, kind="later", reason="its answer has no list of units")
     if answer.kind != "done" or not isinstance(entries, list):
         return SearchPage(answer, next_offset=offset)

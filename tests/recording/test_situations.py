@@ -233,11 +233,11 @@ def test_what_a_human_rejected_before_another_pause_has_not_failed() -> None:
 APPROVED: list[Any] = [
     True, "yes", " OK. ", "Yes, but be quick", {"approved": True, "notify": False},
     {"decisions": [{"type": "approve"}, {"type": "edit", "edited_action": {"name": "no"}}]},
-    [{"type": "accept", "args": None}], {"rejected": False}, {"cancelled": "no"},
+    [{"type": "accept", "args": None}],
     {"status": "approved", "breakfast": False},
 ]  # fmt: skip
 REJECTED: list[Any] = [
-    False, "No", "reject", "no, too dear", {"rejected": "yes"}, {"action": "deny"},
+    False, "No", "reject", "no, too dear", {"action": "deny"},
     {"decisions": [{"type": "reject", "message": "yes, but too dear"}]},
     [{"type": "ignore", "args": None}], {"approved": False, "reason": "no"},
 ]  # fmt: skip
@@ -245,7 +245,8 @@ UNCLEAR: list[Any] = [
     "", "Rather the cheaper one", 42, {"data": "a name"}, "no problem",
     {"guests": 2, "breakfast": False, "smoking": "no"}, {"type": "approve", "approved": False},
     [{"type": "approve"}, {"type": "response", "args": "later"}], [],
-    {"decisions": [{"type": "approve"}, {"type": "reject"}]},
+    {"decisions": [{"type": "approve"}, {"type": "reject"}]}, {"rejected": "yes"},
+    {"rejected": False}, {"cancelled": "no"},
 ]  # fmt: skip
 
 

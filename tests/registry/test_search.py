@@ -159,14 +159,19 @@ def test_what_is_no_reasoning_trace_is_counted_and_left_out(server: LoopbackRegi
     ],
     ids=["too deep", "a number of 5,000 digits", "too large", "not JSON"],
 )
-def test_a_page_that_cannot_be_read_ends_the_search_and_can_be_passed_over(
+def test_one_unit_that_spoils_its_page_costs_no_other(
     server: LoopbackRegistry, fragment: str
 ) -> None:
-    fill(server, unit(1))
-    server.fragments = [fragment]
-    (page,) = pages(server)
-    assert (page.answer.kind, page.units, page.next_offset) == ("later", (), 0)
-    assert page.answer.reason == "its answer is too large or not JSON"
+    fill(server, *(unit(number, quality=1 - number / 1000) for number in range(60)))
+    for times, most_requests in ((1, 20), (3, 40)):
+        server.requests.clear()
+        server.fragments = [fragment] * times
+        found = pages(server)
+        assert objectives(found) == [f"add up the fees of month {number}" for number in range(60)]
+        assert sum((page.skipped.get("too large or not JSON", 0)) for page in found) == times
+        assert {page.answer.kind for page in found} == {"done"}
+        assert (sum(page.read for page in found), found[-1].next_offset) == (60 + times, None)
+        assert len(server.requests) < most_requests
 
 
 @pytest.mark.parametrize(
