@@ -210,7 +210,8 @@ class Walker:
             return self._bytes(value, field, name)
         if isinstance(value, (int, float)):
             is_whole = isinstance(value, int)
-            text = repr(int(value)) if is_whole else repr(float(value))
+            # Python writes out no integer of more than 4,300 digits; 40 are enough to judge it.
+            text = repr(int(min(abs(value), 10**40))) if is_whole else repr(float(value))
             if field is not None and self._must_redact(text, name, field):
                 return self._replace(field.kind, text)
             if is_whole and value >= _MIN_IDENTIFIER and self._identifiers:
