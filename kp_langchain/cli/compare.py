@@ -11,7 +11,7 @@ from rich.text import Text
 from kp_langchain.cli.output import make_table, visible
 from kp_langchain.cli.run_view import call_text
 from kp_langchain.review.run_facts import calls_of, outcome_text
-from kp_langchain.scoring.dimensions import DIMENSIONS
+from kp_langchain.scoring.dimensions import DIMENSION_NAMES, DIMENSIONS
 from kp_langchain.text import one_line, short_id
 
 if TYPE_CHECKING:
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 _MOST_CALLS = 1000  # a diff of more may take seconds
 _TEXT_CHARS, _CAUSES_NAMED = 300, 2
+_LABELS = {one.name: one.label for one in DIMENSIONS}
 
 
 def print_compared(first: StoredRun, second: StoredRun, console: Console) -> None:
@@ -33,9 +34,9 @@ def print_compared(first: StoredRun, second: StoredRun, console: Console) -> Non
     """
     ids = [short_id(run.trace_id) for run in (first, second)]
     figures = make_table(("", *(f"{one}>" for one in ids), "second - first>"))
-    for label, (before, after) in _figures(first, second).items():
+    for name, (before, after) in _figures(first, second).items():
         change = f"{after - before:+.3f}" if round(after - before, 3) else ""
-        figures.add_row(label, f"{before:.3f}", f"{after:.3f}", change)
+        figures.add_row(_LABELS.get(name, name), f"{before:.3f}", f"{after:.3f}", change)
     console.print(figures)
     console.print(Text(_why_different(first, second)))
     for short, run in zip(ids, (first, second), strict=True):
@@ -65,7 +66,7 @@ def compared_json(first: StoredRun, second: StoredRun) -> dict[str, Any]:
         "first": first.to_dict(),
         "second": second.to_dict(),
         "differences": {
-            label: after - before for label, (before, after) in _figures(first, second).items()
+            name: after - before for name, (before, after) in _figures(first, second).items()
         },
         "calls": calls,
     }
@@ -93,12 +94,9 @@ def _diff(left: Sequence[str], right: Sequence[str]) -> Iterator[tuple[str, str]
 
 
 def _figures(first: StoredRun, second: StoredRun) -> dict[str, tuple[float, float]]:
-    """Return what the scores of two runs are made of, and the scores, by label."""
+    """Return what the scores of two runs are made of, and the scores, by name."""
     one, other = first.breakdown.dimensions, second.breakdown.dimensions
-    figures = {
-        part.label: (one[part.name].contribution, other[part.name].contribution)
-        for part in DIMENSIONS
-    }
+    figures = {name: (one[name].contribution, other[name].contribution) for name in DIMENSION_NAMES}
     rules, other_rules = (
         {rule.name: rule.after - rule.before for rule in run.breakdown.rules}
         for run in (first, second)
@@ -117,9 +115,9 @@ def _why_different(first: StoredRun, second: StoredRun) -> str:
     if not round(difference, 3):
         return "Both have the same score."
     changes = {
-        label: after - before
-        for label, (before, after) in _figures(first, second).items()
-        if label not in ("score", "worth") and (after - before) * difference > 0
+        _LABELS.get(name, name): after - before
+        for name, (before, after) in _figures(first, second).items()
+        if name not in ("score", "worth") and (after - before) * difference > 0
     }
     most = sorted(changes.items(), key=lambda pair: -abs(pair[1]))[:_CAUSES_NAMED]
     causes = " and ".join(f"{label} ({change:+.3f})" for label, change in most)
