@@ -212,18 +212,18 @@ def _list_credits(store: TraceStore, domain: str | None, limit: int, *, as_json:
         counts = store.shown.outcome_counts_by_domain()
     else:
         counts = {clean_name(domain): store.shown.outcome_counts(domain)}
-    entries = [
+    ranked = [
         (name, trace_id, credit)
         for name, of_domain in counts.items()
         for trace_id, credit in credits_of(of_domain).items()
         if credit.shown
     ]
-    entries.sort(key=lambda one: (-one[2].value, -one[2].shown, one[1], one[0]))
-    eligibility = store.recall_tasks.eligibility({trace_id for _, trace_id, _ in entries[:limit]})
-    rows = [_row(*one, eligibility) for one in entries[:limit]]
+    ranked.sort(key=lambda one: (-one[2].value, -one[2].shown, one[1], one[0]))
+    eligibility = store.recall_tasks.eligibility({trace_id for _, trace_id, _ in ranked[:limit]})
+    rows = [_row(*one, eligibility) for one in ranked[:limit]]
     print_list(_COLUMNS, rows, as_json=as_json, to_json=_Row.to_dict)
     if rows and not as_json:
-        traces = count_text(len(entries), "trace that runs were", "traces that runs were")
+        traces = count_text(len(ranked), "trace that runs were", "traces that runs were")
         say(f"{len(rows):,} of {traces} shown, in {store.location}. {_EXPLAIN}")
     elif not as_json:
         of = "" if domain is None else f" of {one_line(domain, 100)}"

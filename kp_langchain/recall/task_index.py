@@ -137,7 +137,7 @@ class TaskIndex:
     ) -> Candidate:
         baseline = self._identity.baseline
         trust: Trust = "verdict" if task.is_stated else "own" if task.is_own else "registry"
-        plan = {} if task.entry is None else task.entry.plan
+        plan = {} if task.task_vector is None else task.task_vector.plan
         return Candidate(
             trace_id=task.trace_id,
             similarity=1.0 - novelty(cosine, baseline) if cosine > baseline else 0.0,
@@ -160,9 +160,9 @@ class TaskIndex:
         for task in page.rows:
             self._tasks.pop(task.trace_id, None)
             if task.is_open:
-                vector = None if task.entry is None else task.entry.vector
+                vector = None if task.task_vector is None else task.task_vector.vector
                 if vector is not None and len(vector) != self._matrix.shape[1]:
-                    task = replace(task, entry=None)  # the embedder has changed
+                    task = replace(task, task_vector=None)  # the embedder has changed
                 self._tasks[task.trace_id] = task
 
     def _count_credits(self) -> None:
@@ -173,10 +173,10 @@ class TaskIndex:
             self._credits = credits_
 
     def _embed_missing(self) -> None:
-        """Embed, scan and write the tasks of which the store has no entry."""
+        """Embed, scan and write the tasks that have no vector in the store."""
         if not (self._has_changed or self._failed):
             return
-        missing = [task for task in self._tasks.values() if task.entry is None]
+        missing = [task for task in self._tasks.values() if task.task_vector is None]
         new = [task for task in missing if task.trace_id not in self._failed]
         # What failed before comes last, in batches of its own.
         for tasks in (new, [task for task in missing if task.trace_id in self._failed]):
@@ -194,7 +194,7 @@ class TaskIndex:
             embeddings = embed_texts(self._embedder, [task.objective or " " for task in tasks])
         except Exception as error:
             self._failed.update(task.trace_id for task in tasks)
-            if all(task.entry is None for task in self._tasks.values()):
+            if all(task.task_vector is None for task in self._tasks.values()):
                 raise
             warn_once(
                 f"recall embedder:{type(error).__name__}",
@@ -208,18 +208,20 @@ class TaskIndex:
 
     def _add(self, tasks: Sequence[StoredTask], embeddings: Sequence[Embedding]) -> None:
         bodies = self._store.recall_tasks.bodies([task.trace_id for task in tasks])
-        entries: dict[str, TaskVector] = {}
+        task_vectors: dict[str, TaskVector] = {}
         for task, embedding in zip(tasks, embeddings, strict=True):
-            entry = _entry_of(bodies.get(task.trace_id), embedding.vector, is_own=task.is_own)
-            entries[task.trace_id] = entry
-            self._tasks[task.trace_id] = replace(task, entry=entry)
-        self._failed -= entries.keys()
+            task_vector = _task_vector(
+                bodies.get(task.trace_id), embedding.vector, is_own=task.is_own
+            )
+            task_vectors[task.trace_id] = task_vector
+            self._tasks[task.trace_id] = replace(task, task_vector=task_vector)
+        self._failed -= task_vectors.keys()
         self._has_changed = True
         try:
-            self._store.recall_tasks.write(entries, self._identity, SCAN_VERSION)
+            self._store.recall_tasks.write(task_vectors, self._identity, SCAN_VERSION)
         except StoreError as error:  # read-only, or full
             warn_once(
-                f"recall entries:{type(error).__name__}",
+                f"recall vectors:{type(error).__name__}",
                 "what recall compares of kept traces cannot be written (%s); it is made anew in "
                 "each process",
                 describe_error(error),
@@ -232,12 +234,12 @@ class TaskIndex:
         self._has_changed = False
         self._eligible, vectors = [], []
         for task in self._tasks.values():
-            entry = task.entry
-            if entry is None or entry.vector is None or entry.planted is not None:
+            task_vector = task.task_vector
+            if task_vector is None or task_vector.vector is None or task_vector.planted is not None:
                 continue
             if task.success and not self._credits.get(task.trace_id, NO_CREDIT).hurts:
                 self._eligible.append(task)
-                vectors.append(entry.vector)
+                vectors.append(task_vector.vector)
         with fork_gate:
             matrix = np.array(vectors, np.float32).reshape(len(vectors), self._matrix.shape[1])
             self._matrix = _normalise(matrix)
@@ -252,8 +254,8 @@ class TaskIndex:
         Units of a registry say nothing of this domain's tasks; whoever sends them chose them.
         """
         own = [at for at, task in enumerate(self._eligible) if task.is_own]
-        entries = [self._eligible[at].entry for at in own]
-        plans = [{} if entry is None else entry.plan for entry in entries]
+        task_vectors = [self._eligible[at].task_vector for at in own]
+        plans = [{} if one is None else one.plan for one in task_vectors]
         with fork_gate:
             return calibrate_floor(self._matrix[own], plans, self._identity.baseline)
 
@@ -267,7 +269,9 @@ def _normalise(rows: NDArray[np.float32]) -> NDArray[np.float32]:
     return unit_rows
 
 
-def _entry_of(body: str | None, vector: NDArray[np.float32] | None, *, is_own: bool) -> TaskVector:
+def _task_vector(
+    body: str | None, vector: NDArray[np.float32] | None, *, is_own: bool
+) -> TaskVector:
     """Return what is compared of a trace; one that cannot be read is never shown."""
     try:
         trace = ReasoningTrace.model_validate(json.loads(body or ""))

@@ -88,15 +88,15 @@ def save_key(url: str, agent_id: str, key: SecretStr) -> Path:
 
 
 def _write(path: Path, keys: Mapping[str, StoredKey]) -> None:
-    entries = {
-        url: {"agent_id": entry.agent_id, "api_key": entry.api_key.get_secret_value()}
-        for url, entry in keys.items()
+    documents = {
+        url: {"agent_id": stored.agent_id, "api_key": stored.api_key.get_secret_value()}
+        for url, stored in keys.items()
     }
     # Private from the start, and never incomplete under its real name.
     descriptor, temporary = tempfile.mkstemp(prefix=f"{path.name}.", dir=path.parent)
     try:
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            json.dump(entries, file, indent=1)
+            json.dump(documents, file, indent=1)
         Path(temporary).replace(path)
     except Exception:
         with suppress(OSError):
@@ -149,9 +149,9 @@ def configured_registry(settings: Settings, url: str | None = None) -> Registry 
             url,
         )
         key = None
-    entry = stored_key(url)
-    if entry is not None and key in (None, entry.api_key):
-        return Registry(url, api_key=entry.api_key, agent_id=entry.agent_id)
+    stored = stored_key(url)
+    if stored is not None and key in (None, stored.api_key):
+        return Registry(url, api_key=stored.api_key, agent_id=stored.agent_id)
     return Registry(url, api_key=key)
 
 
@@ -186,7 +186,7 @@ def key_agent(registry: Registry) -> str | None:
     """
     if registry.agent_id is not None:
         return registry.agent_id
-    entry = stored_key(registry.url)
-    if entry is None or Registry(registry.url, api_key=entry.api_key) != registry:
+    stored = stored_key(registry.url)
+    if stored is None or Registry(registry.url, api_key=stored.api_key) != registry:
         return None
-    return entry.agent_id
+    return stored.agent_id

@@ -160,27 +160,27 @@ def _page(answer: Answer, document: Any, offset: int, size: int) -> SearchPage:
         skipped = {"too large or not JSON": 1}
         return SearchPage(answer, read=1, skipped=skipped, next_offset=offset + 1)
     values = json_object(document)
-    entries, total = values.get("data"), values.get("total")
-    if answer.kind == "done" and not isinstance(entries, list):
+    items, total = values.get("data"), values.get("total")
+    if answer.kind == "done" and not isinstance(items, list):
         answer = replace(answer, kind="later", reason="its answer has no list of units")
-    if answer.kind != "done" or not isinstance(entries, list):
+    if answer.kind != "done" or not isinstance(items, list):
         return SearchPage(answer, next_offset=offset)
-    entries = entries[:size]
-    end = offset + len(entries)
+    items = items[:size]
+    end = offset + len(items)
     if type(total) is int and total >= 0:
-        is_last = not entries or end >= total
+        is_last = not items or end >= total
     else:
-        total, is_last = None, len(entries) < size
-    units, skipped = _units(entries)
-    return SearchPage(answer, units, len(entries), skipped, None if is_last else end, total)
+        total, is_last = None, len(items) < size
+    units, skipped = _units(items)
+    return SearchPage(answer, units, len(items), skipped, None if is_last else end, total)
 
 
-def _units(entries: list[Any]) -> tuple[tuple[Mapping[str, Any], ...], dict[str, int]]:
-    """Return the reasoning traces among entries, and how many others there are, by the reason."""
+def _units(items: list[Any]) -> tuple[tuple[Mapping[str, Any], ...], dict[str, int]]:
+    """Return the reasoning traces of a page, and how many other items it has, by the reason."""
     units, skipped = [], Counter[str]()
-    for entry in entries:
+    for item in items:
         # A registry wraps each unit in what it knows of it; the protocol's text does not.
-        unit = entry.get("unit", entry) if isinstance(entry, dict) else None
+        unit = item.get("unit", item) if isinstance(item, dict) else None
         if not isinstance(unit, dict):
             skipped["not a JSON object"] += 1
         elif unit.get("@type") != _TYPE:

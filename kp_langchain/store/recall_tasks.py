@@ -76,7 +76,7 @@ class StoredTask:
         success: Whether it reached its goal.
         confidence: How sure that is, 0 to 1.
         worth: Its worth, or the score where its domain has no confidence model, 0 to 1.
-        entry: What is compared of it; None if that is still to be made.
+        task_vector: What is compared of it; None if that is still to be made.
     """
 
     trace_id: str
@@ -89,7 +89,7 @@ class StoredTask:
     success: bool
     confidence: float
     worth: float
-    entry: TaskVector | None
+    task_vector: TaskVector | None
 
 
 class Eligibility(NamedTuple):
@@ -305,7 +305,7 @@ def _read_tasks(connection: sa.Connection, select: sa.Select[Any]) -> list[Store
             success=row.success,
             confidence=row.confidence,
             worth=row.worth,
-            entry=TaskVector(vector_of(row.vector), row.planted, row.plan)
+            task_vector=TaskVector(vector_of(row.vector), row.planted, row.plan)
             if row.is_embedded
             else None,
         )
