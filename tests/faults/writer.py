@@ -19,6 +19,7 @@ from uuid import UUID, uuid4
 
 from langchain_core.runnables import RunnableLambda
 
+from kp_langchain import ScoredTrace
 from tests.agents import handler, search
 from tests.faults.processes import append, shortened_clock
 
@@ -44,7 +45,7 @@ class Writer:
         self._finished, self._acknowledged = Path(f"finished.{name}"), Path(f"acknowledged.{name}")
         self._way, self._pause_s, self._left = way, pause_s, kill_after
         self._waiting: list[UUID] = []  # for the next flush
-        scored = (lambda one: self._acknowledge(one.run_id)) if way == ON_SCORED else None
+        scored = self._note_scored if way == ON_SCORED else None
         self._handler = handler("finance", store=url, on_scored=scored)
 
     def write(self) -> None:
@@ -70,6 +71,10 @@ class Writer:
             self._waiting.append(run_id)
         if self._pause_s:
             time.sleep(random.uniform(0.0, 2 * self._pause_s))
+
+    def _note_scored(self, scored: ScoredTrace) -> None:
+        if scored.stored:  # not so if others kept the store busy for too long
+            self._acknowledge(scored.run_id)
 
     def _flush(self) -> bool:
         is_flushed = self._handler.flush()
