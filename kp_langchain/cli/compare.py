@@ -77,9 +77,10 @@ _IN = {"+": "second", "-": "first", " ": "both"}
 
 def _differences(first: StoredRun, second: StoredRun) -> list[tuple[str, str]] | None:
     """Return the calls of both runs, each with `+`, `-` or a space; None if a trace is gone."""
-    if first.trace is None or second.trace is None:
+    trace, other_trace = first.trace, second.trace
+    if trace is None or other_trace is None:
         return None
-    texts = [[call_text(one) for one in calls_of(run.trace.steps)] for run in (first, second)]
+    texts = [[call_text(call) for call in calls_of(one.steps)] for one in (trace, other_trace)]
     return list(_diff(*(some[:_MOST_CALLS] for some in texts)))
 
 
