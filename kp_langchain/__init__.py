@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import os
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from kp_langchain._lazy import loader
 from kp_langchain._version import __version__ as __version__
 
 if TYPE_CHECKING:
@@ -112,13 +113,7 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    home = _HOME_OF.get(name)
-    if home is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(home), name)
-    globals()[name] = value
-    return value
+__getattr__ = loader(__name__, _HOME_OF)
 
 
 def __dir__() -> list[str]:

@@ -27,7 +27,8 @@ EXTRAS: dict[str, list[str]] = PROJECT["optional-dependencies"]
 
 ROOMS = [  # each may import its own row and the rows above
     {
-        "errors", "schema", "_forksafe", "_logging", "text", "files", "novelty_sources", "verdict",
+        "errors", "schema", "_forksafe", "_lazy", "_logging", "text", "files",
+        "novelty_sources", "verdict",
         "values", "_version",
     },
     {"redaction", "run_keys"},

@@ -5,8 +5,9 @@ Names are loaded when first used, so that importing this package stays light.
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING
+
+from kp_langchain._lazy import loader
 
 if TYPE_CHECKING:
     from kp_langchain.embedding.embedder import Embedder
@@ -65,13 +66,7 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> object:
-    home = _HOMES.get(name)
-    if home is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value: object = getattr(importlib.import_module(home), name)
-    globals()[name] = value
-    return value
+__getattr__ = loader(__name__, _HOMES)
 
 
 def __dir__() -> list[str]:

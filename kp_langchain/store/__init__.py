@@ -5,10 +5,10 @@ Names are loaded when they are first used, because most of them load SQLAlchemy.
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from kp_langchain._forksafe import ForkSafeLock
+from kp_langchain._lazy import loader
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -61,13 +61,7 @@ _stores: dict[Location, TraceStore] = {}  # the one that was used last at the en
 _lock = ForkSafeLock()
 
 
-def __getattr__(name: str) -> Any:
-    home = _HOME_OF.get(name)
-    if home is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(home), name)
-    globals()[name] = value
-    return value
+__getattr__ = loader(__name__, _HOME_OF)
 
 
 def default_store(url: str | Path | None = None) -> TraceStore:
