@@ -1,7 +1,6 @@
 """`HandlerContext`: what one handler adds to the engine that its runs go through.
 
-`Windows` is what a run is judged beside: models, the last runs, the kept ones, and what is
-remembered.
+`Windows` is what judging reads: confidence models, recent runs, kept runs, and the novelty memory.
 """
 
 from __future__ import annotations
@@ -297,10 +296,10 @@ class DomainWindow:
             values.add(JudgedRun(value, scored.counts_toward_rate, scored.pass_rate))
 
     def admit(self, run: ScoredTrace) -> ScoredTrace:
-        """Return a run as it is decided on beside the kept ones, and add it to them if it is kept.
+        """Apply the twin rule to a run, add it to the kept runs if it is kept, and return it.
 
-        That is one atomic act: of two runs that repeat each other and come at the same time, one is
-        compared with the other. The kept runs are read from the store when the first run passes its
+        It is atomic: of two runs that repeat each other and come at the same time, one is compared
+        with the other. The kept runs are read from the store when the first run passes its
         threshold. Each time another one does, what verdicts and other processes have changed since
         is read as well. After a deletion all are read anew, and none that this process knew stays.
 
