@@ -210,7 +210,7 @@ def domain_stats(figures: Mapping[str, Sequence[Any]]) -> list[DomainStats]:
     columns |= {name: np.array(figures[name], bool) for name in _FLAGS}
     domains = columns["domain"]
     every = [
-        _stats_of(domain, {name: array[domains == domain] for name, array in columns.items()})
+        _stats_of(domain, _rows(columns, domains == domain))
         for domain in dict.fromkeys(domains.tolist())
     ]
     return sorted(every, key=lambda one: (-one.runs, one.domain))
@@ -219,12 +219,16 @@ def domain_stats(figures: Mapping[str, Sequence[Any]]) -> list[DomainStats]:
 def _text_array(texts: Sequence[str | None]) -> NDArray[Any]:
     """Return texts as an array in which equal texts are one object, which is faster to read."""
     known: dict[str | None, str | None] = {}
-    return np.array([known.setdefault(text, text) for text in texts], object)
+    return np.array(list(map(known.setdefault, texts, texts)), object)
+
+
+def _rows(columns: _Columns, chosen: NDArray[np.bool_]) -> _Columns:
+    return {name: array[chosen] for name, array in columns.items()}
 
 
 def _stats_of(domain: str, runs: _Columns) -> DomainStats:
     gate, threshold = str(runs["gate"][-1]), float(runs["threshold"][-1])
-    judged = {name: array[runs["gate"] == gate] for name, array in runs.items()}
+    judged = _rows(runs, runs["gate"] == gate)
     values = judged["score"]
     if gate == "worth":
         values = np.where(np.isnan(judged["worth"]), values, judged["worth"])

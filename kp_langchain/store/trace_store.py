@@ -47,7 +47,8 @@ if TYPE_CHECKING:
     from kp_langchain.policy import Gate
     from kp_langchain.schema import ReasoningTrace
 
-_ROWS_AT_ONCE, _TRACES_AT_ONCE = 10_000, 20
+# Thousands of rows at once cost the garbage collector as much as it takes to read them.
+_ROWS_AT_ONCE, _TRACES_AT_ONCE = 100, 20
 _c = runs.c
 
 
