@@ -77,7 +77,7 @@ def fit(
         if not domains and not as_json:
             say(f"No run in {store.location} has a verdict; {_HOW_TO_LABEL}")
         for name in domains:
-            before = next(iter(store.models.installed(name, only_active=True)), None)
+            before = next(iter(store.models.installed(name)), None)
             result = calibrate(
                 name,
                 store.models.labelled(name),
@@ -109,15 +109,14 @@ def fit(
 
 @app.command()
 def show(domain: _Domain = None, database: Database = None, as_json: AsJsonLines = False) -> None:
-    """Show the models in force and earlier ones, their figures, and what they are based on."""
+    """Show the models in force, their figures, and what they are based on."""
     with open_store(database) as store:
         models = store.models.installed(domain)
         if as_json:
             for one in models:
-                later = later_verdicts_of(store, one) if one.active else None
+                later = later_verdicts_of(store, one)
                 values = {
                     "version": one.version,
-                    "active": one.active,
                     "installed_at": one.installed_at,
                     "leans_on": one.model.leans_on,
                     "later_verdicts": later and asdict(later),
@@ -127,7 +126,7 @@ def show(domain: _Domain = None, database: Database = None, as_json: AsJsonLines
         if not models:
             which = "" if domain is None else f" of domain {domain!r}"
             say(f"No model{which} in {store.location}; fit one: kp-langchain calibrate")
-        for one in reversed(models):
+        for one in models:
             say("\n  ".join(model_lines(store, one)))
 
 
@@ -155,7 +154,7 @@ def _domains(store: TraceStore, domain: str | None) -> list[str]:
     Raises:
         KPError: No run of the domain that was named has a verdict.
     """
-    domains = list(store.models.verdict_counts())
+    domains = store.models.labelled_domains()
     if domain is None:
         return domains
     if domain not in domains:
@@ -280,12 +279,10 @@ def later_verdicts_of(store: TraceStore, model: InstalledModel) -> LaterVerdicts
 
 
 def model_lines(store: TraceStore, one: InstalledModel) -> Iterator[str]:
-    """Yield a summary of a model; of one in force also what it leans on and what is against it."""
+    """Yield a summary of a model in force: what it leans on and what is against it."""
     model, domain = one.model, printable(one.domain)
     version = f"{domain}: version {one.version} of {one.installed_at:%Y-%m-%d}"
-    yield f"{version}, {model.source}; {'in force' if one.active else 'no longer in force'}"
-    if not one.active:
-        return
+    yield f"{version}, {model.source}; in force"
     how_to_refit = f"fit it again: kp-langchain calibrate --domain {domain}"
     if not model.is_current:
         yield f"outdated and not used; {how_to_refit}"

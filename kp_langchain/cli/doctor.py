@@ -225,7 +225,7 @@ def _models(context: _Context) -> str:
     store = context.store
     if store is None:
         return ""
-    models = store.models.installed(only_active=True)
+    models = store.models.installed()
     return "\n".join(line for model in models for line in model_lines(store, model))
 
 

@@ -35,7 +35,8 @@ from kp_langchain.text import one_line, short_id
 
 if TYPE_CHECKING:
     from kp_langchain.registry.client import Registry
-    from kp_langchain.store import Contribution, TraceStore
+    from kp_langchain.store import TraceStore
+    from kp_langchain.store.registry_units import Contribution
 
 _GET_KEY = "get one: kp-langchain registry register --agent-id kp:agent:NAME"
 _UNSENT_SHOWN = 5

@@ -22,7 +22,7 @@ from typing import Any, Literal
 from pydantic import SecretStr
 
 from kp_langchain.redaction import redact
-from kp_langchain.store import Standing
+from kp_langchain.store.registry_units import Standing
 
 AnswerKind = Literal["done", "refused", "stopped", "later"]
 

@@ -177,7 +177,7 @@ class Registry:
             ConfigError: An option cannot be used.
         """
         from kp_langchain.registry.search import search
-        from kp_langchain.store import Standing
+        from kp_langchain.store.registry_units import Standing
 
         return search(self.read_json, Standing(self.url, self.key_id), **options)
 

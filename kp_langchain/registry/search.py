@@ -13,10 +13,10 @@ from urllib.parse import urlencode
 
 from kp_langchain.errors import ConfigError
 from kp_langchain.registry.answers import Answer, after_answer, json_object, wait_s
-from kp_langchain.store import Standing
+from kp_langchain.store.registry_units import Standing
 
 if TYPE_CHECKING:
-    from kp_langchain.store import Outbox
+    from kp_langchain.store.outbox import Outbox
 
 PAGE_SIZE = 50
 """The units of a page."""

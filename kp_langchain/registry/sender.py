@@ -29,9 +29,9 @@ from kp_langchain.registry.answers import (
     wait_s,
 )
 from kp_langchain.registry.client import ANONYMOUS, Registry
-from kp_langchain.store import Contribution, Standing, TraceStore
+from kp_langchain.store import TraceStore
 from kp_langchain.store.jobs import JobLoop, Lease
-from kp_langchain.store.registry_units import with_new_idempotency_key
+from kp_langchain.store.registry_units import Contribution, Standing, with_new_idempotency_key
 
 log = logging.getLogger("kp_langchain")
 

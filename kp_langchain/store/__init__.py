@@ -14,45 +14,26 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from kp_langchain.gate import Rescored
-    from kp_langchain.store.confidence_models import ConfidenceModels, InstalledModel
-    from kp_langchain.store.deletion import Deletion, Pruning
+    from kp_langchain.store.deletion import Deletion
     from kp_langchain.store.location import Location
-    from kp_langchain.store.novelty import StoredMemory
-    from kp_langchain.store.outbox import Outbox
-    from kp_langchain.store.registry_units import Contribution, Standing
     from kp_langchain.store.run_columns import StoredRun
     from kp_langchain.store.selection import RunFilters
     from kp_langchain.store.trace_store import TraceStore
-    from kp_langchain.verdict import Verdict
 
-_HOMES = {
-    "kp_langchain.gate": ("Rescored",),
-    "kp_langchain.store.confidence_models": ("ConfidenceModels", "InstalledModel"),
-    "kp_langchain.store.deletion": ("Deletion", "Pruning"),
-    "kp_langchain.store.novelty": ("StoredMemory",),
-    "kp_langchain.store.outbox": ("Outbox",),
-    "kp_langchain.store.registry_units": ("Contribution", "Standing"),
-    "kp_langchain.store.run_columns": ("StoredRun",),
-    "kp_langchain.store.selection": ("RunFilters",),
-    "kp_langchain.store.trace_store": ("TraceStore",),
-    "kp_langchain.verdict": ("Verdict",),
+_HOME_OF = {
+    "Deletion": "kp_langchain.store.deletion",
+    "Rescored": "kp_langchain.gate",
+    "RunFilters": "kp_langchain.store.selection",
+    "StoredRun": "kp_langchain.store.run_columns",
+    "TraceStore": "kp_langchain.store.trace_store",
 }
-_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [
-    "ConfidenceModels",
-    "Contribution",
     "Deletion",
-    "InstalledModel",
-    "Outbox",
-    "Pruning",
     "Rescored",
     "RunFilters",
-    "Standing",
-    "StoredMemory",
     "StoredRun",
     "TraceStore",
-    "Verdict",
     "default_store",
 ]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
@@ -16,36 +17,15 @@ from kp_langchain.errors import StoreError
 from kp_langchain.scoring.breakdown import ScoreBreakdown
 from kp_langchain.store.database import StorePart
 from kp_langchain.store.rows import clean_name, json_text
-from kp_langchain.store.run_queries import is_kept, newest_first, weightiest_first
-from kp_langchain.store.tables import models, runs, scores, verdicts
+from kp_langchain.store.run_queries import is_kept, labels, newest_first, verdicts_on
+from kp_langchain.store.tables import insert_or_replace, models, runs, scores, verdicts
 from kp_langchain.text import first_fault
+from kp_langchain.verdict import Verdict, counting
 
 _UNLABELLED_RUNS = 2_000
 _TASK_VERDICTS = 5_000
 _states_success = sa.and_(verdicts.c.trace_id == runs.c.trace_id, verdicts.c.success.is_not(None))
 _has_label = sa.exists(sa.select(verdicts.c.number).where(_states_success).correlate(runs))
-# The verdicts that state success, each with its rank on its trace; 1 counts.
-_labels = (
-    sa.select(
-        verdicts.c.trace_id,
-        verdicts.c.success,
-        verdicts.c.at,
-        sa.func.row_number()
-        .over(partition_by=verdicts.c.trace_id, order_by=weightiest_first)
-        .label("rank"),
-    )
-    .where(verdicts.c.success.is_not(None))
-    .subquery()
-)
-_is_label = sa.and_(_labels.c.trace_id == runs.c.trace_id, _labels.c.rank == 1)
-# The same `success`, for a few runs.
-_label = (
-    sa.select(verdicts.c.success)
-    .where(_states_success)
-    .order_by(*weightiest_first)
-    .limit(1)
-    .scalar_subquery()
-)
 _has_features = scores.c.features.is_not(None)
 _runs_with_scores = runs.join(scores, scores.c.trace_id == runs.c.trace_id)
 
@@ -56,21 +36,19 @@ class InstalledModel:
 
     Attributes:
         domain: The domain whose runs it is for.
-        version: Its number, counted from 1 in each domain.
-        active: Whether it is the model in force for its domain.
+        version: Its number in its domain: one more than that of the model that it replaced.
         installed_at: When it was installed, in UTC.
         model: The model itself.
     """
 
     domain: str
     version: int
-    active: bool
     installed_at: datetime
     model: ConfidenceModel
 
 
 class ConfidenceModels(StorePart):
-    """The confidence models of one store. Got from `TraceStore.models`."""
+    """The confidence models of one store, one for each domain. Got from `TraceStore.models`."""
 
     def labelled(self, domain: str) -> list[LabelledRun]:
         """Return the runs of a domain whose success a verdict states, the oldest first.
@@ -81,16 +59,17 @@ class ConfidenceModels(StorePart):
             StoreError: The figures of a run cannot be read; the message names it.
         """
         c = runs.c
-        columns = (c.trace_id, c.objective, c.task, _labels.c.success, _labels.c.at)
         select: sa.Select[Any] = (
-            sa.select(*columns, scores.c.features, scores.c.breakdown)
-            .select_from(_runs_with_scores.join(_labels, _is_label))
-            .where(c.domain == clean_name(domain), _has_features)
+            sa.select(c.trace_id, c.objective, c.task, scores.c.features, scores.c.breakdown)
+            .select_from(_runs_with_scores)
+            .where(c.domain == clean_name(domain), _has_features, _has_label)
             .order_by(c.created_at, c.trace_id)
         )
         with self._database.reading() as connection:
-            labelled = map(_labelled_run, connection.execute(select))
-            return [run for run in labelled if run.is_current]
+            rows = connection.execute(select).all()
+            verdicts_by_trace = verdicts_on(connection, [row.trace_id for row in rows])
+        labelled = [_labelled_run(row, verdicts_by_trace[row.trace_id]) for row in rows]
+        return [run for run in labelled if run.is_current]
 
     def unlabelled(self, domain: str | None = None) -> list[UnlabelledRun]:
         """Return runs whose success no verdict states, and whose trace a person can still look at.
@@ -124,7 +103,7 @@ class ConfidenceModels(StorePart):
         """
         c = runs.c
         # No condition on the features: it would read every row before its verdicts are looked up.
-        columns = (c.domain, c.task, c.objective, _label.label("success"))
+        columns = (c.trace_id, c.domain, c.task, c.objective)
         select = (
             sa.select(*columns, _has_features.label("has_features"))
             .select_from(_runs_with_scores)
@@ -134,75 +113,59 @@ class ConfidenceModels(StorePart):
         )
         with self._database.reading() as connection:
             rows = connection.execute(_in_domain(select, domain)).all()
+            success_of = labels(connection)
         return [
-            TaskVerdict(row.domain, task_key(row.task, row.objective), row.success)
+            TaskVerdict(row.domain, task_key(row.task, row.objective), success_of[row.trace_id])
             for row in rows
             if row.has_features
         ]
 
-    def verdict_counts(self) -> dict[str, tuple[int, int]]:
-        """Return, by domain, the numbers of runs that succeeded and failed by their verdicts."""
-        select = (
-            sa.select(runs.c.domain, _labels.c.success, sa.func.count())
-            .select_from(_runs_with_scores.join(_labels, _is_label))
-            .where(_has_features)
-            .group_by(runs.c.domain, _labels.c.success)
-            .order_by(runs.c.domain)
-        )
-        counts: dict[str, tuple[int, int]] = {}
+    def labelled_domains(self) -> list[str]:
+        """Return the domains with runs whose success a verdict states, in order."""
+        select = sa.select(runs.c.domain).distinct().select_from(_runs_with_scores)
         with self._database.reading() as connection:
-            for domain, success, number in connection.execute(select):
-                right, wrong = counts.get(domain, (0, 0))
-                counts[domain] = (right + number, wrong) if success else (right, wrong + number)
-        return counts
+            domains = connection.scalars(select.where(_has_features, _has_label))
+            return sorted(domains)
 
     def install(self, model: ConfidenceModel) -> int:
-        """Put a model in force for its domain, in place of the present one.
+        """Put a model in force for its domain, in place of the present one, which is deleted.
 
         Returns:
             The version of the model; that of the present one if it is the same, fitted earlier.
         """
         domain = clean_name(model.domain)
-        newest = sa.select(sa.func.max(models.c.version)).where(models.c.domain == domain)
         with self._database.writing() as connection:
-            for present in _select_models(connection, domain, only_active=True):
+            version = 1
+            for present in _select_models(connection, domain):
                 if replace(model, created_at=present.model.created_at) == present.model:
                     return present.version
-            version: int = (connection.scalar(newest) or 0) + 1
-            _remove_model(connection, domain)
+                version = present.version + 1
             row = {
                 "domain": domain,
                 "version": version,
-                "active": True,
                 "installed_at": datetime.now(UTC),
                 "body": json_text(model.to_dict()),
             }
-            connection.execute(sa.insert(models), [row])
+            connection.execute(insert_or_replace(models, connection.dialect.name), [row])
         return version
 
     def remove(self, domain: str) -> bool:
-        """Take the model of a domain out of force; `installed` still lists it.
-
-        Returns:
-            Whether a model was in force.
-        """
+        """Delete the model of a domain; return whether there was one."""
+        delete = sa.delete(models).where(models.c.domain == clean_name(domain))
         with self._database.writing() as connection:
-            return _remove_model(connection, domain)
+            return connection.execute(delete).rowcount > 0
 
-    def installed(
-        self, domain: str | None = None, *, only_active: bool = False
-    ) -> list[InstalledModel]:
-        """Return the models that were ever installed, the oldest first.
+    def installed(self, domain: str | None = None) -> list[InstalledModel]:
+        """Return the models in force, ordered by domain.
 
         Args:
-            domain: Only models of this domain.
-            only_active: Only models in force, at most one for each domain.
+            domain: Only the model of this domain.
 
         Raises:
             StoreError: A model cannot be read; the message names it.
         """
         with self._database.reading() as connection:
-            return _select_models(connection, domain, only_active=only_active)
+            return _select_models(connection, domain)
 
     def in_force(self, domain: str) -> ConfidenceModel | None:
         """Return the model in force for a domain, if there is one.
@@ -210,8 +173,7 @@ class ConfidenceModels(StorePart):
         Raises:
             StoreError: The model cannot be read.
         """
-        models = self.installed(domain, only_active=True)
-        return models[0].model if models else None
+        return next((one.model for one in self.installed(domain)), None)
 
 
 # ------------------------------------------------------------------ queries and rows
@@ -221,21 +183,10 @@ def _in_domain(select: sa.Select[Any], domain: str | None) -> sa.Select[Any]:
     return select if domain is None else select.where(runs.c.domain == clean_name(domain))
 
 
-def _remove_model(connection: sa.Connection, domain: str) -> bool:
-    """Take the model of a domain out of force; return whether there was one."""
-    update = sa.update(models).where(models.c.domain == clean_name(domain), models.c.active)
-    return connection.execute(update.values(active=False)).rowcount > 0
-
-
-def _select_models(
-    connection: sa.Connection, domain: str | None, *, only_active: bool
-) -> list[InstalledModel]:
-    """Return models, ordered by domain and version."""
-    select = sa.select(models).order_by(models.c.domain, models.c.version)
+def _select_models(connection: sa.Connection, domain: str | None) -> list[InstalledModel]:
+    select = sa.select(models).order_by(models.c.domain)
     if domain is not None:
         select = select.where(models.c.domain == clean_name(domain))
-    if only_active:
-        select = select.where(models.c.active)
     return [_installed_model(dict(row)) for row in connection.execute(select).mappings()]
 
 
@@ -250,7 +201,9 @@ def _installed_model(row: dict[str, Any]) -> InstalledModel:
         ) from error
 
 
-def _labelled_run(row: sa.Row[Any]) -> LabelledRun:
+def _labelled_run(row: sa.Row[Any], run_verdicts: Sequence[Verdict]) -> LabelledRun:
+    # One states it, and has a time.
+    label: Any = counting(one for one in run_verdicts if one.success is not None)
     try:
         dimensions = ScoreBreakdown.from_dict(row.breakdown).dimensions
     except ValidationError as error:
@@ -260,9 +213,9 @@ def _labelled_run(row: sa.Row[Any]) -> LabelledRun:
         ) from error
     return LabelledRun(
         task=task_key(row.task, row.objective),
-        success=row.success,
+        success=label.success,
         features=row.features,
         looked_successful=bool(row.features.get(LOOKED_SUCCESSFUL, True)),
-        judged_at=row.at,
+        judged_at=label.at,
         values={name: dimension.value for name, dimension in dimensions.items()},
     )

@@ -41,8 +41,6 @@ MOST_EXPIRED_AT_ONCE = 1000
 _DELETE_BODY = sa.delete(bodies).where(bodies.c.trace_id == sa.bindparam("body_of"))
 _of_verdict = tuple(verdicts.c[one.name] for one in fields(Verdict))
 _oldest_first = (verdicts.c.at, verdicts.c.number)
-weightiest_first = (verdicts.c.by_model, *(column.desc() for column in _oldest_first))
-"""The order in which the verdict that counts comes first: see `Verdict.weight`."""
 _stored_run_columns = [_c[name] for name in COLUMNS if name in STORED_FIELDS]
 
 
@@ -234,7 +232,7 @@ def labels(connection: sa.Connection) -> dict[str, bool]:
     select = (
         sa.select(verdicts.c.trace_id, verdicts.c.success)
         .where(verdicts.c.success.is_not(None))
-        .order_by(verdicts.c.by_model.desc(), verdicts.c.at, verdicts.c.number)
+        .order_by(verdicts.c.by_model.desc(), *_oldest_first)  # as `Verdict.weight` has it
     )
     return {row[0]: row[1] for row in connection.execute(select)}  # the last one counts
 

@@ -19,7 +19,7 @@ import kp_langchain
 from kp_langchain import Registry, TraceStore
 from kp_langchain.calibration.fitting import fit
 from kp_langchain.cli.doctor import EXTRAS
-from kp_langchain.store import Standing
+from kp_langchain.store.registry_units import Standing
 from tests.agents import ASK, handler, searching
 from tests.cli.made_runs import KEY, fill, recorded
 from tests.commands import ROOT, Done, cli

@@ -34,9 +34,9 @@ from kp_langchain.registry.answers import (
     wait_s,
 )
 from kp_langchain.registry.sender import Sender
-from kp_langchain.store import Standing
 from kp_langchain.store import jobs as jobs_module
 from kp_langchain.store.jobs import SEND, JobLoop
+from kp_langchain.store.registry_units import Standing
 from tests.loopback_registry import LoopbackRegistry
 from tests.store.conftest import LONG_S, _scored, execute, fork
 

@@ -16,11 +16,10 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from kp_langchain import ReasoningTrace, Scorer, TraceStore
+from kp_langchain import ReasoningTrace, Scorer, TraceStore, Verdict
 from kp_langchain.embedding.embedder import EmbedderIdentity
 from kp_langchain.gate import ScoredTrace, decide
 from kp_langchain.gate.run import ShownTrace
-from kp_langchain.store import Verdict
 from kp_langchain.store.recall_tasks import TaskVector
 from tests import programs
 from tests.commands import PROGRAM, cli

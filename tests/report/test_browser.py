@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from kp_langchain import Verdict
 from kp_langchain.gate.run import ShownTrace
-from kp_langchain.store import Verdict
 from tests.commands import cli
 from tests.report.pages import (
     HOSTILE,

@@ -27,8 +27,8 @@ from kp_langchain import (
 from kp_langchain.calibration.features import features_of
 from kp_langchain.gate import decide
 from kp_langchain.gate.run import ExternalTrace
-from kp_langchain.store import Standing
 from kp_langchain.store.jobs import JUDGE, SCORE
+from kp_langchain.store.registry_units import Standing
 from tests.cli.made_runs import recorded
 from tests.store.conftest import (
     LONG_S,
@@ -374,7 +374,7 @@ def test_the_newest_success_that_was_stated_is_the_label(store, add):
     assert store.models.labelled("old") == []  # an earlier version computed its features otherwise
     assert sorted(one.success for one in store.models.labelled("finance")) == [False, True]
     assert sorted(one.success for one in store.models.task_verdicts("finance")) == [False, True]
-    assert store.models.verdict_counts()["finance"] == (1, 1)
+    assert store.models.labelled_domains() == ["finance", "old"]
     assert store.models.labelled("code") == store.models.task_verdicts("code") == []
     one = added(store)
     store.report_outcome(one.trace.id, success=True)
