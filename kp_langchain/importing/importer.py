@@ -118,7 +118,7 @@ class ReplayRecorder(Recorder):
     fate: Literal["", "delivered", "paused", "cancelled", "empty"] = ""
 
     def _objective_of(self, inputs: object) -> str:
-        return clip(self.objective, self._raw_text_chars) or super()._objective_of(inputs)
+        return clip(self.objective, self.raw_text_chars) or super()._objective_of(inputs)
 
     def _begin(self, start: Start) -> OpenRun | None:
         run = super()._begin(start)
@@ -320,10 +320,8 @@ class Importer:
         # What a paused run recorded stays in memory: its resumption is in the same file, or nowhere
         # that a later import would find again.
         memory_only = settings.model_copy(update={"paused_days": 0.0})
-        recorder, self._intake = assemble(options, memory_only, ReplayRecorder)
-        if not isinstance(recorder, ReplayRecorder):
-            raise TypeError("the recorder does not replay")
-        self._store, self._recorder = store, recorder
+        self._recorder, self._context = assemble(options, memory_only, ReplayRecorder)
+        self._store = store
         self._scored: dict[UUID, ScoredTrace] = {}
         self._group_size = min(_RUNS_AT_ONCE, settings.max_queue)
         self._is_ready = False
@@ -366,7 +364,7 @@ class Importer:
     def _record(self, run: RecordedRun) -> Fate:
         if run.is_incomplete:
             return "incomplete"
-        self._intake.prepare()
+        self._context.prepare()
         replay(run, self._recorder)
         if self._recorder.open_count:
             self._recorder.close()
@@ -385,7 +383,7 @@ class Importer:
             yield Imported(run, fate, scored)
 
     def _wait(self) -> None:
-        if not self._intake.wait():
+        if not self._context.wait():
             raise StoreError(f"the runs cannot be written into {self._store.location}")
 
     def _receive(self, scored: ScoredTrace) -> None:

@@ -22,7 +22,7 @@ from pydantic import ValidationError
 
 from kp_langchain.config import Settings
 from kp_langchain.recall.planted_instructions import PlantedInstruction, find_planted
-from kp_langchain.recording.bounds import Bounds, Counters, short_name
+from kp_langchain.recording.bounds import Counters, short_name
 from kp_langchain.recording.redactor import Redactor, clean_texts
 from kp_langchain.registry.answers import Answer
 from kp_langchain.registry.search import DEFAULT_LIMIT
@@ -34,10 +34,11 @@ if TYPE_CHECKING:
     from kp_langchain.store import TraceStore
     from kp_langchain.store.registry_units import Fate
 
-MOST_STEPS = Bounds().steps
+_DEFAULTS = Settings.model_construct()
+MOST_STEPS = _DEFAULTS.max_steps
 """A unit with more steps is not taken."""
 
-MOST_CHARS = 2 * Bounds().run_chars
+MOST_CHARS = 2 * _DEFAULTS.max_run_chars
 """A unit with more characters in all its texts is not taken."""
 
 _MOST_VALUES = 50_000

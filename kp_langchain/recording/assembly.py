@@ -1,25 +1,23 @@
-"""Checks the arguments of `KPCallbackHandler`, and builds its parts from them.
-
-The parts are a recorder, its intake to the engine, and the context that the engine needs.
-"""
+"""Checks the arguments of `KPCallbackHandler`, and builds a recorder and its context from them."""
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from inspect import iscoroutinefunction
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
+from kp_langchain._forksafe import ForkSafeLock
 from kp_langchain.config import DomainPolicy, Settings, warn_of_domain
 from kp_langchain.errors import ConfigError
 from kp_langchain.policy import PROFILES
-from kp_langchain.recording.bounds import Bounds, Counters, RecordOwner
+from kp_langchain.recording.bounds import Counters
 from kp_langchain.recording.context import HandlerContext, Windows
-from kp_langchain.recording.intake import RunIntake, engine_of
-from kp_langchain.recording.outcome import Verifiers
+from kp_langchain.recording.engine import Engine
 from kp_langchain.recording.pauses import HandlerPauses
 from kp_langchain.recording.recorder import Recorder
 from kp_langchain.recording.run_builder import RunBuilder
@@ -40,6 +38,7 @@ if TYPE_CHECKING:
     from kp_langchain.registry.sender import Sender
     from kp_langchain.store import TraceStore
 
+AnyRecorder = TypeVar("AnyRecorder", bound=Recorder)
 _FUNCTIONS = ("outcome", "on_scored", "objective", "redactor")
 
 
@@ -195,8 +194,8 @@ def _registry_of(
 
 
 def assemble(
-    options: HandlerOptions, settings: Settings, recorder_class: type[Recorder] = Recorder
-) -> tuple[Recorder, RunIntake]:
+    options: HandlerOptions, settings: Settings, recorder_class: type[AnyRecorder]
+) -> tuple[AnyRecorder, HandlerContext]:
     """Make the parts of a handler: what records its runs, and what takes them to the engine.
 
     Args:
@@ -215,11 +214,13 @@ def assemble(
     redactor = options.redactor or settings.redaction.load_redactor()
     sender = _sender(store, registry)
     receivers = _receivers(options, settings, store)
-    engine = engine_of(store, settings.max_queue)
+    engine = _engine_of(store, settings.max_queue)
     windows = Windows(None, Backoff()) if store is None else engine.windows
     functions = _user_functions(options, settings, redactor, store)
     counters = functions.counters
     context = HandlerContext(
+        engine=engine,
+        max_queue=settings.max_queue,
         store=store,
         builder=RunBuilder(
             domain=options.domain,
@@ -234,9 +235,8 @@ def assemble(
             paused_runs=HandlerPauses.of(store, (options.domain, agent_id), settings),
         ),
         scorer=options.scorer or windows.scorer(),
-        is_foreign_scorer=_is_foreign(options.scorer),
         windows=windows,
-        verifiers=Verifiers(tuple(options.verifiers), functions) if options.verifiers else None,
+        verifiers=tuple(options.verifiers),
         functions=functions,
         sender=sender,
         score_senders=tuple(
@@ -244,9 +244,15 @@ def assemble(
         ),
         on_scored=options.on_scored,
     )
-    intake = RunIntake(engine, context, settings.max_queue)
-    find_traces = TraceFinder(receivers, counters) if receivers else None
-    return recorder_class(_owner(options, settings, context), intake, find_traces), intake
+    recorder = recorder_class(
+        settings,
+        counters,
+        context,
+        keeps_output=options.outcome is not None,
+        objective_of=options.objective,
+        find_traces=TraceFinder(receivers, counters) if receivers else None,
+    )
+    return recorder, context
 
 
 def _store(options: HandlerOptions, settings: Settings) -> TraceStore | None:
@@ -289,29 +295,12 @@ def _user_functions(
     return UserFunctions(lane, settings.function_timeout_s, Counters())
 
 
-def _owner(options: HandlerOptions, settings: Settings, context: HandlerContext) -> RecordOwner:
-    return RecordOwner(
-        Bounds.of(settings),
-        context.counters,
-        is_live=True,
-        keeps_output=options.outcome is not None,
-        objective_of=options.objective,
-    )
-
-
 def _identity(function: object) -> Hashable:
     """Return a key that is equal for functions with the same code.
 
     Handlers made per request often bring a function made per request: its code is the same.
     """
     return getattr(function, "__code__", None) or (None if function is None else id(function))
-
-
-def _is_foreign(scorer: object) -> bool:
-    """Return whether a scorer, its embedder or its memory is the user's own code."""
-    if scorer is None:
-        return False
-    return type(scorer) is not Scorer or scorer.calls_user_code
 
 
 def _sender(store: TraceStore | None, registry: Registry | None) -> Sender | None:
@@ -321,3 +310,22 @@ def _sender(store: TraceStore | None, registry: Registry | None) -> Sender | Non
     from kp_langchain.registry.sender import sender_for
 
     return sender_for(store, registry)
+
+
+def _engine_of(store: TraceStore | None, max_waiting: int) -> Engine:
+    """Return the engine of a store, or that of all handlers without one; one for the process."""
+    global _storeless_engine
+    with _engines_lock:
+        if store is None:
+            if _storeless_engine is None:
+                _storeless_engine = Engine(None, max_waiting)
+            return _storeless_engine
+        engine = _engines_by_store.get(store)
+        if engine is None:
+            engine = _engines_by_store[store] = Engine(store, max_waiting)
+        return engine
+
+
+_engines_by_store: weakref.WeakValueDictionary[TraceStore, Engine] = weakref.WeakValueDictionary()
+_engines_lock = ForkSafeLock()
+_storeless_engine: Engine | None = None

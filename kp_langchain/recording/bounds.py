@@ -1,4 +1,4 @@
-"""What is kept at most, what the records of one recorder share, and reads within these bounds.
+"""Names, counts, and reads of a user's values that are bounded and never raise.
 
 Everything that reads a user's value runs inside the user's agent. So no value is changed, and what
 raises leaves a default.
@@ -9,15 +9,11 @@ from __future__ import annotations
 import weakref
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import wraps
-from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
+from typing import Any, Final, TypeVar, cast
 
 from kp_langchain._forksafe import ForkSafeLock
 from kp_langchain.values import clip
-
-if TYPE_CHECKING:
-    from kp_langchain.config import Settings
 
 NAME_CHARS: Final = 200
 """Characters kept of a name or id: of a run, tool, thread or checkpoint."""
@@ -34,45 +30,6 @@ COUNTERS: Final = (
     "scores_without_trace",
 )  # fmt: skip
 """The names of the counters that `KPCallbackHandler.stats` explains."""
-
-
-@dataclass(frozen=True, slots=True)
-class Bounds:
-    """The most that the recorder keeps.
-
-    Attributes:
-        text_chars: Characters of one step's text, and of one step's input; see `raw_text_chars`.
-        run_chars: Characters of all texts of one run's steps. The texts of further steps are left
-            out and counted. The objective and the answer do not count; each is kept within
-            `text_chars`.
-        steps: Starts, ends and errors of calls of one run. `Timeline` drops the middle of a longer
-            run and counts it.
-        open_runs: Root runs open at once. A further one makes the run without an event for longest
-            count as abandoned.
-        run_timeout_s: Seconds without an event after which a run is abandoned.
-    """
-
-    text_chars: int = 4000
-    run_chars: int = 200_000
-    steps: int = 1000
-    open_runs: int = 1000
-    run_timeout_s: float = 3600.0
-
-    @classmethod
-    def of(cls, settings: Settings) -> Bounds:
-        """Return the bounds of the settings."""
-        return cls(
-            text_chars=settings.max_text_chars,
-            run_chars=settings.max_run_chars,
-            steps=settings.max_steps,
-            open_runs=settings.max_open_runs,
-            run_timeout_s=settings.run_timeout_s,
-        )
-
-    @property
-    def raw_text_chars(self) -> int:
-        """Characters kept of one text or input until it is redacted: two margins more."""
-        return self.text_chars + 2 * MARGIN_CHARS
 
 
 class Counters:
@@ -100,29 +57,6 @@ def total(name: str) -> int:
     with _all_lock:
         all_counters = list(_all_counters)
     return sum(counters.counts().get(name, 0) for counters in all_counters)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class RecordOwner:
-    """The recorder that a record belongs to, as far as the record needs it.
-
-    Each recorder has its own: two records belong to one recorder if their owner is the same object.
-
-    Attributes:
-        bounds: How much of each run is recorded at most.
-        counters: Counts the fates of runs.
-        is_live: Whether the events come from runs around this code, whose ids LangChain's context
-            names; False for runs that are played again.
-        keeps_output: Whether a record holds on to what the root run returned.
-        objective_of: The user's function that reads the objective from a root run's inputs, before
-            the usual places are searched.
-    """
-
-    bounds: Bounds
-    counters: Counters
-    is_live: bool = False
-    keeps_output: bool = False
-    objective_of: Callable[[Any], str | None] | None = None
 
 
 _all_counters: weakref.WeakSet[Counters] = weakref.WeakSet()

@@ -1,4 +1,4 @@
-"""`HandlerContext`: what one handler adds to the engine that its runs go through.
+"""`HandlerContext`: takes the runs of one handler to an engine, and has what that needs for them.
 
 `Windows` is what judging reads: confidence models, recent runs, kept runs, and the novelty memory.
 """
@@ -19,6 +19,8 @@ from kp_langchain.gate import Rescored
 from kp_langchain.gate.check import JudgedRun, RecentValues
 from kp_langchain.gate.judge import OFF, KeptTrace, drop_repeats
 from kp_langchain.gate.run import gated_value
+from kp_langchain.recording.outcome import is_inside_verifier
+from kp_langchain.recording.store_writer import Item
 from kp_langchain.recording.user_calls import name_of
 from kp_langchain.scoring.novelty_memory import Window
 from kp_langchain.scoring.process_scorer import default_scorer
@@ -35,29 +37,33 @@ if TYPE_CHECKING:
     from kp_langchain.gate import ScoredTrace
     from kp_langchain.policy import Gate
     from kp_langchain.recording.bounds import Counters
-    from kp_langchain.recording.outcome import Verifiers
+    from kp_langchain.recording.engine import Engine
+    from kp_langchain.recording.outcome import Verifier
     from kp_langchain.recording.run_builder import RunBuilder
+    from kp_langchain.recording.run_record import RunRecord
     from kp_langchain.recording.score_receivers import ScoreSender
     from kp_langchain.recording.user_calls import UserFunctions
     from kp_langchain.registry.sender import Sender
     from kp_langchain.store import TraceStore
     from kp_langchain.store.jobs import Backoff
     from kp_langchain.store.vectors import Page
+    from kp_langchain.verdict import Verdict
 
 T = TypeVar("T")
 
 
 @dataclass(slots=True, eq=False)
 class HandlerContext:
-    """What is needed to judge and announce the runs of one handler.
+    """Takes the runs and verdicts of one handler to its engine, and has what is needed for them.
 
     Attributes:
+        engine: The engine of the handler's store.
+        max_queue: Most finished runs that wait, in this process.
         store: Where runs are kept; None to keep nothing.
         builder: Makes the redacted runs, and redacts the notes of verdicts.
         scorer: The scorer.
-        is_foreign_scorer: Whether the scorer, or its embedder, is the user's own.
         windows: What its runs are judged beside.
-        verifiers: Judge runs that nobody else called a success or a failure, if any.
+        verifiers: Judge runs that nobody else called a success or a failure.
         functions: Calls the user's functions; has the counters of run outcomes.
         sender: Sends to the registry; None without one.
         score_senders: Send the scores of runs to other tools.
@@ -67,12 +73,13 @@ class HandlerContext:
         n_live: The number of its items that the engine is not done with; the engine counts them.
     """
 
+    engine: Engine
+    max_queue: int
     store: TraceStore | None
     builder: RunBuilder
     scorer: Scorer
-    is_foreign_scorer: bool
     windows: Windows
-    verifiers: Verifiers | None
+    verifiers: tuple[Verifier, ...]
     functions: UserFunctions
     sender: Sender | None
     score_senders: tuple[ScoreSender, ...]
@@ -87,11 +94,14 @@ class HandlerContext:
         return self.functions.counters
 
     @property
+    def is_foreign_scorer(self) -> bool:
+        """Whether the scorer, its embedder or its memory is the user's own code."""
+        return type(self.scorer) is not Scorer or self.scorer.calls_user_code
+
+    @property
     def judges_with_user_code(self) -> bool:
         """Whether functions of the user are called to judge a run."""
-        return (
-            self.is_foreign_scorer or self.verifiers is not None or self.builder.outcome is not None
-        )
+        return bool(self.verifiers) or self.builder.outcome is not None or self.is_foreign_scorer
 
     @property
     def has_user_code(self) -> bool:
@@ -103,22 +113,70 @@ class HandlerContext:
         )
 
     @property
-    def is_scorer_ready(self) -> bool:
-        """Whether no run has to wait for an embedding model that is loading."""
-        # The caller's own scorer takes what time it needs.
-        scorer: object = self.scorer
-        return not isinstance(scorer, Scorer) or Scorer.wait_until_ready(scorer, 0.0)
-
-    @property
     def tools(self) -> tuple[str, ...]:
         """The names of the tools that are sent the scores of runs."""
         return tuple(sender.tool for sender in self.score_senders)
 
-    def wait_for_scorer(self, timeout_s: float) -> None:
-        """Wait for a model that is loading, some seconds at most."""
-        scorer: object = self.scorer
-        if isinstance(scorer, Scorer):
-            Scorer.wait_until_ready(scorer, timeout_s)
+    def wait_for_scorer(self, timeout_s: float = 0.0) -> bool:
+        """Wait for a model that is loading, some seconds at most; return False if it still is."""
+        scorer: object = self.scorer  # the caller's own takes what time it needs
+        return not isinstance(scorer, Scorer) or Scorer.wait_until_ready(scorer, timeout_s)
+
+    # ---------------------------------------------------------------- on the agent's thread
+
+    def prepare(self) -> None:
+        """Start the threads when the first run begins, so that it does not wait when it ends."""
+        self.engine.prepare(self)
+
+    def add(self, record: RunRecord) -> None:
+        """Take a run that ended or paused; drop it (counted) if too many wait."""
+        if self.verifiers and is_inside_verifier():
+            self.counters.add("by_verifiers")  # verifying it would recurse
+        elif self.engine.waiting(self) >= self.max_queue:
+            self.counters.add("dropped")
+            warn_once(
+                "queue full",
+                "%d finished runs wait to be scored, so new ones are dropped and counted under "
+                "'dropped'; raise max_queue or score less",
+                self.max_queue,
+            )
+        else:
+            is_paused = record.ending == "paused"
+            self.counters.add("paused" if is_paused else "queued")
+            self._submit(
+                Item(self, "pause" if is_paused else "run", record),
+                needs_lane=self.has_user_code or self.builder.may_wait(record),
+            )
+
+    def add_verdict(self, run: str, verdict: Verdict) -> None:
+        """Take a verdict on a run that ended; it is written behind the run itself.
+
+        Args:
+            run: A trace id, a run id, or the beginning of either.
+            verdict: The verdict; its note is not redacted yet.
+        """
+        self.counters.add("queued_verdicts")
+        item = Item(self, "verdict", verdict=verdict, verdict_on=run)
+        self._submit(item, needs_lane=self.has_user_code)
+
+    def _submit(self, item: Item, *, needs_lane: bool) -> None:
+        if needs_lane:  # now, because an interpreter that is ending starts no threads
+            self.functions.lane.prepare()
+        self.engine.submit(item)
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Wait until all runs that ended so far are judged, stored and announced.
+
+        Args:
+            timeout_s: Seconds to wait at most; None for no limit.
+
+        Returns:
+            Whether that was done in time.
+        """
+        self.prepare()
+        return self.engine.wait(timeout_s, self)
+
+    # ---------------------------------------------------------------- on the engine's thread
 
     def for_taken_over(self) -> HandlerContext:
         """Return it as it judges runs of processes that have ended: without the user's code."""
@@ -126,8 +184,7 @@ class HandlerContext:
             self,
             builder=replace(self.builder, outcome=None),
             scorer=self.windows.scorer(),
-            is_foreign_scorer=False,
-            verifiers=None,
+            verifiers=(),
             on_scored=None,
         )
 
@@ -234,30 +291,23 @@ class DomainWindow:
             return None
 
     def model(self) -> ConfidenceModel | None:
-        """Return the confidence model in force; None without one, or if it cannot be used.
+        """Return the confidence model in force; None without one.
 
-        It is read again after a minute. While the store cannot be read, the earlier one stays.
+        It is read again after a minute. If it cannot be read or used, the earlier one stays.
         """
         now = time.monotonic()
         if now >= self._model_read_at + _READ_AGAIN_S:
             # Noted first, so that an unreachable store is not asked again for each run.
             self._model_read_at = now
-            answer = self._read(
-                "the confidence model",
-                "runs get the one that was read before, if any",
-                lambda store: (store.models.in_force(self._domain),),
-            )
-            if answer is not None:
-                self._model = self._if_current(answer[0])
+            consequence = "runs get the one that was read before, if any"
+            self._read("the confidence model", consequence, self._read_model)
         return self._model
 
-    def _if_current(self, model: ConfidenceModel | None) -> ConfidenceModel | None:
-        def check(_: TraceStore) -> ConfidenceModel | None:
-            if model is not None:
-                model.check_current()
-            return model
-
-        return self._read("the confidence model", "runs get the default confidence", check)
+    def _read_model(self, store: TraceStore) -> None:
+        model = store.models.in_force(self._domain)
+        if model is not None:
+            model.check_current()
+        self._model = model
 
     def recent_values(self, gate: Gate, model: ConfidenceModel | None) -> RecentValues:
         """Return the scores or worths of the last runs.

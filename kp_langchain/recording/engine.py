@@ -19,7 +19,6 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from operator import attrgetter
 from typing import TYPE_CHECKING
-from uuid import UUID
 
 from kp_langchain import redaction
 from kp_langchain._forksafe import fork_gate, leave_in_child
@@ -40,7 +39,6 @@ log = logging.getLogger("kp_langchain")
 _IDLE_S = 10.0
 _SLICE_S = 0.01  # what comes while runs are judged is to be on disk soon
 _LONGEST_WAIT_FOR_MODEL_S = 30.0
-_MOST_SIBLINGS = 256
 
 Message = Callable[[], object]
 """What is done on the thread of an engine."""
@@ -91,7 +89,6 @@ class Engine:
         self._has_lost = False  # since the last barrier
         self._for_taken_over: HandlerContext | None = None
         self._model_awaited_until: float | None = None
-        self._siblings: dict[UUID, set[str]] = {}  # the ids of the traces of a run
 
     def leave_to_parent(self) -> None:
         """Start anew in a forked child: the thread is gone, and what waits is the parent's."""
@@ -373,7 +370,7 @@ class Engine:
         yield "judge"
         lane = context.functions.lane
         # After those that are in it: runs of a handler keep their order.
-        if context.judges_with_user_code or lane.runs or not context.is_scorer_ready:
+        if context.judges_with_user_code or lane.runs or not context.wait_for_scorer():
             lane.runs += 1
             yield "lane"
             self._wait_for_scorer(context)
@@ -426,7 +423,7 @@ class Engine:
 
     def _wait_for_scorer(self, context: HandlerContext) -> None:
         """Wait for a model that is loading: the run is on disk, and the agent does not wait."""
-        if not context.is_scorer_ready:
+        if not context.wait_for_scorer():
             # The 30 s begin with the first run of the engine, and once only: a download may hang,
             # and handlers are often made per request.
             now = time.monotonic()
@@ -439,13 +436,8 @@ class Engine:
         item.ask_outcome = None  # it has the run in the user's own values
         if run is None:
             return
-        if len(self._siblings) >= _MOST_SIBLINGS:
-            self._siblings.clear()
-        of_run = self._siblings.setdefault(run.run_id, set())
-        of_run.add(run.trace.id)  # at once: another lane may judge a trace of the same run
-        siblings = of_run - {run.trace.id}
         try:
-            item.scored = judge_run(item.context, run, ask_outcome, siblings)
+            item.scored = judge_run(item.context, run, ask_outcome)
         except BaseException as error:  # noqa: BLE001 - whatever it is, the next run must go on
             what = "a finished run cannot be scored"
             item.context.functions.report_failure("failed", what, error)

@@ -19,9 +19,9 @@ from langchain_core.messages import (
 )
 from pydantic import ValidationError
 
-from kp_langchain.config import DomainPolicy
+from kp_langchain.config import DomainPolicy, Settings
 from kp_langchain.gate.judge import choose_outcome
-from kp_langchain.recording.bounds import Bounds, Counters, RecordOwner
+from kp_langchain.recording.bounds import Counters
 from kp_langchain.recording.langchain_context import Start
 from kp_langchain.recording.outcome import read_verdict
 from kp_langchain.recording.recorder import Recorder
@@ -76,7 +76,7 @@ def trace_from_messages(
     answer = step_list.last_thought if record.answer is None else record.answer
     verdict = _verdict(step_list, answer, success, confidence)
     policy = policy or DomainPolicy()
-    redaction = Redactor(record.owner.counters, record.owner.bounds.text_chars)
+    redaction = Redactor(record.recorder.counters, record.recorder.settings.max_text_chars)
     redaction.learn(record.parts(), policy.privacy_level, record.answers())
     return build_trace(
         record,
@@ -106,11 +106,12 @@ def _record(messages: list[BaseMessage], objective: str | None) -> RunRecord:
     """Return what a recorder records of the messages."""
     receiver = _LastRecord()
     objective_of = None if objective is None else lambda _: objective
-    recorder = Recorder(RecordOwner(Bounds(), Counters(), objective_of=objective_of), receiver)
+    # The bounds are the defaults, whatever the environment says.
+    recorder = Recorder(Settings.model_construct(), Counters(), receiver, objective_of=objective_of)
     root = uuid.uuid4()
     replay_messages(messages, recorder, Start(root))
     # If there is none, there are only human messages, for which the caller raises.
-    return receiver.record or RunRecord(recorder.owner, Start(root))
+    return receiver.record or RunRecord(recorder, Start(root))
 
 
 class _LastRecord:

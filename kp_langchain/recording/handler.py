@@ -30,6 +30,7 @@ from kp_langchain.recording.assembly import Default, HandlerOptions, assemble
 from kp_langchain.recording.bounds import COUNTERS
 from kp_langchain.recording.callbacks import LangChainCallbacks
 from kp_langchain.recording.outcome import OutcomeFunction, Verifier, plain_number
+from kp_langchain.recording.recorder import Recorder
 from kp_langchain.recording.user_calls import is_own_thread
 from kp_langchain.scoring.scorer import Scorer
 from kp_langchain.store import TraceStore
@@ -116,7 +117,7 @@ class KPCallbackHandler(LangChainCallbacks):
         settings = Settings.current()
         # Only settings change what holds for the whole process.
         exit_hooks.exit_timeout_s = settings.exit_timeout_s
-        self._recorder, self._intake = assemble(options, settings)
+        self._recorder, self._context = assemble(options, settings, Recorder)
         self.domain = domain
         self._disabled = self._is_off = settings.disabled
         self._hears_graphs = False
@@ -138,7 +139,7 @@ class KPCallbackHandler(LangChainCallbacks):
     @property
     def store(self) -> TraceStore | None:
         """Where its runs are kept; None if they are not."""
-        return self._intake.context.store
+        return self._context.store
 
     def flush(self, timeout: float | None = None) -> bool:
         """Wait until every run that ended so far is scored and stored.
@@ -153,7 +154,7 @@ class KPCallbackHandler(LangChainCallbacks):
             something was dropped; False at once if called from `on_scored`.
         """
         self._recorder.sweep()
-        return False if is_own_thread() else self._intake.wait(timeout)
+        return False if is_own_thread() else self._context.wait(timeout)
 
     def report_outcome(
         self,
@@ -187,7 +188,7 @@ class KPCallbackHandler(LangChainCallbacks):
                 "this handler keeps no runs (store=None), so none can be judged later"
             )
         if not self._disabled and not self._recorder.report_outcome(_as_uuid(run), verdict):
-            self._intake.add_verdict(str(_as_uuid(run) or run), verdict)
+            self._context.add_verdict(str(_as_uuid(run) or run), verdict)
 
     def note_shown(self, run: UUID, shown: Iterable[ShownTrace], examples: str = "") -> bool:
         """Note which kept traces a run is shown as examples; for retrieval of your own.
@@ -237,7 +238,7 @@ class KPCallbackHandler(LangChainCallbacks):
         def left_s() -> float:
             return max(0.0, until - time.monotonic())
 
-        is_stored, context = self.flush(timeout), self._intake.context
+        is_stored, context = self.flush(timeout), self._context
         loops = [sender.loop for sender in context.score_senders]
         if context.sender is not None:
             loops.append(context.sender.loop)
@@ -263,7 +264,7 @@ class KPCallbackHandler(LangChainCallbacks):
                 "scored run and last() returns None",
             )
         self.flush(timeout)
-        return self._intake.context.last
+        return self._context.last
 
     def stats(self) -> dict[str, int]:
         """Count the runs this handler saw, by fate.
@@ -325,7 +326,7 @@ class KPCallbackHandler(LangChainCallbacks):
         Args:
             observer: The function.
         """
-        self._intake.context.observers.append(observer)
+        self._context.observers.append(observer)
 
     def close(self, timeout: float | None = None) -> None:
         """Score and store what ended, abandon what is still under way, and record nothing more.

@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Set
 from functools import partial
 from typing import TYPE_CHECKING
+from uuid import UUID
 
 from kp_langchain._logging import warn_once
 from kp_langchain.calibration.features import basic_features, features_of
@@ -13,7 +14,7 @@ from kp_langchain.errors import ScorerError, VerdictError
 from kp_langchain.gate.check import check
 from kp_langchain.gate.judge import explain_outcome, judge, outcome_of, trace_with_outcome
 from kp_langchain.novelty_sources import SCORER_FAILED, STILL_LOADING
-from kp_langchain.recording.outcome import read_verdict
+from kp_langchain.recording.outcome import ask_verifiers, read_verdict
 from kp_langchain.recording.run_builder import OUTCOME_EVENT
 from kp_langchain.recording.user_calls import name_of
 from kp_langchain.scoring.breakdown import ScoreBreakdown
@@ -30,20 +31,23 @@ if TYPE_CHECKING:
     from kp_langchain.schema import ReasoningTrace
 
 OUTCOME_FUNCTION = "outcome function"
+_MOST_RUNS = 256
+# Other handlers may record the same run. Novelty is not measured against their traces of it.
+_traces_of_runs: dict[UUID, set[str]] = {}
 
 
-def judge_run(
-    context: HandlerContext, run: Run, ask_outcome: AskOutcome | None, siblings: Set[str]
-) -> ScoredTrace:
+def judge_run(context: HandlerContext, run: Run, ask_outcome: AskOutcome | None) -> ScoredTrace:
     """Return a run as it is judged, and remember it in the windows.
 
     Args:
         context: The handler that recorded it.
         run: The run.
         ask_outcome: The outcome function with the run that it is to judge, if there is one.
-        siblings: The ids of the traces of the same run, as other handlers recorded it. Novelty
-            is not measured against them.
     """
+    if len(_traces_of_runs) >= _MOST_RUNS:
+        _traces_of_runs.clear()
+    of_run = _traces_of_runs.setdefault(run.run_id, set())
+    of_run.add(run.trace.id)  # at once: another lane may judge a trace of the same run
     windows = context.windows
     verdicts = _verdicts(context, run, ask_outcome)
     decisive = first_decisive(verdicts)
@@ -66,7 +70,7 @@ def judge_run(
         estimate = Verdict(confidence=model.confidence(features), source=model.source)
     outcome = outcome_of(run, verdicts, estimate)
     trace = trace_with_outcome(run.trace, outcome)
-    breakdown, entry = _score(context, run, trace, siblings)
+    breakdown, entry = _score(context, run, trace, of_run - {run.trace.id})
     breakdown = explain_outcome(breakdown, run, outcome, verdicts, estimate)
     trace.metadata.quality_score = breakdown.total
     if breakdown.novelty_source == STILL_LOADING:
@@ -108,8 +112,8 @@ def _verdicts(context: HandlerContext, run: Run, ask_outcome: AskOutcome | None)
     """
     verdicts = _verdicts_before_verifiers(context, run, ask_outcome)
     # A run that could not be redacted has no text left to judge.
-    if context.verifiers is not None and not run.withheld and first_decisive(verdicts) is None:
-        verdicts += context.verifiers.ask(run)
+    if not run.withheld and first_decisive(verdicts) is None:
+        verdicts += ask_verifiers(context.verifiers, context.functions, run)
     return verdicts
 
 
@@ -124,12 +128,10 @@ def _verdicts_before_verifiers(
     try:
         # What it returns may be a mapping of its own kind, which takes its time, too.
         verdict = functions.call(lambda: read_verdict(ask_outcome(), OUTCOME_FUNCTION))
-    except VerdictError as error:
-        what = f"the verdict of the {OUTCOME_FUNCTION} is invalid"
-        functions.report_failure("outcome_errors", what, error)
-        return earlier
     except BaseException as error:  # noqa: BLE001 - the user's function
         what = f"the outcome function ({name_of(context.builder.outcome)}) failed"
+        if isinstance(error, VerdictError):
+            what = f"the verdict of the {OUTCOME_FUNCTION} is invalid"
         functions.report_failure("outcome_errors", what, error)
         return earlier
     if verdict is None:
@@ -171,7 +173,11 @@ def _score(
 def _breakdown_and_entry(
     assess: Callable[[], object], scorer: object, trace: ReasoningTrace
 ) -> tuple[ScoreBreakdown, MemoryEntry]:
-    """Score a trace; on one thread, so that its text is embedded once."""
+    """Score a trace, and return its text and vector as others are compared with it.
+
+    Both on one thread: of a `Scorer` the vector that it has just made. One that is no `Scorer` has
+    no vector that is known to be usable, so only the same text is recognised.
+    """
     breakdown = assess()
     if not isinstance(breakdown, ScoreBreakdown):
         raise ScorerError(
@@ -179,17 +185,6 @@ def _breakdown_and_entry(
             "Scorer.evaluate does"
         )
     json.dumps(breakdown.to_dict())  # as the store will write it
-    return breakdown, _entry_of(scorer, trace)
-
-
-def _entry_of(scorer: object, trace: ReasoningTrace) -> MemoryEntry:
-    """Return a trace's text and vector as others are compared with it.
-
-    Args:
-        scorer: The scorer that has just scored the trace, on this thread. One that is no `Scorer`
-            has no vector that is known to be usable, so only the same text is recognised.
-        trace: The trace.
-    """
     if isinstance(scorer, Scorer):
-        return scorer.entry(trace)
-    return MemoryEntry(trace.id, fingerprint(embedded_text(trace)))
+        return breakdown, scorer.entry(trace)
+    return breakdown, MemoryEntry(trace.id, fingerprint(embedded_text(trace)))

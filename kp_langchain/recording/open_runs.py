@@ -16,7 +16,7 @@ joined to what the paused one recorded when it has ended; see `pauses`.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Protocol
@@ -30,6 +30,7 @@ from kp_langchain.recording.answers import (
     parsing_error_in,
     structured_response_in,
 )
+from kp_langchain.recording.bounds import MARGIN_CHARS
 from kp_langchain.recording.calls import Call, error_text
 from kp_langchain.recording.langchain_context import Start, ambient_run_id, thread_id_in
 from kp_langchain.recording.outcome import confidence_in
@@ -38,8 +39,9 @@ from kp_langchain.recording.values import is_command
 from kp_langchain.values import MAX_ITEMS, clip
 
 if TYPE_CHECKING:
+    from kp_langchain.config import Settings
     from kp_langchain.gate.run import ShownTrace
-    from kp_langchain.recording.bounds import RecordOwner
+    from kp_langchain.recording.bounds import Counters
     from kp_langchain.recording.score_receivers import TraceFinder
 
 _MAX_OVER = 2000
@@ -122,20 +124,38 @@ class OpenRuns:
     """The runs that one handler sees, as long as they are open, and the fates of root runs.
 
     Args:
-        owner: What the records of its root runs share.
+        settings: Bounds how much is recorded.
+        counters: Counts the fates of runs.
         receiver: Takes each root run that ends or pauses, in the thread of its last event.
+        keeps_output: Whether a record holds on to what the root run returned.
+        objective_of: The user's function that reads the objective from a root run's inputs, before
+            the usual places are searched.
         find_traces: Looks up where other tracers record a root run, whenever something begins or
             ends inside it; None if nobody wants to know.
+
+    Attributes:
+        settings: As above.
+        counters: As above.
+        raw_text_chars: Characters kept of one text or input until it is redacted: a margin more on
+            both sides of a cut.
     """
 
     def __init__(
-        self, owner: RecordOwner, receiver: RunReceiver, find_traces: TraceFinder | None = None
+        self,
+        settings: Settings,
+        counters: Counters,
+        receiver: RunReceiver,
+        *,
+        keeps_output: bool = False,
+        objective_of: Callable[[Any], str | None] | None = None,
+        find_traces: TraceFinder | None = None,
     ) -> None:
-        self.owner = owner
-        self.bounds = owner.bounds
-        self._raw_text_chars = owner.bounds.raw_text_chars
-        self.counters = owner.counters
+        self.settings = settings
+        self.counters = counters
+        self.raw_text_chars = settings.max_text_chars + 2 * MARGIN_CHARS
         self._receiver = receiver
+        self._keeps_output = keeps_output
+        self._given_objective = objective_of
         self._find_traces = find_traces
         self._open: dict[UUID, OpenRun] = {}
         self._roots: dict[RunRecord, None] = {}  # in the order in which they began
@@ -155,13 +175,13 @@ class OpenRuns:
         parent = self._open.get(parent_id)  # type: ignore[arg-type]
         if parent is None:
             # LangChain drops the parent when it tries a fallback, but its context still names it.
-            outer_id = ambient_run_id() if self.owner.is_live else None
+            outer_id = ambient_run_id()
             if parent_id in self._over or self._over.get(outer_id):  # type: ignore[arg-type]
                 self._note_ended(run_id)
                 return None
             if outer_id != run_id:
                 parent = self._open.get(outer_id)  # type: ignore[arg-type]
-        root = RunRecord(self.owner, start) if parent is None else parent.root
+        root = RunRecord(self, start) if parent is None else parent.root
         run = OpenRun(run_id, root, parent, metadata, len(root.state.error_ids))
         if self._open.setdefault(run_id, run) is not run:
             return None
@@ -215,10 +235,10 @@ class OpenRuns:
     # ---------------------------------------------------------------- how roots end
 
     def _objective_of(self, inputs: object) -> str:
-        objective, limit = None, self._raw_text_chars
-        if self.owner.objective_of is not None:
+        objective, limit = None, self.raw_text_chars
+        if self._given_objective is not None:
             try:
-                objective = self.owner.objective_of(inputs)
+                objective = self._given_objective(inputs)
             except Exception as error:  # noqa: BLE001 - the user's function
                 warn_once(
                     f"objective:{type(error).__name__}",
@@ -235,12 +255,12 @@ class OpenRuns:
             return
         try:
             call = root.state.last_call
-            root.answer = answer_in(output, self._raw_text_chars, inputs)
+            root.answer = answer_in(output, self.raw_text_chars, inputs)
             root.claims.confidence = confidence_in(output)
             root.claims.has_structured_answer = structured_response_in(output) is not None
             if call is not None and call.refusal and root.answer == "":
                 root.answer = call.refusal  # a parser leaves out a refusal
-            if self.owner.keeps_output:
+            if self._keeps_output:
                 root.claims.output = output
         finally:  # an output that cannot be read ends the run all the same
             self._end_root(root, "finished")
@@ -248,10 +268,10 @@ class OpenRuns:
     def _has_answered(self, root: RunRecord) -> bool:
         """Return whether the model has answered and nothing is under way."""
         is_busy = root.requested_calls or root.state.open_runs
-        return not is_busy and bool(answer_in(root.state.final_message, self._raw_text_chars))
+        return not is_busy and bool(answer_in(root.state.final_message, self.raw_text_chars))
 
     def _end_with_error(self, root: RunRecord, error: BaseException) -> None:
-        root.error = error_text(error, self._raw_text_chars)
+        root.error = error_text(error, self.raw_text_chars)
         self._end_root(root, "failed")
 
     def _end_root(self, root: RunRecord, ending: Ending) -> None:
@@ -273,14 +293,14 @@ class OpenRuns:
 
     def _make_room(self) -> None:
         """Abandon the roots silent for longest if there are too many, and sweep now and then."""
-        while len(self._roots) > self.bounds.open_runs and self._abandon(self._most_silent()):
+        while len(self._roots) > self.settings.max_open_runs and self._abandon(self._most_silent()):
             warn_once(
                 "max_open_runs",
                 "more than max_open_runs (%d) runs are under way; those that have been silent for "
                 "longest are abandoned and not scored. If they are alive, raise max_open_runs: an "
                 "open run takes about 20 KB. If not, close the streams that are not read to their "
                 "end",
-                self.bounds.open_runs,
+                self.settings.max_open_runs,
             )
         if time.monotonic() >= self._next_sweep_s:
             self.sweep()
@@ -288,9 +308,9 @@ class OpenRuns:
     def sweep(self) -> None:
         """Abandon the roots that have had no event for `run_timeout_s` seconds."""
         now = time.monotonic()
-        self._next_sweep_s = now + self.bounds.run_timeout_s / 10
+        self._next_sweep_s = now + self.settings.run_timeout_s / 10
         for root in list(self._roots):
-            if root.state.last_seen_s < now - self.bounds.run_timeout_s:
+            if root.state.last_seen_s < now - self.settings.run_timeout_s:
                 self._abandon(root)
 
     def _most_silent(self) -> RunRecord | None:

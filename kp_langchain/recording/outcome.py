@@ -8,7 +8,7 @@ a third party. So it sees redacted text only, and has a time limit.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import partial
@@ -73,53 +73,41 @@ def confidence_in(output: object) -> float | None:
     return float(confidence) if is_unit(confidence) else None  # type: ignore[arg-type]
 
 
-@dataclass(frozen=True, slots=True)
-class Verifiers:
-    """The verifiers of one handler.
+def is_inside_verifier() -> bool:
+    """Return whether this code runs inside a verifier."""
+    return _inside.get()
 
-    Attributes:
-        verifiers: The verifiers, in the order in which they are asked.
+
+def ask_verifiers(
+    verifiers: Iterable[Verifier], functions: UserFunctions, judged: Run
+) -> list[Verdict]:
+    """Ask one after the other, until one says whether the run succeeded; from a lane's job.
+
+    Args:
+        verifiers: The verifiers.
         functions: Calls them, each with the time limit of one verifier, and counts what fails.
+        judged: The redacted run; verifiers receive its `looked_successful` as `success`.
+
+    Returns:
+        The verdicts of those that were asked, in order; their notes are not redacted.
     """
-
-    verifiers: tuple[Verifier, ...]
-    functions: UserFunctions
-
-    @property
-    def asking(self) -> bool:
-        """Whether this code runs inside a verifier."""
-        return _inside.get()
-
-    def ask(self, judged: Run) -> list[Verdict]:
-        """Ask one after the other, until one says whether the run succeeded; from a lane's job.
-
-        Args:
-            judged: The redacted run; verifiers receive its `looked_successful` as `success`.
-
-        Returns:
-            The verdicts of those that were asked, in order; their notes are not redacted.
-        """
-        verdicts: list[Verdict] = []
-        for verifier in self.verifiers:
-            verdict = self._verdict(verifier, _finished_run(judged))
-            if verdict is None:
-                continue
-            verdicts.append(verdict)
-            if verdict.success is not None:
-                break
-        return verdicts
-
-    def _verdict(self, verifier: Verifier, run: FinishedRun) -> Verdict | None:
+    verdicts: list[Verdict] = []
+    for verifier in verifiers:
         source, counter = f"verifier {name_of(verifier)}", "verifier_errors"
-        ask = partial(_ask, verifier, run, source, self.functions.time_limit_s)
+        run = _finished_run(judged)
         try:
-            return self.functions.call(ask)
+            verdict = functions.call(partial(_ask, verifier, run, source, functions.time_limit_s))
         except BaseException as error:  # noqa: BLE001 - the caller's function
             if isinstance(error, (BusyError, TimeoutError)):
                 is_busy = isinstance(error, BusyError)
                 counter = "verifiers_skipped" if is_busy else "verifier_timeouts"
-            self.functions.report_failure(counter, f"{source} cannot be used", error)
-        return None
+            functions.report_failure(counter, f"{source} cannot be used", error)
+            continue
+        if verdict is not None:
+            verdicts.append(verdict)
+            if verdict.success is not None:
+                break
+    return verdicts
 
 
 def _ask(function: Verifier, run: FinishedRun, source: str, limit_s: float) -> Verdict | None:

@@ -191,7 +191,7 @@ class Recorder(OpenRuns):
         if not call.is_void:
             root.state.final_message = None
             if not root.fallback_objective:
-                root.fallback_objective = objective_in(messages, self._raw_text_chars)
+                root.fallback_objective = objective_in(messages, self.raw_text_chars)
         if run.parent is None and not root.objective:
             root.objective = self._objective_of(messages)
 
@@ -249,7 +249,7 @@ class Recorder(OpenRuns):
             call.key = ("tool", run.parent_key, call.name, str(call.input))
         root.requested_calls.begin(call, inputs)
         if run.parent is None and not root.objective:
-            root.objective = self._objective_of(inputs) or as_text(inputs, self._raw_text_chars)
+            root.objective = self._objective_of(inputs) or as_text(inputs, self.raw_text_chars)
 
     def tool_answered(self, run_id: UUID, output: object) -> None:
         """Record what a tool or retriever returned."""

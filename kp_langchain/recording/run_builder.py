@@ -195,7 +195,7 @@ class RunBuilder:
         return Redactor(self.functions.counters, max_chars, rules=self.rules, hook=self.redactor)
 
     def _redacting(self, record: RunRecord, make: Callable[[Redactor], Result]) -> Result:
-        return self._call(make, self._redactor(record.owner.bounds.text_chars))
+        return self._call(make, self._redactor(record.recorder.settings.max_text_chars))
 
     def _call(self, make: Callable[[Redactor], Result], redaction: Redactor) -> Result:
         """Call `make` with a redactor; if the user's redactor fails, every text is dropped."""

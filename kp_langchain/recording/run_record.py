@@ -15,7 +15,7 @@ from uuid import UUID
 
 from kp_langchain._logging import describe_error, warn_once
 from kp_langchain.gate.run import ShownTrace
-from kp_langchain.recording.bounds import NAME_CHARS, RecordOwner, member, short_name
+from kp_langchain.recording.bounds import NAME_CHARS, member, short_name
 from kp_langchain.recording.calls import Call, RequestedCall, RequestedCalls, Timeline
 from kp_langchain.recording.langchain_context import Start, metadata_text, thread_id_in
 from kp_langchain.recording.pauses import (
@@ -34,6 +34,7 @@ from kp_langchain.verdict import NOTE_READ_CHARS, Verdict
 if TYPE_CHECKING:
     from kp_langchain.gate.run import ExternalTrace
     from kp_langchain.recording.calls import Mark
+    from kp_langchain.recording.open_runs import OpenRuns
     from kp_langchain.recording.pauses import HandlerPauses
     from kp_langchain.recording.redactor import Redactor
 
@@ -93,7 +94,7 @@ class RunRecord:
     """What is recorded of one root run.
 
     Attributes:
-        owner: The recorder that it belongs to.
+        recorder: The recorder that it belongs to.
         run_id: LangChain's id of the root run.
         name: The name of the root run, cut to `NAME_CHARS`.
         metadata: LangChain's metadata of the root run, by reference.
@@ -101,7 +102,7 @@ class RunRecord:
         domain: The domain that the metadata name; "" if they name none.
         thread_id: The LangGraph thread of the root run, or of the graph inside it that paused.
         is_langgraph: Whether a graph runs, and not only chains.
-        timeline: The starts, ends and errors of its calls, at most `bounds.steps`.
+        timeline: The starts, ends and errors of its calls, at most `max_steps`.
         room_chars: Characters that there is still room for in the texts of steps; may be negative.
         raw_text_chars: Characters kept of one text until it is redacted.
         dropped_texts: Texts and inputs that were left out because there was no room.
@@ -130,7 +131,7 @@ class RunRecord:
             its own; "" stands for an unusable one.
     """
 
-    owner: RecordOwner
+    recorder: OpenRuns
     start: InitVar[Start]
     run_id: UUID = field(init=False)
     name: str = field(init=False)
@@ -170,10 +171,9 @@ class RunRecord:
         self.domain = clip(metadata_text(self.metadata, "kp_domain"), 4 * NAME_CHARS).strip()[:100]
         self.thread_id = thread_id_in(self.metadata)
         self.is_langgraph = metadata_text(self.metadata, "ls_integration") in _GRAPHS
-        bounds = self.owner.bounds
-        self.room_chars = bounds.run_chars
-        self.raw_text_chars = bounds.raw_text_chars
-        self.timeline = Timeline(bounds.steps)
+        self.room_chars = self.recorder.settings.max_run_chars
+        self.raw_text_chars = self.recorder.raw_text_chars
+        self.timeline = Timeline(self.recorder.settings.max_steps)
         self.state = OpenState(time.monotonic())
 
     def read(self, reader: Callable[[Any, int], _Text], value: object) -> _Text:
@@ -192,12 +192,12 @@ class RunRecord:
             text = type_name(value)  # type: ignore[assignment]
         self.dropped_texts += bool(text) and not has_room
         size = len(text) if isinstance(text, str) else text_size(text)
-        self.room_chars -= min(size, self.owner.bounds.text_chars)
+        self.room_chars -= min(size, self.recorder.settings.max_text_chars)
         return text
 
     def note_error(self, error: BaseException) -> None:
         """Remember a recorded exception, so that it is not recorded again when it propagates."""
-        if len(self.state.error_ids) < self.owner.bounds.steps:
+        if len(self.state.error_ids) < self.recorder.settings.max_steps:
             self.state.error_ids.append(id(error))
 
     def parts(self) -> Iterator[Any]:
@@ -352,7 +352,7 @@ def paused_body(
 def _requests_body(
     record: RunRecord, calls: Mapping[Call, int], redaction: Redactor, level: str
 ) -> list[list[Any]]:
-    limit = record.owner.bounds.text_chars
+    limit = record.recorder.settings.max_text_chars
     return [
         [
             request.call_id,
@@ -382,17 +382,17 @@ def _call_body(call: Call, key_number: int, redaction: Redactor, level: str) -> 
     return body
 
 
-def paused_record(body: Mapping[str, Any], owner: RecordOwner) -> RunRecord:
+def paused_record(body: Mapping[str, Any], recorder: OpenRuns) -> RunRecord:
     """Return the record of a paused run from what `paused_body` returned.
 
     Args:
         body: What it recorded, as it was stored.
-        owner: The owner of the run that resumes it.
+        recorder: The recorder of the run that resumes it.
 
     Raises:
         ValueError, TypeError, LookupError, AttributeError: The body is malformed.
     """
-    record = RunRecord(owner, Start(UUID(body["run_id"]), None, body["name"]))
+    record = RunRecord(recorder, Start(UUID(body["run_id"]), None, body["name"]))
     record.started_at = datetime.fromisoformat(body["started_at"]).astimezone(UTC)
     record.domain = body["domain"]
     record.objective = body["objective"]
@@ -435,7 +435,7 @@ def join_paused(record: RunRecord, paused_runs: HandlerPauses) -> None:
     body = paused_runs.claim(thread_id) if record.is_langgraph else None
     earlier = None
     try:
-        earlier = None if body is None else paused_record(body, record.owner)
+        earlier = None if body is None else paused_record(body, record.recorder)
     except (ValueError, TypeError, LookupError, AttributeError) as error:
         warn_once(
             "paused",
@@ -448,5 +448,5 @@ def join_paused(record: RunRecord, paused_runs: HandlerPauses) -> None:
     )
     if earlier is not None:
         record.prepend(earlier)
-        record.owner.counters.add("continued")
+        record.recorder.counters.add("continued")
     note_rejections(record.timeline.calls())
