@@ -30,8 +30,9 @@ if TYPE_CHECKING:
     from kp_langchain.recall.chains import KPExampleSelector, KPRetriever
     from kp_langchain.recall.few_shot import to_few_shot
     from kp_langchain.recall.middleware import KPMiddleware
+    from kp_langchain.recording.capture import capture
     from kp_langchain.recording.from_messages import trace_from_messages
-    from kp_langchain.recording.handler import KPCallbackHandler, capture
+    from kp_langchain.recording.handler import KPCallbackHandler
     from kp_langchain.recording.outcome import FinishedRun
     from kp_langchain.registry import Registry
     from kp_langchain.schema import ReasoningTrace, TraceStep
@@ -47,11 +48,9 @@ if TYPE_CHECKING:
     from kp_langchain.verdict import Verdict
 
 _HOMES = {
+    "kp_langchain.recording.capture": ("capture",),
     "kp_langchain.recording.from_messages": ("trace_from_messages",),
-    "kp_langchain.recording.handler": (
-        "capture",
-        "KPCallbackHandler",
-    ),
+    "kp_langchain.recording.handler": ("KPCallbackHandler",),
     "kp_langchain.recording.outcome": ("FinishedRun",),
     "kp_langchain.config": ("DomainPolicy", "Settings"),
     "kp_langchain.errors": (
@@ -121,4 +120,4 @@ def __dir__() -> list[str]:
 
 
 if os.environ.get("KP_CAPTURE", "") not in ("", "0", "false", "False"):
-    import_module("kp_langchain.recording.handler").register()
+    import_module("kp_langchain.recording.capture").register()

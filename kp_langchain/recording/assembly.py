@@ -232,7 +232,9 @@ def assemble(
             redactor=redactor,
             rules=settings.redaction,
             functions=functions,
-            paused_runs=HandlerPauses.of(store, (options.domain, agent_id), settings),
+            paused_runs=HandlerPauses(
+                store if settings.paused_days > 0 else None, (options.domain, agent_id), settings
+            ),
         ),
         scorer=options.scorer or windows.scorer(),
         windows=windows,

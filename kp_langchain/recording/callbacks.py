@@ -36,7 +36,15 @@ def guarded(event: Callable[..., None]) -> Callable[..., None]:
         try:
             event(self, *args, fields)
         except Exception as error:  # noqa: BLE001 - nothing of it may reach the agent
-            self._callback_failed(event.__name__, error)
+            name = event.__name__
+            self._recorder.counters.add("callback_errors")
+            warn_once(
+                f"{name}:{type(error).__name__}",
+                "%s failed with %s inside kp_langchain; the agent is not affected, the run may be "
+                "recorded incompletely",
+                name,
+                describe_error(error),
+            )
 
     return call
 
@@ -48,16 +56,6 @@ class LangChainCallbacks(BaseCallbackHandler):
     _recorder: Recorder
     _is_off: bool
     _hears_graphs: bool
-
-    def _callback_failed(self, event: str, error: Exception) -> None:
-        self._recorder.counters.add("callback_errors")
-        warn_once(
-            f"{event}:{type(error).__name__}",
-            "%s failed with %s inside kp_langchain; the agent is not affected, the run may be "
-            "recorded incompletely",
-            event,
-            describe_error(error),
-        )
 
     @property
     def _ignores(self) -> bool:

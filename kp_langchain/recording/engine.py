@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from operator import attrgetter
 from typing import TYPE_CHECKING
@@ -25,7 +25,7 @@ from kp_langchain._forksafe import fork_gate, leave_in_child
 from kp_langchain._logging import describe_error, warn_once
 from kp_langchain.recording import exit_hooks
 from kp_langchain.recording.context import Windows
-from kp_langchain.recording.judging import judge_run
+from kp_langchain.recording.stages import steps_of
 from kp_langchain.recording.store_writer import MAX_BATCH, Item, Stage, StoreWriter
 from kp_langchain.recording.user_calls import mark_own_thread
 from kp_langchain.store.jobs import JUDGE, LEASE_S, Backoff
@@ -259,8 +259,7 @@ class Engine:
     def _begin(self, item: Item) -> None:
         self._number += 1
         item.number = self._number
-        steps = {"run": self._run_steps, "pause": _pause_steps, "verdict": self._verdict_steps}
-        item.steps = steps[item.kind](item)
+        item.steps = steps_of(item)
         item.context.n_live += 1
         self._items[item] = None
         self._continue(item)
@@ -279,7 +278,7 @@ class Engine:
     def _place(self, item: Item, stage: Stage) -> None:
         item.stage = stage
         if stage == "done":
-            self._let_go(item)
+            item.let_go()
             self._items.pop(item, None)
         elif stage == "engine":
             self._continue(item)
@@ -287,12 +286,6 @@ class Engine:
             item.context.functions.lane.submit(
                 lambda: self._incoming.put(partial(self._place, item, self._next_stage(item)))
             )
-
-    def _let_go(self, item: Item) -> None:
-        """Have nobody wait for an item any more."""
-        if item.is_live:
-            item.is_live = False
-            item.context.n_live -= 1
 
     def _at(self, stage: Stage) -> list[Item]:
         return [item for item in self._items if item.stage == stage]
@@ -352,76 +345,7 @@ class Engine:
             context.counters.add("adopted")
             self._begin(Item(context, "run", run=run, is_recorded=True))
 
-    # ------------------------------------------------------------------ the way of one item
-
-    def _run_steps(self, item: Item) -> Iterator[Stage]:
-        context = item.context
-        if item.record is not None:
-            if context.builder.may_wait(item.record):
-                yield "lane"
-            built = context.builder.build(item.record)
-            item.record = None
-            if built is None:
-                context.counters.add("queued", -1)
-                return
-            item.run, item.ask_outcome = built
-            del built  # else it keeps the user's own values
-            yield "record"
-        yield "judge"
-        lane = context.functions.lane
-        # After those that are in it: runs of a handler keep their order.
-        if context.judges_with_user_code or lane.runs or not context.wait_for_scorer():
-            lane.runs += 1
-            yield "lane"
-            self._wait_for_scorer(context)
-            self._judge(item)
-            yield "engine"
-            lane.runs -= 1
-        else:
-            self._judge(item)
-        if item.run is not None and not item.run.is_taken_over:
-            context.counters.add("queued", -1)
-        if item.scored is not None:
-            context.count(item.scored)
-            yield from self._writing_steps(item)
-
-    def _verdict_steps(self, item: Item) -> Iterator[Stage]:
-        context, builder = item.context, item.context.builder
-        yield "earlier runs"
-        if context.judges_with_user_code or builder.redactor is not None:
-            yield "lane"  # behind the run, which may still be on its way
-        if item.verdict is not None:
-            item.verdict = builder.redact_note(item.verdict, item.verdict_on)
-        context.counters.add("queued_verdicts", -1)
-        yield from self._writing_steps(item)
-
-    def _writing_steps(self, item: Item) -> Iterator[Stage]:
-        """Write an item, and announce what changed; a run also while it cannot be written."""
-        context = item.context
-        item.waits_for_store = self._writer is not None
-        context.counters.add("waiting_to_store", int(item.waits_for_store))
-        yield "write"
-        if item.scored is not None and item.fate != "gone":
-            scored = item.scored
-            if item.fate != "written":
-                item.scored = scored = replace(scored, stored=False)
-            context.last = scored
-            context.announce(scored)
-            if context.on_scored is not None:
-                yield "lane"
-                context.call_on_scored(scored)
-                yield "engine"
-        if item.waits_for_store:
-            self._let_go(item)
-        while item.waits_for_store:
-            yield "write"
-        # Only changed runs: else an `on_scored` that reports an outcome has no end.
-        for scored in item.changed_runs:
-            if context.announce_rescored(scored) and context.on_scored is not None:
-                yield "lane"
-                context.call_on_scored(scored)
-
-    def _wait_for_scorer(self, context: HandlerContext) -> None:
+    def wait_for_scorer(self, context: HandlerContext) -> None:
         """Wait for a model that is loading: the run is on disk, and the agent does not wait."""
         if not context.wait_for_scorer():
             # The 30 s begin with the first run of the engine, and once only: a download may hang,
@@ -430,17 +354,6 @@ class Engine:
             until = self._model_awaited_until or now + _LONGEST_WAIT_FOR_MODEL_S
             self._model_awaited_until = until
             context.wait_for_scorer(max(0.0, until - now))
-
-    def _judge(self, item: Item) -> None:
-        run, ask_outcome = item.run, item.ask_outcome
-        item.ask_outcome = None  # it has the run in the user's own values
-        if run is None:
-            return
-        try:
-            item.scored = judge_run(item.context, run, ask_outcome)
-        except BaseException as error:  # noqa: BLE001 - whatever it is, the next run must go on
-            what = "a finished run cannot be scored"
-            item.context.functions.report_failure("failed", what, error)
 
     # ------------------------------------------------------------------ who waits
 
@@ -469,10 +382,3 @@ class Engine:
             and (context in (None, item.context) or item.context is self._for_taken_over)
         )
         return min(numbers, default=float("inf"))
-
-
-def _pause_steps(item: Item) -> Iterator[Stage]:
-    """Redact and keep what a paused run recorded, for a run that resumes it."""
-    yield "lane"
-    if item.record is not None:
-        item.context.builder.keep_paused(item.record)

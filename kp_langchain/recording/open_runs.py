@@ -193,7 +193,7 @@ class OpenRuns:
             self._make_room()
         else:
             root.state.last_seen_s = time.monotonic()
-            if self._find_traces is not None and not self._find_traces.is_done(root):
+            if self._find_traces is not None:
                 self._find_traces(root, parent.run_id)
         if root.state.is_over:  # it ended in another thread just now
             self._open.pop(run_id, None)
@@ -210,7 +210,7 @@ class OpenRuns:
             root = run.root
             root.state.open_runs.discard(run)
             root.state.last_seen_s = time.monotonic()
-            if self._find_traces is not None and not self._find_traces.is_done(root):
+            if self._find_traces is not None:
                 self._find_traces(root, run_id)  # inside a model, nothing begins
         return run
 
@@ -256,12 +256,12 @@ class OpenRuns:
         try:
             call = root.state.last_call
             root.answer = answer_in(output, self.raw_text_chars, inputs)
-            root.claims.confidence = confidence_in(output)
-            root.claims.has_structured_answer = structured_response_in(output) is not None
+            root.confidence = confidence_in(output)
+            root.has_structured_answer = structured_response_in(output) is not None
             if call is not None and call.refusal and root.answer == "":
                 root.answer = call.refusal  # a parser leaves out a refusal
             if self._keeps_output:
-                root.claims.output = output
+                root.output = output
         finally:  # an output that cannot be read ends the run all the same
             self._end_root(root, "finished")
 

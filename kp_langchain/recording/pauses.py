@@ -31,7 +31,6 @@ from kp_langchain.values import ANSWER_CHARS, ASKED_CHARS, MAPPING, MAX_ITEMS, m
 
 if TYPE_CHECKING:
     from kp_langchain.config import Settings
-    from kp_langchain.redaction.custom_rules import Rules
     from kp_langchain.store import TraceStore
 
 HumanDecision = Literal["approved", "rejected", "unclear"]
@@ -240,25 +239,12 @@ class HandlerPauses:
     Attributes:
         store: Where they wait; None to keep them in this process.
         scope: The handler's domain and agent.
-        rules: What is redacted besides what always is.
-        days: Days for which a paused run is kept in the store.
-        max_paused: The most paused runs that the store, or the process, keeps.
+        settings: Say how many wait, how long, and what is redacted besides what always is.
     """
 
     store: TraceStore | None
     scope: tuple[str, str | None]
-    rules: Rules
-    days: float
-    max_paused: int
-
-    @classmethod
-    def of(
-        cls, store: TraceStore | None, scope: tuple[str, str | None], settings: Settings
-    ) -> HandlerPauses:
-        """Return the paused runs of a handler by its settings."""
-        days = settings.paused_days
-        kept_in = store if days > 0 else None
-        return cls(kept_in, scope, settings.redaction, days, settings.max_paused_runs)
+    settings: Settings
 
     def put(self, thread_id: str, body: Body) -> int:
         """Keep what a paused run recorded, in place of an earlier one of its thread.
@@ -276,12 +262,16 @@ class HandlerPauses:
         if self.store is not None:
             try:
                 return self.store.paused.put(
-                    key[1], body, paused_at=datetime.now(UTC), days=self.days, most=self.max_paused
+                    key[1],
+                    body,
+                    paused_at=datetime.now(UTC),
+                    days=self.settings.paused_days,
+                    most=self.settings.max_paused_runs,
                 )
             except Exception as error:  # noqa: BLE001 - a full disk, a dead server
                 self._warn_of_store(error, "written to", "only this process can resume it")
         _waiting[key] = body
-        for oldest in list(_waiting)[: -self.max_paused]:
+        for oldest in list(_waiting)[: -self.settings.max_paused_runs]:
             _waiting.pop(oldest, None)
         return 0
 
@@ -315,7 +305,7 @@ class HandlerPauses:
 
     def _key(self, thread_id: str) -> tuple[str, str] | None:
         """Return where a run that paused in a thread waits: the store, and the key there."""
-        thread = stored_form("thread", thread_id, self.rules)
+        thread = stored_form("thread", thread_id, self.settings.redaction)
         where = "" if self.store is None else str(self.store.location)
         return (where, paused_run_key(thread, *self.scope)) if thread else None
 

@@ -239,7 +239,7 @@ class RunBuilder:
         answer = step_list.last_thought if record.answer is None else record.answer
         ended_well = record.ending == "finished" and step_list.ends_well(answer)
         success = step_list.looks_successful(
-            answer, ended_well=ended_well, is_checked=record.claims.has_structured_answer
+            answer, ended_well=ended_well, is_checked=record.has_structured_answer
         )
         trace = build_trace(
             record,
@@ -260,7 +260,7 @@ class RunBuilder:
             failed=bool(record.error),
             proves_failure=not ended_well,
             reported=self._reported(record, redaction, level),
-            structured=record.claims.confidence,
+            structured=record.confidence,
             task=_task(record.metadata) or record.earlier_task,
             withheld="redaction failed" if redaction.has_failed or record.is_withheld else None,
             registry=self.registry,
@@ -316,7 +316,7 @@ class RunBuilder:
                         TraceStep.model_validate(clean_texts(step)) for step in step_list.steps
                     ),
                     answer=answer,
-                    output=record.claims.output,
+                    output=record.output,
                     error=record.error,
                     success=success,
                     metadata=record.metadata,

@@ -74,21 +74,6 @@ class OpenState:
     is_over: bool = False
 
 
-@dataclass(slots=True)
-class OwnClaims:
-    """What a run says of its own outcome.
-
-    Attributes:
-        output: What the root run returned, by reference, if the recorder keeps that.
-        confidence: The confidence that its structured output states, 0 to 1.
-        has_structured_answer: Whether it returned a structure that the agent had checked.
-    """
-
-    output: object = None
-    confidence: float | None = None
-    has_structured_answer: bool = False
-
-
 @dataclass(slots=True, eq=False)
 class RunRecord:
     """What is recorded of one root run.
@@ -112,7 +97,9 @@ class RunRecord:
         requested_calls: The tool calls that a model asked for and nobody has answered yet.
         state: What is known of it while it is under way.
         human: What a human was asked and answered.
-        claims: What it says of its own outcome.
+        output: What the root run returned, by reference, if the recorder keeps that.
+        confidence: The confidence that its structured output states, 0 to 1.
+        has_structured_answer: Whether it returned a structure that the agent had checked.
         ending: How it ended; None while it is under way.
         error: The error that ended it; "" if none did.
         answer: The `gist` of its answer, a text after `write_out`; None if it returned nothing.
@@ -150,7 +137,9 @@ class RunRecord:
     requested_calls: RequestedCalls = field(default_factory=RequestedCalls)
     state: OpenState = field(init=False)
     human: HumanInput = field(default_factory=HumanInput)
-    claims: OwnClaims = field(default_factory=OwnClaims)
+    output: object = None
+    confidence: float | None = None
+    has_structured_answer: bool = False
     ending: Ending | None = None
     error: str = ""
     answer: Any = None

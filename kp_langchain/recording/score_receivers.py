@@ -135,6 +135,8 @@ class TraceFinder:
             root: The run.
             parent_id: The id of the run inside which something begins, or of the one that ends.
         """
+        if root.searches >= _MOST_SEARCHES:
+            return
         root.searches += 1
         for receiver in self.receivers:
             if receiver.name in root.external_traces:
@@ -155,11 +157,6 @@ class TraceFinder:
                     root.external_traces[receiver.name] = external
         if len(root.external_traces) == len(self.receivers):
             root.searches = _MOST_SEARCHES
-
-    @staticmethod
-    def is_done(root: RunRecord) -> bool:
-        """Return whether nothing more is looked up for a run."""
-        return root.searches >= _MOST_SEARCHES
 
 
 # ------------------------------------------------------------------ sending

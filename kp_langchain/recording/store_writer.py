@@ -85,6 +85,12 @@ class Item:
         """Whether it is a run that is nowhere but in this process."""
         return self.kind == "run" and self.scored is None and not self.is_recorded
 
+    def let_go(self) -> None:
+        """Have nobody wait for it any more."""
+        if self.is_live:
+            self.is_live = False
+            self.context.n_live -= 1
+
     @property
     def is_held(self) -> bool:
         """Whether the store could not take it, and it is tried again."""

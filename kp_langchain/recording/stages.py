@@ -1,9 +1,14 @@
-"""Judges one run: asks for its outcome, scores it, and has the gate decide on it."""
+"""What is done with one run, pause or verdict in an engine, stage by stage.
+
+A run is built, recorded, judged, written and announced. Judging asks for its outcome, scores it,
+and has the gate decide on it.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Set
+from collections.abc import Callable, Iterator, Set
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 from uuid import UUID
@@ -28,6 +33,7 @@ if TYPE_CHECKING:
     from kp_langchain.gate.run import Run
     from kp_langchain.recording.context import HandlerContext
     from kp_langchain.recording.run_builder import AskOutcome
+    from kp_langchain.recording.store_writer import Item, Stage
     from kp_langchain.schema import ReasoningTrace
 
 OUTCOME_FUNCTION = "outcome function"
@@ -36,7 +42,105 @@ _MOST_RUNS = 256
 _traces_of_runs: dict[UUID, set[str]] = {}
 
 
-def judge_run(context: HandlerContext, run: Run, ask_outcome: AskOutcome | None) -> ScoredTrace:
+def steps_of(item: Item) -> Iterator[Stage]:
+    """Return the generator that does what is to be done of an item; see `engine`."""
+    steps = {"run": _run_steps, "pause": _pause_steps, "verdict": _verdict_steps}
+    return steps[item.kind](item)
+
+
+def _run_steps(item: Item) -> Iterator[Stage]:
+    context = item.context
+    if item.record is not None:
+        if context.builder.may_wait(item.record):
+            yield "lane"
+        built = context.builder.build(item.record)
+        item.record = None
+        if built is None:
+            context.counters.add("queued", -1)
+            return
+        item.run, item.ask_outcome = built
+        del built  # else it keeps the user's own values
+        yield "record"
+    yield "judge"
+    lane = context.functions.lane
+    # After those that are in it: runs of a handler keep their order.
+    if context.judges_with_user_code or lane.runs or not context.wait_for_scorer():
+        lane.runs += 1
+        yield "lane"
+        context.engine.wait_for_scorer(context)
+        _judge(item)
+        yield "engine"
+        lane.runs -= 1
+    else:
+        _judge(item)
+    if item.run is not None and not item.run.is_taken_over:
+        context.counters.add("queued", -1)
+    if item.scored is not None:
+        context.count(item.scored)
+        yield from _writing_steps(item)
+
+
+def _verdict_steps(item: Item) -> Iterator[Stage]:
+    context, builder = item.context, item.context.builder
+    yield "earlier runs"
+    if context.judges_with_user_code or builder.redactor is not None:
+        yield "lane"  # behind the run, which may still be on its way
+    if item.verdict is not None:
+        item.verdict = builder.redact_note(item.verdict, item.verdict_on)
+    context.counters.add("queued_verdicts", -1)
+    yield from _writing_steps(item)
+
+
+def _writing_steps(item: Item) -> Iterator[Stage]:
+    """Write an item, and announce what changed; a run also while it cannot be written."""
+    context = item.context
+    item.waits_for_store = context.store is not None
+    context.counters.add("waiting_to_store", int(item.waits_for_store))
+    yield "write"
+    if item.scored is not None and item.fate != "gone":
+        scored = item.scored
+        if item.fate != "written":
+            item.scored = scored = replace(scored, stored=False)
+        context.last = scored
+        context.announce(scored)
+        if context.on_scored is not None:
+            yield "lane"
+            context.call_on_scored(scored)
+            yield "engine"
+    if item.waits_for_store:
+        item.let_go()
+    while item.waits_for_store:
+        yield "write"
+    # Only changed runs: else an `on_scored` that reports an outcome has no end.
+    for scored in item.changed_runs:
+        if context.announce_rescored(scored) and context.on_scored is not None:
+            yield "lane"
+            context.call_on_scored(scored)
+
+
+def _judge(item: Item) -> None:
+    run, ask_outcome = item.run, item.ask_outcome
+    item.ask_outcome = None  # it has the run in the user's own values
+    if run is None:
+        return
+    try:
+        item.scored = _judge_run(item.context, run, ask_outcome)
+    except BaseException as error:  # noqa: BLE001 - whatever it is, the next run must go on
+        what = "a finished run cannot be scored"
+        item.context.functions.report_failure("failed", what, error)
+
+
+def _pause_steps(item: Item) -> Iterator[Stage]:
+    """Redact and keep what a paused run recorded, for a run that resumes it."""
+    yield "lane"
+    if item.record is not None:
+        item.context.builder.keep_paused(item.record)
+
+
+# ------------------------------------------------------------------ how a run is judged
+
+
+def _judge_run(context: HandlerContext, run: Run, ask_outcome: AskOutcome | None) -> ScoredTrace:
     """Return a run as it is judged, and remember it in the windows.
 
     Args:
