@@ -25,7 +25,7 @@ from kp_langchain.recall.planted_instructions import PlantedInstruction, find_pl
 from kp_langchain.recording.bounds import Counters, short_name
 from kp_langchain.recording.redactor import Redactor, clean_texts
 from kp_langchain.registry.answers import Answer
-from kp_langchain.registry.search import DEFAULT_LIMIT
+from kp_langchain.registry.search import DEFAULT_LIMIT, search
 from kp_langchain.schema import CONTEXT, TRACE_ID_PREFIX, ReasoningTrace, TraceStep
 from kp_langchain.store.registry_units import ExaminedUnit
 
@@ -127,14 +127,15 @@ def pull(
     examiner = UnitExaminer(domain, settings, settings.redaction.load_redactor())
     report = Pull(domain, registry.url, Answer("done", ""))
     ids_read: set[str] = set()
-    pages = registry.search(
+    pages = search(
+        registry,
+        store.outbox,
         domain=domain,
         q=q,
         min_quality=min_quality,
         limit=limit,
         offset=offset,
         timeout_s=timeout_s,
-        outbox=store.outbox,
         sleep=sleep,
     )
     for page in pages:

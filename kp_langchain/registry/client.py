@@ -8,12 +8,12 @@ import os
 import re
 import ssl
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache
 from hashlib import sha256
 from ipaddress import ip_address
-from typing import TYPE_CHECKING, Any, Final, Unpack
+from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
 
 from pydantic import SecretStr
@@ -25,8 +25,6 @@ from kp_langchain.registry.answers import Answer, read_answer, safe_texts
 
 if TYPE_CHECKING:
     import httpx
-
-    from kp_langchain.registry.search import SearchOptions, SearchPage
 
 ANONYMOUS = "anonymous"
 """The `Registry.key_id` of a registry without a key."""
@@ -165,36 +163,15 @@ class Registry:
             return replace(answer, kind="refused", reason=reason)
         return answer
 
-    def search(self, **options: Unpack[SearchOptions]) -> Iterator[SearchPage]:
-        """Yield the reasoning traces that the registry has, a page at a time.
-
-        Never raises for what the registry does: the last page says what went wrong.
-
-        Args:
-            options: As `SearchOptions` explains them; `domain` is required.
-
-        Raises:
-            ConfigError: An option cannot be used.
-        """
-        from kp_langchain.registry.search import search
-        from kp_langchain.store.registry_units import Standing
-
-        return search(self.read_json, Standing(self.url, self.key_id), **options)
-
-    def read_json(self, path: str, max_bytes: int) -> tuple[Answer, Any]:
-        """Read a document. Never raises: the answer says what went wrong.
+    def read(self, path: str, max_bytes: int) -> Answer:
+        """Read a document. Never raises: the answer has its content, or says what went wrong.
 
         Args:
             path: Its path, and perhaps a query.
-            max_bytes: Its size at most.
-
-        Returns:
-            The answer, and the document; None if there is none. If the answer is `done` without a
-            document, that is too large or cannot be parsed.
+            max_bytes: Its size at most. An answer that is `done` without content is larger, or
+                cannot be parsed.
         """
-        answer = self._send("GET", path, max_bytes=max_bytes)
-        document = answer.content if answer.kind == "done" else None
-        return replace(answer, content=None), document
+        return self._send("GET", path, max_bytes=max_bytes)
 
     def check(self) -> Answer:
         """Make one cheap request to check the registry and the key. Never raises.

@@ -5,10 +5,9 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, Required, TypedDict
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
 from kp_langchain.errors import ConfigError
@@ -16,6 +15,7 @@ from kp_langchain.registry.answers import Answer, after_answer, json_object, wai
 from kp_langchain.store.registry_units import Standing
 
 if TYPE_CHECKING:
+    from kp_langchain.registry.client import Registry
     from kp_langchain.store.outbox import Outbox
 
 PAGE_SIZE = 50
@@ -32,34 +32,6 @@ MOST_PAGE_BYTES = 16 * 2**20
 
 _TYPE = "ReasoningTrace"
 _LONGEST_QUERY_CHARS = 1000
-
-
-class SearchOptions(TypedDict, total=False):
-    """What `Registry.search` looks for, and how long.
-
-    Attributes:
-        domain: Only units of this domain. A registry takes no account of case.
-        q: Only units with these words, as the registry understands them.
-        min_quality: Only units whose claimed quality is at least this, 0 to 1.
-        limit: At most so many units, 1 to 5,000; 200 by default.
-        offset: Leave out so many at the beginning, which have the highest claimed quality.
-        timeout_s: Seconds to take at most, 60 by default. A request under way is not interrupted.
-        outbox: The outbox of a store. The search obeys the registry's limits that are recorded
-            there, and records those that it meets. Without it, it obeys those that searches of
-            this process met.
-        sleep: Waits some seconds.
-        clock: Returns the time in UTC.
-    """
-
-    domain: Required[str]
-    q: str | None
-    min_quality: float | None
-    limit: int
-    offset: int
-    timeout_s: float
-    outbox: Outbox | None
-    sleep: Callable[[float], object]
-    clock: Callable[[], datetime]
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,13 +57,9 @@ class SearchPage:
     total: int | None = None
 
 
-ReadJson = Callable[[str, int], tuple[Answer, Any]]
-"""Reads a document at a path, of a size at most; see `Registry.read_json`."""
-
-
 def search(
-    read_json: ReadJson,
-    standing: Standing,
+    registry: Registry,
+    outbox: Outbox,
     *,
     domain: str,
     q: str | None = None,
@@ -99,14 +67,25 @@ def search(
     limit: int = DEFAULT_LIMIT,
     offset: int = 0,
     timeout_s: float = 60.0,
-    outbox: Outbox | None = None,
     sleep: Callable[[float], object] = time.sleep,
     clock: Callable[[], datetime] = lambda: datetime.now(UTC),
 ) -> Iterator[SearchPage]:
-    """Yield what a registry has; see `Registry.search`. Most arguments are its `SearchOptions`.
+    """Yield the reasoning traces that a registry has, a page at a time.
 
-    `read_json` reads a document of the registry, and `standing` names it: it is the standing of a
-    registry of which nothing is known yet.
+    Never raises for what the registry does: the last page says what went wrong.
+
+    Args:
+        registry: The registry.
+        outbox: The outbox of a store. The search obeys the registry's limits that are recorded
+            there, and records those that it meets.
+        domain: Only units of this domain. A registry takes no account of case.
+        q: Only units with these words, as the registry understands them.
+        min_quality: Only units whose claimed quality is at least this, 0 to 1.
+        limit: At most so many units, 1 to 5,000.
+        offset: Leave out so many at the beginning, which have the highest claimed quality.
+        timeout_s: Seconds to take at most. A request under way is not interrupted.
+        sleep: Waits some seconds.
+        clock: Returns the time in UTC.
 
     Raises:
         ConfigError: An argument cannot be used.
@@ -125,7 +104,8 @@ def search(
         _check_text("q", q)
         conditions["q"] = q
     until = clock() + timedelta(seconds=timeout_s)
-    reader = _Reader(read_json, standing, conditions, outbox, sleep, clock, until)
+    own = Standing(registry.url, registry.key_id)
+    reader = _Reader(registry, own, conditions, outbox, sleep, clock, until)
     return _pages(reader, offset, offset + limit)
 
 
@@ -144,22 +124,22 @@ def _pages(reader: _Reader, offset: int, end: int) -> Iterator[SearchPage]:
     size = PAGE_SIZE
     while offset < end:
         size = min(size, end - offset)
-        answer, document = reader.read(offset, size)
-        if answer.kind == "done" and document is None and size > 1:
+        answer = reader.read(offset, size)
+        if answer.kind == "done" and answer.content is None and size > 1:
             size //= 2  # one unit may be what makes it too large, or too deep to be parsed
             continue
-        page = _page(answer, document, offset, size)
+        page = _page(answer, offset, size)
         yield page
         if page.answer.kind != "done" or page.next_offset is None:
             return
         offset, size = page.next_offset, min(PAGE_SIZE, 2 * size)
 
 
-def _page(answer: Answer, document: Any, offset: int, size: int) -> SearchPage:
-    if answer.kind == "done" and document is None:
+def _page(answer: Answer, offset: int, size: int) -> SearchPage:
+    if answer.kind == "done" and answer.content is None:
         skipped = {"too large or not JSON": 1}
         return SearchPage(answer, read=1, skipped=skipped, next_offset=offset + 1)
-    values = json_object(document)
+    values = json_object(answer.content)
     items, total = values.get("data"), values.get("total")
     if answer.kind == "done" and not isinstance(items, list):
         answer = replace(answer, kind="later", reason="its answer has no list of units")
@@ -195,7 +175,7 @@ class _Reader:
     """Reads pages, one request at a time, and waits before each as the registry demands.
 
     Attributes:
-        read_json: Reads a document of the registry.
+        registry: The registry.
         own: What the last answer demands, also of a registry that takes no contributions at
             present.
         conditions: What to look for, as the query of the request.
@@ -205,50 +185,41 @@ class _Reader:
         until: When all requests and waits must have ended.
     """
 
-    read_json: ReadJson
+    registry: Registry
     own: Standing
     conditions: Mapping[str, str]
-    outbox: Outbox | None
+    outbox: Outbox
     sleep: Callable[[float], object]
     clock: Callable[[], datetime]
     until: datetime
 
-    def read(self, offset: int, size: int) -> tuple[Answer, Any]:
-        """Return the answer to a request, once it may be sent, and the page; None if unreadable."""
+    def read(self, offset: int, size: int) -> Answer:
+        """Return the answer to a request, once it may be sent."""
         query = urlencode({**self.conditions, "limit": size, "offset": offset})
         while True:
-            # No other process sends to a registry from this store meanwhile.
-            with nullcontext() if self.outbox is None else self.outbox.changing():
-                now, standing = self.clock(), self._standing()
+            with self.outbox.changing():  # no other process sends from this store meanwhile
+                now = self.clock()
+                standing = self.outbox.standing(self.own.registry, self.own.key_id)
                 # A key that may not contribute may read all the same.
                 waits = [self.own] if standing.stopped else [self.own, standing]
                 longest = max(waits, key=lambda one: wait_s(one, now))
                 rest_s = wait_s(longest, now)
                 if now + timedelta(seconds=rest_s) >= self.until:
-                    return _too_late(rest_s, longest.quiet_reason), None
+                    return _too_late(rest_s, longest.quiet_reason)
                 if rest_s <= 0.0:
-                    answer, document = self.read_json(f"/v1/knowledge?{query}", MOST_PAGE_BYTES)
+                    answer = self.registry.read(f"/v1/knowledge?{query}", MOST_PAGE_BYTES)
                     self._note(standing, answer)
                     if not answer.is_throttled:
-                        return answer, document
+                        return answer
                     continue
             self.sleep(rest_s)
 
-    def _standing(self) -> Standing:
-        key = (self.own.registry, self.own.key_id)
-        if self.outbox is None:
-            return _standings.get(key, Standing(*key))
-        return self.outbox.standing(*key)
-
     def _note(self, standing: Standing, answer: Answer) -> None:
         """Record what an answer says about further requests."""
-        self.own = after = after_answer(standing, answer, self.clock())
-        if answer.kind == "stopped" or (standing.stopped and not answer.is_throttled):
-            return  # reading and contributing may be refused apart from each other
-        if self.outbox is None:
-            _standings[after.registry, after.key_id] = after
-        else:
-            self.outbox.save(after)
+        self.own = after_answer(standing, answer, self.clock())
+        # Reading and contributing may be refused apart from each other.
+        if answer.kind != "stopped" and (answer.is_throttled or not standing.stopped):
+            self.outbox.save(self.own)
 
 
 def _too_late(rest_s: float, reason: str | None) -> Answer:
@@ -256,8 +227,3 @@ def _too_late(rest_s: float, reason: str | None) -> Answer:
         return Answer("later", "the time ran out before all was read")
     text = f"no request may be sent for {rest_s:.0f} s: {reason}"
     return Answer("later", text, retry_after_s=rest_s)
-
-
-# What searches without a store met, by URL and id of the key. An hour may hold three 429 answers,
-# whichever `Registry` they went to.
-_standings: dict[tuple[str, str], Standing] = {}

@@ -31,6 +31,7 @@ import httpx
 import pytest
 
 from kp_langchain import DomainPolicy, KPCallbackHandler, Registry, TraceStore
+from kp_langchain.registry.search import search
 from kp_langchain.registry.sender import Sender
 from tests.agents import ASK, handler, searching
 from tests.commands import cli_apart
@@ -332,10 +333,11 @@ def test_the_real_registry_is_searched_in_the_same_way(tmp_path: Path) -> None:
         for options in (
             {}, {"min_quality": 0.8}, {"limit": 3, "offset": 2}, {"q": "MONTH 1"}, {"offset": 99},
         ):  # fmt: skip
-            mine, theirs = (
-                list(Registry(server.url).search(domain="finance", **options))
-                for server in (loopback, real)
-            )
+            with TraceStore(tmp_path / "traces.db") as store:
+                mine, theirs = (
+                    list(search(Registry(one.url), store.outbox, domain="finance", **options))
+                    for one in (loopback, real)
+                )
             assert objectives(mine) == objectives(theirs)
             assert [page.total for page in mine] == [page.total for page in theirs]
             assert [page.next_offset for page in mine] == [page.next_offset for page in theirs]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -14,12 +15,12 @@ import pytest
 
 from kp_langchain import Registry, TraceStore
 from kp_langchain.errors import ConfigError
-from kp_langchain.registry import search as search_module
-from kp_langchain.registry.search import MOST_PAGE_BYTES, PAGE_SIZE, SearchPage
+from kp_langchain.registry.search import MOST_PAGE_BYTES, PAGE_SIZE, SearchPage, search
 from tests.loopback_registry import LoopbackRegistry
 from tests.registry.test_sender import KEY
 
 IMPATIENT_S = 0.2
+Pages = Callable[..., list[SearchPage]]
 
 
 def unit(number: int = 0, *, quality: float = 0.9, domain: str = "finance") -> dict[str, Any]:
@@ -63,25 +64,31 @@ class Waiting:
             self.server._windows.clear()
 
 
-@pytest.fixture(autouse=True)
-def no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No search of another test is known of, whose registry had the same port."""
-    monkeypatch.setattr(search_module, "_standings", {})
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[TraceStore]:
+    with TraceStore(tmp_path / "traces.db") as store:
+        yield store
+
+
+@pytest.fixture
+def pages(server: LoopbackRegistry, store: TraceStore) -> Pages:
+    """Searches the registry, and skips the waits."""
+
+    def search_all(
+        clock: Waiting | None = None, *, step_s: float = 10.0, key: str | None = KEY, **options: Any
+    ) -> list[SearchPage]:
+        clock = clock or Waiting()
+        registry = Registry(server.url, api_key=key, timeout_s=step_s)
+        options = {"domain": "finance", "sleep": clock.sleep, "clock": clock, **options}
+        return list(search(registry, store.outbox, **options))
+
+    return search_all
 
 
 @pytest.fixture
 def server() -> Iterator[LoopbackRegistry]:
     with LoopbackRegistry() as server:
         yield server
-
-
-def pages(
-    server: LoopbackRegistry, clock: Waiting | None = None, **options: Any
-) -> list[SearchPage]:
-    clock = clock or Waiting()
-    registry = Registry(server.url, api_key=KEY, timeout_s=options.pop("step_s", 10.0))
-    options = {"domain": "finance", "sleep": clock.sleep, "clock": clock, **options}
-    return list(registry.search(**options))
 
 
 def objectives(found: list[SearchPage]) -> list[str]:
@@ -104,9 +111,9 @@ def page_of(*entries: object, total: object = 1) -> bytes:
     return b"HTTP/1.1 200 -\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body)
 
 
-def test_a_search_reads_page_by_page(server: LoopbackRegistry) -> None:
+def test_a_search_reads_page_by_page(server: LoopbackRegistry, pages: Pages) -> None:
     fill(server, *(unit(number, quality=1 - number / 1000) for number in range(120)))
-    found = pages(server)
+    found = pages()
     assert [(page.answer.kind, page.read, page.next_offset, page.total) for page in found] == [
         ("done", 50, 50, 120), ("done", 50, 100, 120), ("done", 20, None, 120),
     ]  # fmt: skip
@@ -116,9 +123,9 @@ def test_a_search_reads_page_by_page(server: LoopbackRegistry) -> None:
     assert all(headers["authorization"] == f"Bearer {KEY}" for _, _, headers, _ in server.requests)
 
 
-def test_conditions_and_bounds_reach_the_registry(server: LoopbackRegistry) -> None:
+def test_conditions_and_bounds_reach_the_registry(server: LoopbackRegistry, pages: Pages) -> None:
     fill(server, unit(1), unit(2, quality=0.5), unit(3, domain="legal"))
-    found = pages(server, q="month 1 & more=?#é", min_quality=0.8, limit=7, offset=2)
+    found = pages(q="month 1 & more=?#é", min_quality=0.8, limit=7, offset=2)
     assert queries(server) == [
         {
             "domain": "finance", "types": "ReasoningTrace", "q": "month 1 & more=?#é",
@@ -126,24 +133,26 @@ def test_conditions_and_bounds_reach_the_registry(server: LoopbackRegistry) -> N
         }
     ]  # fmt: skip
     assert [(page.answer.kind, page.units) for page in found] == [("done", ())]
-    assert objectives(pages(server, min_quality=0.8)) == ["add up the fees of month 1"]
+    assert objectives(pages(min_quality=0.8)) == ["add up the fees of month 1"]
     fill(server, *(unit(number) for number in range(120)))
-    found = pages(server, limit=60)
+    found = pages(limit=60)
     assert [(page.read, page.next_offset) for page in found] == [(50, 50), (10, 60)]
     assert [query["limit"] for query in queries(server)[-2:]] == ["50", "10"]
-    assert [page.read for page in pages(server, limit=60, offset=60)] == [50, 10]
+    assert [page.read for page in pages(limit=60, offset=60)] == [50, 10]
     # Without a key it reads as anybody may.
-    assert len(objectives(list(Registry(server.url).search(domain="legal")))) == 0
+    assert len(objectives(pages(domain="legal", key=None))) == 0
     assert "authorization" not in server.requests[-1][2]
 
 
-def test_what_is_no_reasoning_trace_is_counted_and_left_out(server: LoopbackRegistry) -> None:
+def test_what_is_no_reasoning_trace_is_counted_and_left_out(
+    server: LoopbackRegistry, pages: Pages
+) -> None:
     fill(server, unit(1), unit(2))
     server.fragments = [
         "null", "[1]", '"text"', "7", '{"unit": [2]}', '{"id": "x"}',
         '{"unit": {"@type": "ExpertSOP"}}', '{"unit": {"@type": ["ReasoningTrace"]}}',
     ]  # fmt: skip
-    (page,) = pages(server)
+    (page,) = pages()
     assert len(page.units) == 2
     assert page.read == 10
     assert page.skipped == {"not a JSON object": 5, "not a ReasoningTrace": 3}
@@ -160,13 +169,13 @@ def test_what_is_no_reasoning_trace_is_counted_and_left_out(server: LoopbackRegi
     ids=["too deep", "a number of 5,000 digits", "too large", "not JSON"],
 )
 def test_one_unit_that_spoils_its_page_costs_no_other(
-    server: LoopbackRegistry, fragment: str
+    server: LoopbackRegistry, pages: Pages, fragment: str
 ) -> None:
     fill(server, *(unit(number, quality=1 - number / 1000) for number in range(60)))
     for times, most_requests in ((1, 20), (3, 40)):
         server.requests.clear()
         server.fragments = [fragment] * times
-        found = pages(server)
+        found = pages()
         assert objectives(found) == [f"add up the fees of month {number}" for number in range(60)]
         assert sum((page.skipped.get("too large or not JSON", 0)) for page in found) == times
         assert {page.answer.kind for page in found} == {"done"}
@@ -193,11 +202,11 @@ def test_one_unit_that_spoils_its_page_costs_no_other(
     ids=lambda value: value if isinstance(value, str) else "bytes",
 )  # fmt: skip
 def test_what_a_server_does_wrong_is_said_and_earlier_pages_count(
-    server: LoopbackRegistry, fault: str | bytes, kind: str, reason: str
+    server: LoopbackRegistry, pages: Pages, fault: str | bytes, kind: str, reason: str
 ) -> None:
     fill(server, *(unit(number) for number in range(60)))
     server.misbehave = failing_at(1, fault)
-    first, last = pages(server)
+    first, last = pages()
     assert len(first.units) == PAGE_SIZE
     assert (last.answer.kind, last.units, last.read, last.next_offset) == (kind, (), 0, 50)
     assert reason in last.answer.reason
@@ -206,126 +215,122 @@ def test_what_a_server_does_wrong_is_said_and_earlier_pages_count(
 
 @pytest.mark.parametrize("fault", ["slow", "drip"])
 def test_a_server_that_answers_drop_by_drop_or_never_is_left(
-    server: LoopbackRegistry, fault: str
+    server: LoopbackRegistry, pages: Pages, fault: str
 ) -> None:
     server.misbehave = lambda number, method, path: fault
-    (page,) = pages(server, step_s=IMPATIENT_S)
+    (page,) = pages(step_s=IMPATIENT_S)
     assert page.answer.kind == "later"
     assert page.answer.reason == "no answer in time" or fault == "drip"
 
 
 @pytest.mark.parametrize("fault", ["429_retry_after", page_of(unit())])
-def test_what_asks_to_wait_is_read(server: LoopbackRegistry, fault: str | bytes) -> None:
+def test_what_asks_to_wait_is_read(
+    server: LoopbackRegistry, pages: Pages, fault: str | bytes
+) -> None:
     fill(server, unit())
     server.misbehave = failing_at(0, fault)
     clock = Waiting()
-    assert objectives(pages(server, clock)) == ["add up the fees of month 0"]
+    assert objectives(pages(clock)) == ["add up the fees of month 0"]
     # One second was asked for, and one is added.
     assert fault != "429_retry_after" or clock.slept == [2.0]
 
 
 @pytest.mark.parametrize("total", [None, "many", -1, 10**30, True, 1.5])
-def test_no_total_is_needed(server: LoopbackRegistry, total: object) -> None:
+def test_no_total_is_needed(server: LoopbackRegistry, pages: Pages, total: object) -> None:
     server.misbehave = lambda number, method, path: (
         page_of(*[unit()] * (50 if number == 0 else 3), total=total) if number < 2 else page_of()
     )
-    found = pages(server)
+    found = pages()
     assert sum(page.read for page in found) == 53
     assert found[-1].next_offset is None
 
 
-def test_a_server_without_an_end_is_read_to_the_limit(server: LoopbackRegistry) -> None:
+def test_a_server_without_an_end_is_read_to_the_limit(
+    server: LoopbackRegistry, pages: Pages
+) -> None:
     every = page_of(*[unit()] * 80, total=10**9)
     server.misbehave = lambda number, method, path: every
-    found = pages(server, limit=500, clock=Waiting())
+    found = pages(limit=500, clock=Waiting())
     assert sum(page.read for page in found) == 500
     assert len(server.requests) == 10
     assert [len(page.units) for page in found] == [50] * 10
 
 
-def test_it_waits_before_the_limit_is_reached(server: LoopbackRegistry) -> None:
+def test_it_waits_before_the_limit_is_reached(server: LoopbackRegistry, pages: Pages) -> None:
     fill(server, *(unit(number) for number in range(200)))
     server.read_limit = 3
     server.window_clock = lambda: 0.0
     clock = Waiting(server)
-    found = pages(server, clock, timeout_s=600.0)
+    found = pages(clock, timeout_s=600.0)
     assert sum(page.read for page in found) == 200
     assert server.count_429 == 0
     assert clock.slept == [61.0]
 
 
-def test_it_does_not_wait_longer_than_it_may(server: LoopbackRegistry) -> None:
+def test_it_does_not_wait_longer_than_it_may(server: LoopbackRegistry, pages: Pages) -> None:
     fill(server, *(unit(number) for number in range(200)))
     server.read_limit = 3
     server.window_clock = lambda: 0.0
     clock = Waiting(server)
-    *read, last = pages(server, clock, timeout_s=30.0)
+    *read, last = pages(clock, timeout_s=30.0)
     assert sum(page.read for page in read) == 100
     assert (last.answer.kind, last.next_offset, clock.slept) == ("later", 100, [])
     assert "its limit of 3 requests is reached" in last.answer.reason
     assert last.answer.retry_after_s == 61.0
 
 
-def test_no_key_meets_three_429_in_an_hour(server: LoopbackRegistry) -> None:
+def test_no_key_meets_three_429_in_an_hour(
+    server: LoopbackRegistry, pages: Pages, store: TraceStore
+) -> None:
     server.misbehave = lambda number, method, path: "429_retry_after"
     clock = Waiting()
     for _ in range(20):
-        last = pages(server, clock, timeout_s=600.0)[-1]
+        last = pages(clock, timeout_s=600.0)[-1]
         assert "no request may be sent for" in last.answer.reason
         clock.now += timedelta(seconds=60)
     assert server.count_429 == 2
     assert not server.revoked
-    clock.now += timedelta(hours=1)
-    assert len(pages(server, clock)) == 1
-    assert server.count_429 == 4  # the first two are more than an hour old
-
-
-def test_limits_are_shared_through_a_store(server: LoopbackRegistry, tmp_path: Path) -> None:
-    server.misbehave = lambda number, method, path: "429_retry_after"
-    clock = Waiting()
-    for _ in range(5):
-        with TraceStore(tmp_path / "traces.db") as store:
-            pages(server, clock, outbox=store.outbox, timeout_s=600.0)
-            standing = store.outbox.standing(server.url, Registry(server.url, api_key=KEY).key_id)
-        search_module._standings.clear()  # as in another process
-    assert server.count_429 == 2
+    standing = store.outbox.standing(server.url, Registry(server.url, api_key=KEY).key_id)
     assert len(standing.throttled_at) == 2
     assert standing.quiet_reason is not None
     assert "429" in standing.quiet_reason
+    clock.now += timedelta(hours=1)
+    assert len(pages(clock)) == 1
+    assert server.count_429 == 4  # the first two are more than an hour old
 
 
 def test_a_search_neither_stops_contributions_nor_lets_them_go_on(
-    server: LoopbackRegistry, tmp_path: Path
+    server: LoopbackRegistry, pages: Pages, store: TraceStore
 ) -> None:
     fill(server, *(unit(number) for number in range(60)))
     key_id = Registry(server.url, api_key=KEY).key_id
     clock = Waiting()
-    with TraceStore(tmp_path / "traces.db") as store:
-        server.misbehave = failing_at(0, "404")
-        (page,) = pages(server, clock, outbox=store.outbox)
-        assert page.answer.kind == "stopped"
-        assert not store.outbox.standing(server.url, key_id).stopped
-        stopped = search_module.replace(
-            store.outbox.standing(server.url, key_id),
-            stopped=True, quiet_until=clock() + timedelta(hours=1),
-        )  # fmt: skip
-        store.outbox.save(stopped)
-        found = pages(server, clock, outbox=store.outbox)
-        assert sum(page.read for page in found) == 60
-        assert store.outbox.standing(server.url, key_id) == stopped
-        # Within its limits all the same.
-        server.read_limit, server._windows = 1, {}
-        *_, last = pages(server, clock, outbox=store.outbox)
-        assert "its limit of 1 requests is reached" in last.answer.reason
+    server.misbehave = failing_at(0, "404")
+    (page,) = pages(clock)
+    assert page.answer.kind == "stopped"
+    assert not store.outbox.standing(server.url, key_id).stopped
+    stopped = replace(
+        store.outbox.standing(server.url, key_id),
+        stopped=True, quiet_until=clock() + timedelta(hours=1),
+    )  # fmt: skip
+    store.outbox.save(stopped)
+    assert sum(page.read for page in pages(clock)) == 60
+    assert store.outbox.standing(server.url, key_id) == stopped
+    # Within its limits all the same.
+    server.read_limit, server._windows = 1, {}
+    *_, last = pages(clock)
+    assert "its limit of 1 requests is reached" in last.answer.reason
     assert server.count_429 == 0
     assert clock.slept == []
 
 
-def test_a_registry_that_states_no_limit_is_asked_slowly(server: LoopbackRegistry) -> None:
+def test_a_registry_that_states_no_limit_is_asked_slowly(
+    server: LoopbackRegistry, pages: Pages
+) -> None:
     first, second = page_of(*[unit()] * 50, total=60), page_of(*[unit()] * 10, total=60)
     server.misbehave = lambda number, method, path: second if number else first
     clock = Waiting()
-    assert sum(page.read for page in pages(server, clock)) == 60
+    assert sum(page.read for page in pages(clock)) == 60
     assert clock.slept == [2.0]
 
 
@@ -337,8 +342,8 @@ def test_a_registry_that_states_no_limit_is_asked_slowly(server: LoopbackRegistr
     ],
 )  # fmt: skip
 def test_what_cannot_be_asked_for_is_refused_before_anything_is_sent(
-    server: LoopbackRegistry, options: dict[str, Any]
+    server: LoopbackRegistry, pages: Pages, options: dict[str, Any]
 ) -> None:
     with pytest.raises(ConfigError):
-        pages(server, **options)
+        pages(**options)
     assert server.requests == []
