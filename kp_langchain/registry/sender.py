@@ -30,7 +30,7 @@ from kp_langchain.registry.answers import (
 )
 from kp_langchain.registry.client import ANONYMOUS, Registry
 from kp_langchain.store import TraceStore
-from kp_langchain.store.jobs import JobLoop, Lease
+from kp_langchain.store.jobs import JobLoop, Jobs
 from kp_langchain.store.registry_units import Contribution, Standing, with_new_idempotency_key
 
 log = logging.getLogger("kp_langchain")
@@ -115,7 +115,7 @@ class Sender:
     def _standing(self) -> Standing:
         return self._outbox.standing(self.registry.url, self.registry.key_id)
 
-    def _send_one(self, lease: Lease) -> float | None:
+    def _send_one(self, lease: Jobs) -> float | None:
         """Attempt the first pending contribution.
 
         Returns:

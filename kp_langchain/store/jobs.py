@@ -18,7 +18,6 @@ import time
 import weakref
 from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
@@ -112,38 +111,18 @@ class Backoff:
         self._due_at = float("-inf")
 
 
-@dataclass(frozen=True, slots=True)
-class Lease:
-    """The right to do a job, until it expires.
+class Jobs(StorePart):
+    """The jobs of one store, as one process does them.
 
-    Attributes:
-        kind: The kind of the job.
-        owner: Who has it.
-        lasts_s: How long it lasts from each renewal on, in seconds.
+    Args:
+        database: The database of the store.
+        lease_s: For how long it has a job, in seconds, unless it renews the lease.
     """
 
-    kind: str
-    owner: str
-    lasts_s: float
-
-    def renew(self, connection: sa.Connection) -> None:
-        """Keep the job; within a write transaction, so that nothing is written without it.
-
-        Raises:
-            StoreError: It has expired, and another process has the job.
-        """
-        if not _extend(connection, self.kind, self.owner, time.time() + self.lasts_s):
-            raise StoreError(
-                f"the lease of the job {self.kind!r} expired, and another process has the job now"
-            )
-
-
-class Jobs(StorePart):
-    """The jobs of one store, as one process does them."""
-
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, lease_s: float = LEASE_S) -> None:
         super().__init__(database)
         self._id = uuid4().hex
+        self._lease_s = lease_s
 
     @property
     def owner(self) -> str:
@@ -156,7 +135,7 @@ class Jobs(StorePart):
             "kind": kind,
             "key": key,
             "attempts": 0,
-            "lease_until": time.time() + LEASE_S,
+            "lease_until": self._lease_end(),
             "owner": self.owner,
             "body": body,
         }
@@ -180,7 +159,7 @@ class Jobs(StorePart):
     def take(self, kind: str) -> list[dict[str, Any]]:
         """Lease the jobs of processes that have ended, at most 200; return their rows."""
         with self._database.writing() as connection:
-            return _take(connection, kind, self.owner, LEASE_S)
+            return self._take(connection, kind)
 
     def take_first(self, kind: str) -> dict[str, Any] | None:
         """Keep this process's jobs of a kind, and return one of them or of an ended process's.
@@ -189,16 +168,18 @@ class Jobs(StorePart):
             The row of the job, this attempt counted; None if there is no job that is not another
             process's. Those with fewer attempts come first.
         """
-        now = time.time()
-        is_free = sa.or_(_c.lease_until < now, _c.owner == self.owner)
+        is_free = sa.or_(_c.lease_until < time.time(), _c.owner == self.owner)
         first = sa.select(_c.key).where(_c.kind == kind, is_free)
         first = first.order_by(_c.attempts, _c.lease_until, _c.key).limit(1)
         key = first.with_for_update(skip_locked=True).scalar_subquery()
         update = sa.update(jobs).where(_c.kind == kind, _c.key == key)
-        values = {"owner": self.owner, "lease_until": now + LEASE_S, "attempts": _c.attempts + 1}
         with self._database.writing() as connection:
-            _extend(connection, kind, self.owner, now + LEASE_S)
-            row = connection.execute(update.values(values).returning(jobs)).mappings().first()
+            self._extend(connection, kind, self._lease_end())
+            row = (
+                connection.execute(update.values(self._next_attempt()).returning(jobs))
+                .mappings()
+                .first()
+            )
         return None if row is None else dict(row)
 
     def count(self, kind: str) -> int:
@@ -217,32 +198,66 @@ class Jobs(StorePart):
             connection.execute(sa.delete(jobs).where(*same))
 
     def renew(self, kind: str) -> None:
-        """Have this process keep its jobs of a kind for another `LEASE_S`."""
+        """Have this process keep its jobs of a kind as long again."""
         with self._database.writing() as connection:
-            _extend(connection, kind, self.owner, time.time() + LEASE_S)
+            self._extend(connection, kind, self._lease_end())
 
-    def release(self, kind: str, lease: Lease | None = None) -> None:
-        """Let other processes have jobs of this one.
+    def renew_within(self, connection: sa.Connection, kind: str) -> None:
+        """Keep the job of a kind; within a write transaction, so that nothing is written without.
 
-        Args:
-            kind: All of this kind.
-            lease: The one of this lease instead.
+        Raises:
+            StoreError: Its lease expired, and another process has the job.
         """
+        if not self._extend(connection, kind, self._lease_end()):
+            raise StoreError(
+                f"the lease of the job {kind!r} expired, and another process has the job now"
+            )
+
+    def release(self, kind: str) -> None:
+        """Let other processes have the jobs of this one of a kind."""
         with self._database.writing() as connection:
-            _extend(connection, kind, self.owner if lease is None else lease.owner, 0.0)
+            self._extend(connection, kind, 0.0)
 
-    def lease_lasting(self, kind: str, lasts_s: float) -> Lease | None:
-        """Lease the only job of a kind, which never ends; None if another process has it.
-
-        Args:
-            kind: The kind.
-            lasts_s: How long the lease lasts, in seconds.
-        """
-        lease = Lease(kind, f"{self.owner}-{uuid4().hex}", lasts_s)
+    def take_only(self, kind: str) -> bool:
+        """Lease the only job of a kind, which never ends; False if another process has it."""
         row = self.leased_row(kind, "") | {"lease_until": 0.0}
         with self._database.writing() as connection:
             connection.execute(insert_or_ignore(jobs, connection.dialect.name), [row])
-            return lease if _take(connection, kind, lease.owner, lasts_s) else None
+            return bool(self._take(connection, kind))
+
+    def _lease_end(self) -> float:
+        return time.time() + self._lease_s
+
+    def _next_attempt(self) -> dict[str, Any]:
+        """Return the columns of a job that this process begins to do."""
+        return {
+            "owner": self.owner,
+            "lease_until": self._lease_end(),
+            "attempts": _c.attempts + 1,
+        }
+
+    def _take(self, connection: sa.Connection, kind: str) -> list[dict[str, Any]]:
+        """Lease jobs of a kind that no process holds, those whose lease expired first, first."""
+        select = sa.select(jobs).where(_c.kind == kind, _c.lease_until < time.time())
+        select = select.order_by(_c.lease_until, _c.key).limit(_MOST_TAKEN)
+        select = select.with_for_update(skip_locked=True)
+        rows = [dict(row) for row in connection.execute(select).mappings()]
+        if rows:
+            keys = [row["key"] for row in rows]
+            update = sa.update(jobs).where(_c.kind == kind, _c.key.in_(keys))
+            connection.execute(update.values(self._next_attempt()))
+        return rows
+
+    def _extend(self, connection: sa.Connection, kind: str, until: float) -> bool:
+        """Keep the jobs of a kind until a time; return whether this process has any.
+
+        Args:
+            connection: A write transaction.
+            kind: The kind.
+            until: The end of the lease, in seconds since 1970; 0 gives them back.
+        """
+        update = sa.update(jobs).where(_c.kind == kind, _c.owner == self.owner)
+        return connection.execute(update.values(lease_until=until)).rowcount > 0
 
 
 # ------------------------------------------------------------------ within a transaction
@@ -280,33 +295,6 @@ _END_JOBS = (
 def forget_jobs(connection: sa.Connection, kind: str, keys: Collection[str]) -> None:
     """Delete the jobs of a kind, whoever has them."""
     connection.execute(sa.delete(jobs).where(_c.kind == kind, _c.key.in_(keys)))
-
-
-def _take(connection: sa.Connection, kind: str, owner: str, lasts_s: float) -> list[dict[str, Any]]:
-    """Lease jobs of a kind that no process holds, those whose lease expired first, first."""
-    now = time.time()
-    select = sa.select(jobs).where(_c.kind == kind, _c.lease_until < now)
-    select = select.order_by(_c.lease_until, _c.key).limit(_MOST_TAKEN)
-    select = select.with_for_update(skip_locked=True)
-    rows = [dict(row) for row in connection.execute(select).mappings()]
-    if rows:
-        update = sa.update(jobs).where(_c.kind == kind, _c.key.in_([row["key"] for row in rows]))
-        values = {"owner": owner, "lease_until": now + lasts_s, "attempts": _c.attempts + 1}
-        connection.execute(update.values(values))
-    return rows
-
-
-def _extend(connection: sa.Connection, kind: str, owner: str, until: float) -> bool:
-    """Have a process keep its jobs of a kind until a time; return whether it has any.
-
-    Args:
-        connection: A write transaction.
-        kind: The kind.
-        owner: The process.
-        until: The end of the lease, in seconds since 1970; 0 gives them back.
-    """
-    update = sa.update(jobs).where(_c.kind == kind, _c.owner == owner)
-    return connection.execute(update.values(lease_until=until)).rowcount > 0
 
 
 # ------------------------------------------------------------------ a thread that does them

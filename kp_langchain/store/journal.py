@@ -25,7 +25,6 @@ from kp_langchain.store.novelty import memory_row
 from kp_langchain.store.outbox import add_contributions
 from kp_langchain.store.rows import (
     body_of,
-    expiry_after,
     json_text,
     trace_key,
 )
@@ -140,39 +139,28 @@ class Journal:
     def take_over(self) -> list[Run]:
         """Lease the runs of processes that ended before they judged them; at most 200.
 
-        A run that cannot be read is deleted, with a warning. One that five processes left is not
-        leased again, as it may have crashed them; its body expires.
+        With a warning it deletes a run that cannot be read, and one that five processes left, as it
+        may have crashed them.
         """
         jobs = self.jobs.take(JUDGE)
         if not jobs:
             return []
-        evidence: dict[str, Any] = {}
-        abandoned_bodies: dict[str, Any] = {}
-        for one in jobs:
-            # The first process had the run without an attempt.
-            is_left_too_often = one["attempts"] + 1 >= _MOST_PROCESSES
-            (abandoned_bodies if is_left_too_often else evidence)[one["key"]] = one["body"]
+        jobs_by_key = {one["key"]: one for one in jobs}
         with self._database.writing() as connection:
-            shown_by_trace = side_tables.shown_of(connection, list(evidence))
-            runs, unreadable = [], []
-            for row in run_queries.whole_rows(connection, list(evidence), "recorded"):
+            shown_by_trace = side_tables.shown_of(connection, list(jobs_by_key))
+            runs, unusable = [], []
+            for row in run_queries.whole_rows(connection, list(jobs_by_key), "recorded"):
                 trace_id = row["trace_id"]
                 row["external_traces"] = side_tables.external_of(connection, trace_id)
                 row["shown"] = tuple(shown_by_trace.get(trace_id, ()))
-                run = _read_run(evidence.pop(trace_id), row)
+                run = _read_run(jobs_by_key.pop(trace_id), row)
                 if run is not None:
                     runs.append(run)
                 else:
-                    unreadable.append(trace_id)
-            if unreadable:
-                deletion.delete(connection, unreadable)
-            for trace_id, body in abandoned_bodies.items():
-                expiry = {"body_expires_at": expiry_after(_keep_days(body))}
-                run_queries.update(connection, trace_id, expiry)
-            # What is left of `evidence` is judged already.
-            forget_jobs(connection, JUDGE, [*evidence, *abandoned_bodies])
-        if abandoned_bodies:
-            warn_once("given up", "a run stays unjudged: %d processes left it", _MOST_PROCESSES)
+                    unusable.append(trace_id)
+            if unusable:
+                deletion.delete(connection, unusable)
+            forget_jobs(connection, JUDGE, list(jobs_by_key))  # what is left is judged already
         return runs
 
     def has_run(self, run_id: UUID) -> bool:
@@ -188,14 +176,6 @@ class Journal:
     def waiting(self) -> int:
         """Return the number of runs, of any process, that are not judged yet."""
         return self.jobs.count(JUDGE)
-
-
-def _keep_days(evidence: Any) -> float:
-    """Return for how many days a run that nobody judges is kept, by its policy."""
-    try:
-        return float(evidence["policy"]["keep_days"])
-    except (TypeError, LookupError, ValueError):
-        return 0.0
 
 
 def _insert(
@@ -292,11 +272,14 @@ def _apply_earlier(
     return rejudge_stored(connection, row, verdict, run.registry)
 
 
-def _read_run(evidence: Any, row: Mapping[str, Any]) -> Run | None:
-    """Return the run of a process that has ended; None, and warn, if it cannot be read."""
+def _read_run(job: dict[str, Any], row: Mapping[str, Any]) -> Run | None:
+    """Return the run of a process that has ended; None, and warn, if it cannot be judged."""
+    if job["attempts"] + 1 >= _MOST_PROCESSES:  # the first one had it without an attempt
+        warn_once("given up", "a run is deleted: %d processes left it unjudged", _MOST_PROCESSES)
+        return None
     try:
         return Run.from_evidence(
-            evidence,
+            job["body"],
             trace=ReasoningTrace.model_validate(row["trace"]),
             run_id=UUID(row["run_id"]),
             keys=keys_of(row),

@@ -106,16 +106,6 @@ class StoredMemory:
         """Remember an entry."""
         self.compare_then_add(entry)
 
-    def count(self) -> int:
-        """Return the number of remembered traces in the store, of any embedder.
-
-        Raises:
-            StoreError: The database cannot be read.
-        """
-        select = sa.select(sa.func.count()).where(_c.kind == "memory")
-        with self._database.reading() as connection:
-            return connection.scalar(select) or 0
-
     def prune_all(self) -> int:
         """Delete what is beyond `max_elements`; return how many rows.
 

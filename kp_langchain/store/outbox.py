@@ -29,7 +29,7 @@ import sqlalchemy as sa
 
 from kp_langchain.errors import StoreError
 from kp_langchain.store.database import StorePart
-from kp_langchain.store.jobs import SEND, Jobs, Lease
+from kp_langchain.store.jobs import SEND, Jobs
 from kp_langchain.store.registry_units import (
     CONTRIBUTION_STATES,
     Contribution,
@@ -37,7 +37,13 @@ from kp_langchain.store.registry_units import (
     Standing,
     with_new_idempotency_key,
 )
-from kp_langchain.store.selection import MATCHES_SHOWN, check_page, find_by_id
+from kp_langchain.store.selection import (
+    MATCHES_SHOWN,
+    check_page,
+    count_by_state,
+    find_by_id,
+    only_match,
+)
 from kp_langchain.store.tables import insert_or_ignore, insert_or_replace, outbox, registries, runs
 from kp_langchain.values import clean_text
 
@@ -52,10 +58,8 @@ class Outbox(StorePart):
 
     def counts(self) -> dict[ContributionState, int]:
         """Return the number of contributions in each state."""
-        select = sa.select(_c.state, sa.func.count()).group_by(_c.state)
         with self._database.reading() as connection:
-            counts = {row[0]: row[1] for row in connection.execute(select)}
-        return {state: counts.get(state, 0) for state in CONTRIBUTION_STATES}
+            return count_by_state(connection, outbox, CONTRIBUTION_STATES)
 
     def contributions(
         self, *, state: ContributionState | None = None, limit: int | None = 50, offset: int = 0
@@ -91,11 +95,8 @@ class Outbox(StorePart):
             rows = find_by_id(
                 connection, select, text, trace_id=_c.trace_id, other_id=_c.registry_id
             )
-        matches = [Contribution(**row) for row in rows]
-        if len(matches) > 1:
-            lines = "".join(f"\n  {one.trace_id}  {one.state}" for one in matches)
-            raise StoreError(f"{text!r} may mean several; give more characters of the id:{lines}")
-        return matches[0] if matches else None
+        match = only_match(rows, text)
+        return None if match is None else Contribution(**match)
 
     def next_pending(self, registry: str) -> Contribution | None:
         """Return the contribution to send to `registry`, or withdraw from it, next; with body."""
@@ -133,13 +134,13 @@ class Outbox(StorePart):
                 else:
                     _write_standings(connection, [change])
 
-    def begin(self, unit: Contribution, *, read: Contribution, lease: Lease) -> bool:
+    def begin(self, unit: Contribution, *, read: Contribution, lease: Jobs) -> bool:
         """Record an attempt before it is made.
 
         Args:
             unit: The contribution as the attempt leaves it.
             read: The contribution as it was read.
-            lease: The lease of `sending`, which is renewed for the attempt.
+            lease: What `sending` yielded; its lease is renewed for the attempt.
 
         Returns:
             False, and nothing is written, if a verdict changed the contribution since it was read.
@@ -157,7 +158,7 @@ class Outbox(StorePart):
             )
 
         with self._database.writing() as connection:
-            lease.renew(connection)
+            lease.renew_within(connection, SEND)
             return _change(connection, unit.trace_id, change)
 
     def record_answer(
@@ -165,7 +166,7 @@ class Outbox(StorePart):
         unit: Contribution,
         *standings: Standing,
         read: Contribution,
-        lease: Lease | None = None,
+        lease: Jobs | None = None,
     ) -> None:
         """Write the result of an attempt; a verdict given meanwhile prevails.
 
@@ -173,7 +174,7 @@ class Outbox(StorePart):
             unit: The contribution as the answer leaves it.
             standings: The standing as the answer leaves it.
             read: The contribution as it was read before the attempt.
-            lease: The lease of `sending`.
+            lease: What `sending` yielded.
 
         Raises:
             StoreError: The lease expired. The process that has it now asks the registry what came
@@ -197,13 +198,13 @@ class Outbox(StorePart):
 
         with self._database.writing() as connection:
             if lease is not None:
-                lease.renew(connection)
+                lease.renew_within(connection, SEND)
             _change(connection, unit.trace_id, change)
             _forget_if_deleted(connection, unit.trace_id)
             _write_standings(connection, standings)
 
     @contextmanager
-    def sending(self, timeout_s: float = 0.0, *, lasts_s: float = 60.0) -> Iterator[Lease | None]:
+    def sending(self, timeout_s: float = 0.0, *, lasts_s: float = 60.0) -> Iterator[Jobs | None]:
         """Be the only sender of this store inside the block: have the lease of its job `send`.
 
         Args:
@@ -212,17 +213,17 @@ class Outbox(StorePart):
                 request takes, and is how long others wait for a process that dies meanwhile.
 
         Yields:
-            The lease; None if another sender is at work.
+            What has the lease; None if another sender is at work.
         """
         until = time.monotonic() + timeout_s
-        jobs = Jobs(self._database)
-        while (lease := jobs.lease_lasting(SEND, lasts_s)) is None and time.monotonic() < until:
+        jobs = Jobs(self._database, lasts_s)  # of its own: this process may have other senders
+        while not (has_lease := jobs.take_only(SEND)) and time.monotonic() < until:
             time.sleep(_POLL_INTERVAL_S)
         try:
-            yield lease
+            yield jobs if has_lease else None
         finally:
-            if lease is not None:
-                jobs.release(SEND, lease)
+            if has_lease:
+                jobs.release(SEND)
 
     @contextmanager
     def changing(self) -> Iterator[None]:

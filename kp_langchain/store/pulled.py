@@ -15,7 +15,13 @@ from kp_langchain.store.registry_units import UNIT_STATES, ExaminedUnit, Fate, P
 from kp_langchain.store.rows import body_of, clean_name, json_text
 from kp_langchain.store.run_columns import trace_of
 from kp_langchain.store.run_queries import lock_names
-from kp_langchain.store.selection import MATCHES_SHOWN, check_page, find_by_id
+from kp_langchain.store.selection import (
+    MATCHES_SHOWN,
+    check_page,
+    count_by_state,
+    find_by_id,
+    only_match,
+)
 from kp_langchain.store.tables import batches, insert_or_replace, outbox, pulled_units, runs
 from kp_langchain.store.vectors import RESETS, count_up, remove
 from kp_langchain.values import clean_text
@@ -38,10 +44,8 @@ class PulledUnits(StorePart):
 
     def counts(self) -> dict[UnitState, int]:
         """Return the number of units in each state."""
-        select = sa.select(_c.state, sa.func.count()).group_by(_c.state)
         with self._database.reading() as connection:
-            counts = {row[0]: row[1] for row in connection.execute(select)}
-        return {state: counts.get(state, 0) for state in UNIT_STATES}
+            return count_by_state(connection, pulled_units, UNIT_STATES)
 
     def units(
         self,
@@ -85,12 +89,8 @@ class PulledUnits(StorePart):
         select = _newest_first.limit(MATCHES_SHOWN)
         with self._database.reading() as connection:
             rows = find_by_id(connection, select, str(id), trace_id=_c.trace_id)
-        if len(rows) > 1:
-            lines = "".join(f"\n  {row['trace_id']}  {row['state']}" for row in rows)
-            raise StoreError(
-                f"{str(id)!r} may mean several; give more characters of the id:{lines}"
-            )
-        return PulledUnit(**rows[0]) if rows else None
+        match = only_match(rows, str(id))
+        return None if match is None else PulledUnit(**match)
 
     def trace(self, trace_id: str) -> ReasoningTrace | None:
         """Return the trace of a unit in any state; None for a rejected or an unknown one.

@@ -6,12 +6,12 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from functools import partial
-from typing import Any, Literal, TypedDict
+from typing import Any, Literal, TypedDict, TypeVar
 
 import sqlalchemy as sa
 
 from kp_langchain.config import Settings
-from kp_langchain.errors import ConfigError, UnknownRunError
+from kp_langchain.errors import ConfigError, StoreError, UnknownRunError
 from kp_langchain.run_keys import KINDS, Kind, forms_of
 from kp_langchain.schema import TRACE_ID_PREFIX
 from kp_langchain.store.rows import clean_name, fold_text, trace_key
@@ -25,6 +25,7 @@ MATCHES_SHOWN = 10
 Sort = Literal["time", "score", "novelty"]
 """What runs are listed by: the newest, the highest score, or the highest novelty first."""
 
+State = TypeVar("State", bound=str)
 Conditions = Sequence[sa.ColumnElement[bool]]
 
 _ID_CHARS_SHOWN = 100
@@ -82,6 +83,18 @@ def _begins(column: sa.Column[str], prefix: str) -> sa.ColumnElement[bool]:
     """Return the condition that `column` begins with `prefix`."""
     # As a range, because an index can answer that; LIKE would read the whole table.
     return sa.and_(column >= prefix, column <= prefix + _LAST_CHARACTER)
+
+
+def only_match(rows: Sequence[dict[str, Any]], id_: str) -> dict[str, Any] | None:
+    """Return the contribution or unit that an id means; None if there is none.
+
+    Raises:
+        StoreError: It fits more than one; the message lists them.
+    """
+    if len(rows) > 1:
+        lines = "".join(f"\n  {row['trace_id']}  {row['state']}" for row in rows)
+        raise StoreError(f"{id_!r} may mean several; give more characters of the id:{lines}")
+    return rows[0] if rows else None
 
 
 def unknown_run(id_: str, location: object) -> UnknownRunError:
@@ -236,6 +249,15 @@ def order_by(sort: Sort = "time", *, newest_first: bool = True) -> list[sa.Colum
     figures: list[Any] = [] if sort == "time" else [_c[sort]]
     columns = [*figures, _c.created_at, _c.trace_id]
     return [column.desc() for column in columns] if newest_first else columns
+
+
+def count_by_state(
+    connection: sa.Connection, table: sa.Table, states: Sequence[State]
+) -> dict[State, int]:
+    """Return the number of rows of a table in each state."""
+    select = sa.select(table.c.state, sa.func.count()).group_by(table.c.state)
+    counts = {row[0]: row[1] for row in connection.execute(select)}
+    return {state: counts.get(state, 0) for state in states}
 
 
 def check_page(limit: int | None, offset: int) -> None:

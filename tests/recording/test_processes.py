@@ -225,7 +225,7 @@ def test_a_damaged_run_of_a_dead_process_stops_no_other(damage: str) -> None:
             assert store.get(run.trace.id) is not None
 
 
-def test_a_run_that_five_processes_left_stays_unjudged_with_a_warning(
+def test_a_run_that_five_processes_left_is_deleted_with_a_warning(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     with TraceStore("runs.db") as store:
@@ -234,15 +234,12 @@ def test_a_run_that_five_processes_left_stays_unjudged_with_a_warning(
             expire_leases(store)
             assert [run.trace.id for run in Journal(store.database).take_over()] == [left.trace.id]
         store.journal.record([recorded(1)])
-        assert "stays unjudged" not in caplog.text
+        assert "a run is deleted" not in caplog.text
         expire_leases(store)
         assert scored_soon(watching := handler(store=store), store)
         assert watching.stats()["adopted"] == store.count() == 1
-        states = "SELECT state FROM runs ORDER BY trace_id"
-        assert execute(store, states) == [("recorded",), ("judged",)]
-        expiring = "SELECT state FROM runs WHERE body_expires_at IS NOT NULL"
-        assert ("recorded",) in execute(store, expiring)
-    assert "a run stays unjudged: 5 processes left it" in caplog.text
+        assert execute(store, "SELECT state FROM runs") == [("judged",)]
+    assert "a run is deleted: 5 processes left it unjudged" in caplog.text
 
 
 def test_a_job_to_judge_a_run_that_is_judged_changes_nothing_and_goes() -> None:

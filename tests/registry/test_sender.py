@@ -35,7 +35,7 @@ from kp_langchain.registry.answers import (
 )
 from kp_langchain.registry.sender import Sender
 from kp_langchain.store import jobs as jobs_module
-from kp_langchain.store.jobs import SEND, JobLoop
+from kp_langchain.store.jobs import SEND, JobLoop, Jobs
 from kp_langchain.store.registry_units import Standing
 from tests.loopback_registry import LoopbackRegistry
 from tests.store.conftest import LONG_S, _scored, execute, fork
@@ -321,8 +321,8 @@ def test_the_lease_of_a_process_that_died_expires_and_what_it_was_at_is_asked_fo
     """Its answer, if it comes after all, changes nothing any more."""
     with sending(store) as here:
         (one,) = here.fill()
-        jobs, outbox = store.journal.jobs, store.outbox
-        lease = jobs.lease_lasting(SEND, 60.0)
+        outbox, lease = store.outbox, Jobs(store.database, 60.0)
+        assert lease.take_only(SEND)
         read = outbox.next_pending(here.registry.url)
         now = datetime.now(UTC)
         tried = replace(read, attempts=1, first_attempt_at=now)
