@@ -196,7 +196,6 @@ def withdraw(contribution_id: _ContributionId, database: Database = None) -> Non
             changed_at=datetime.now(UTC),
             body=None,
             reason=None,
-            issues=None,
             withdraw_asked=False,
         )
         store.outbox.save(withdrawn)

@@ -16,7 +16,6 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from http import HTTPStatus
 from http.client import responses as phrases
-from itertools import chain
 from typing import Any, Literal
 
 from pydantic import SecretStr
@@ -32,7 +31,7 @@ LONGEST_WAIT_S = 86_400.0
 _MAX_TEXT_CHARS = 300
 _MAX_READ_CHARS = 4000
 _MAX_ID_CHARS = 4000
-_MAX_ISSUES = 50
+_MAX_ISSUES = 10
 # They concern this unit: another attempt with it cannot succeed.
 _REFUSED_STATUSES = frozenset({400, 409, 413, 415, 422, 431, 451})
 _RETRY_STATUSES = frozenset({408, 425, 429})
@@ -88,10 +87,10 @@ class Answer:
         reason: Why, in one line that is safe to store, log and show.
         status: The HTTP status; None if no answer arrived.
         registry_id: The registry's id of the unit.
-        issues: What the registry finds wrong with the unit, each with `path` and `message`.
         retry_after_s: How long the registry asks to wait, in seconds, 0 to a day.
         allowance: The rate limit, as far as it is stated.
-        message: The registry's own message, safe to store, log and show.
+        message: The registry's own message, and what it finds wrong with the unit, in one line that
+            is safe to store, log and show.
         is_replayed: Whether the answer repeats one to an earlier request with the same idempotency
             key.
         content: The JSON of the answer. It is untrusted, and neither stored nor logged.
@@ -101,7 +100,6 @@ class Answer:
     reason: str
     status: int | None = None
     registry_id: str | None = None
-    issues: tuple[dict[str, str], ...] = ()
     retry_after_s: float | None = None
     allowance: Allowance = Allowance()
     message: str = ""
@@ -171,18 +169,13 @@ def read_answer(
         kind, meaning = "stopped", f"{_UNKNOWN_KEY}: it allows 0 requests"
     else:
         kind, meaning = _failure(status)
-    issues = _issues(content) if kind == "refused" else []
-    message, *issue_texts = safe_texts([_message(content), *chain.from_iterable(issues)], key)
+    (message,) = safe_texts([_message(content)], key)
     status_line = f"{status} {phrases.get(status, '')}".rstrip()
     return Answer(
         kind=kind,
         reason=": ".join(filter(None, (status_line, meaning, message)))[:_MAX_TEXT_CHARS],
         status=status,
         registry_id=registry_id if kind == "done" and has_id else None,
-        issues=tuple(
-            {"path": path, "message": text}
-            for path, text in zip(issue_texts[::2], issue_texts[1::2], strict=True)
-        ),
         retry_after_s=_duration_s(headers.get("retry-after")),
         allowance=allowance,
         message=message,
@@ -211,20 +204,13 @@ def _failure(status: int) -> tuple[AnswerKind, str]:
 
 
 def _message(content: Any) -> str:
-    """Return the registry's own message."""
-    error = json_object(content).get("error")
-    return _text(error) or _text(json_object(error).get("message"))
-
-
-def _issues(content: Any) -> list[tuple[str, str]]:
-    issues = json_object(content).get("issues")
-    if not isinstance(issues, list):
-        return []
-    return [
-        (_path(issue.get("path")), _text(issue.get("message")))
-        for issue in issues[:_MAX_ISSUES]
-        if isinstance(issue, dict)
-    ]
+    """Return the registry's own message, and what it finds wrong with the unit."""
+    error, issues = (json_object(content).get(name) for name in ("error", "issues"))
+    texts = [_text(error) or _text(json_object(error).get("message"))]
+    for issue in issues[:_MAX_ISSUES] if isinstance(issues, list) else []:
+        path, text = (json_object(issue).get(name) for name in ("path", "message"))
+        texts.append(": ".join(filter(None, (_path(path), _text(text)))))
+    return "; ".join(filter(None, texts))
 
 
 def _path(path: object) -> str:

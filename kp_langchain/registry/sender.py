@@ -177,12 +177,12 @@ def _after_answer(
     """
     match request, answer.kind:
         case "withdraw", "done":
-            return replace(unit, state="withdrawn", reason=None, issues=None, body=None)
+            return replace(unit, state="withdrawn", reason=None, body=None)
         case "withdraw", "refused":
             in_an_hour = now + timedelta(seconds=LONGEST_BACKOFF_S)
-            return replace(unit, due_at=in_an_hour, reason=answer.reason, issues=answer.issues)
+            return replace(unit, due_at=in_an_hour, reason=answer.reason)
         case "withdraw", _:
-            return replace(_try_again(unit, answer, now), issues=answer.issues)
+            return _try_again(unit, answer, now)
         case "find", "refused":  # the registry does not have it, so it is sent next
             return replace(unit, first_attempt_at=None, registry_id=None)
         case "find", "done" if not _has_same_verdict(unit, answer.data.get("unit")):
@@ -200,13 +200,13 @@ def _after_answer(
         first_attempt_at = None if answer.is_rejected else unit.first_attempt_at
         unit = replace(unit, body=body, first_attempt_at=first_attempt_at)
     if request == "contribute" and answer.kind == "refused" and not answer.is_stale:
-        return replace(unit, state="dead", reason=answer.reason, issues=answer.issues)
+        return replace(unit, state="dead", reason=answer.reason)
     return _try_again(unit, answer, now)
 
 
 def _sent(unit: Contribution, answer: Answer) -> Contribution:
     id_ = answer.registry_id or unit.registry_id
-    return replace(unit, state="sent", registry_id=id_, reason=None, issues=None, body=None)
+    return replace(unit, state="sent", registry_id=id_, reason=None, body=None)
 
 
 def _try_again(unit: Contribution, answer: Answer, now: datetime) -> Contribution:

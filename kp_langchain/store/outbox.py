@@ -346,7 +346,7 @@ def withdraw_deleted(
             due_at=due_at or one.due_at,
         )
         if one.state != "sent" or not one.withdraw_asked:
-            after = replace(after, reason=None, issues=None)  # which may quote the text sent
+            after = replace(after, reason=None)  # which may quote the text sent
         _write(connection, one, after)
 
 
@@ -386,7 +386,7 @@ def _pending_again(one: Contribution, body: str) -> Contribution:
     """Return a contribution as the sender sends it again, with this body."""
     now, body = datetime.now(UTC), with_new_idempotency_key(body, one.attempts)
     one = replace(one, state="pending", body=body, first_attempt_at=None)
-    return replace(one, reason=None, issues=None, due_at=now, changed_at=now)
+    return replace(one, reason=None, due_at=now, changed_at=now)
 
 
 def _change(

@@ -38,8 +38,7 @@ class Contribution:
             the registry may have it, and is asked before it is sent again.
         registry_id: The registry's id for it, once sent. A pending one that has an id replaces the
             registry's copy.
-        reason: Why the last attempt failed; None if it succeeded.
-        issues: The registry's complaints, each with `path` and `message`.
+        reason: Why the last attempt failed, in the registry's words; None if it succeeded.
         body: The JSON text to send; None once it was sent or withdrawn.
         withdraw_asked: Whether a verdict asks for its withdrawal, which the sender carries out.
     """
@@ -54,7 +53,6 @@ class Contribution:
     first_attempt_at: datetime | None = None
     registry_id: str | None = None
     reason: str | None = None
-    issues: Sequence[dict[str, str]] | None = None
     body: str | None = None
     withdraw_asked: bool = False
 

@@ -242,7 +242,7 @@ def test_what_is_refused_is_dead_with_the_reason(store):
             here.drive()
             (dead,) = store.outbox.contributions(state="dead")
             assert dead.reason.startswith(fault)
-            assert [*dead.issues] == [{"path": "steps.0.type", "message": "not one of ours"}]
+            assert dead.reason.endswith("steps.0.type: not one of ours")
             assert {*here.server.units} == {*ids} - {dead.trace_id}
             assert store.outbox.get(dead.trace_id).body is not None
             store.delete(*ids)
@@ -626,13 +626,11 @@ def test_what_was_never_sent_is_just_gone_and_what_was_is_withdrawn_and_forgotte
         assert [each.trace_id for each in store.outbox.to_withdraw()] == [gone]
         here.judge(failed, success=False)
         assert store.delete(failed).at_registry == 1  # its withdrawal waits already
-        quoting = replace(
-            store.outbox.get(dead), state="dead", body="{}", issues=({"path": "quoted"},)
-        )
+        quoting = replace(store.outbox.get(dead), state="dead", body="{}", reason="quoted")
         store.outbox.save(quoting)
         assert store.delete(dead).at_registry == 1
         unit = store.outbox.get(dead)
-        assert (unit.status, unit.body, unit.issues) == ("to withdraw", None, None)
+        assert (unit.status, unit.body, unit.reason) == ("to withdraw", None, None)
         here.drive()
         assert {*here.server.units} == {stays}
         assert [each.trace_id for each in store.outbox.contributions()] == [stays]
