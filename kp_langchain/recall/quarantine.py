@@ -152,8 +152,7 @@ def pull(
         )
         ids = [unit.trace.id for unit, fate in with_fates if fate in ("new", "unchanged")]
         if admit_clean and ids:
-            least = min_quality or 0.0
-            admissions = store.pulled.admit_clean(min_quality=least, domain=domain, among=ids)
+            admissions = store.pulled.admit_clean(ids, min_quality=min_quality or 0.0)
             report.admitted += len(admissions)
     return report
 

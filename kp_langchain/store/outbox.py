@@ -62,23 +62,22 @@ class Outbox(StorePart):
             return count_by_state(connection, outbox, CONTRIBUTION_STATES)
 
     def contributions(
-        self, *, state: ContributionState | None = None, limit: int | None = 50, offset: int = 0
+        self, *, state: ContributionState | None = None, limit: int | None = 50
     ) -> list[Contribution]:
         """Return contributions, the newest first, without their bodies.
 
         Args:
             state: Only those in this state.
             limit: At most so many; None for all.
-            offset: Skip so many at the beginning.
 
         Raises:
-            ConfigError: `limit` or `offset` is negative.
+            ConfigError: `limit` is negative.
         """
-        check_page(limit, offset)
+        check_page(limit)
         select = _without_body.order_by(_c.queued_at.desc(), _c.trace_id.desc())
         if state is not None:
             select = select.where(_c.state == state)
-        return self._select(select.limit(limit).offset(offset))
+        return self._select(select.limit(limit))
 
     def get(self, id: str) -> Contribution | None:  # noqa: A002 - as TraceStore.get
         """Return the contribution that `id` identifies, or None.

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
 
-from kp_langchain.errors import ConfigError, StoreError
+from kp_langchain.errors import StoreError
 from kp_langchain.store.database import StorePart
 from kp_langchain.store.registry_units import UNIT_STATES, ExaminedUnit, Fate, PulledUnit, UnitState
 from kp_langchain.store.rows import body_of, clean_name, json_text
@@ -53,7 +53,6 @@ class PulledUnits(StorePart):
         state: UnitState | None = None,
         domain: str | None = None,
         limit: int | None = 50,
-        offset: int = 0,
     ) -> list[PulledUnit]:
         """Return units, those pulled last first.
 
@@ -61,15 +60,12 @@ class PulledUnits(StorePart):
             state: Only those in this state.
             domain: Only those of this domain (exact name).
             limit: At most so many; None for all.
-            offset: Skip so many at the beginning.
 
         Raises:
-            ConfigError: `limit` or `offset` is negative, or there is no such state.
+            ConfigError: `limit` is negative.
         """
-        check_page(limit, offset)
-        if state is not None and state not in UNIT_STATES:
-            raise ConfigError(f"{state!r} is not a state; give one of {', '.join(UNIT_STATES)}")
-        select = _newest_first.limit(limit).offset(offset or None)
+        check_page(limit)
+        select = _newest_first.limit(limit)
         if state is not None:
             select = select.where(_c.state == state)
         if domain is not None:
@@ -173,42 +169,29 @@ class PulledUnits(StorePart):
                 _check_admissible(row, digest)
             return _decide(connection, rows, "admitted", by)
 
-    def admit_clean(
-        self,
-        *,
-        min_quality: float = 0.0,
-        domain: str | None = None,
-        among: Collection[str] | None = None,
-        by: str | None = None,
-    ) -> list[str]:
-        """Let those quarantined units be shown that have no findings.
+    def admit_clean(self, trace_ids: Collection[str], *, min_quality: float = 0.0) -> list[str]:
+        """Let those of quarantined units be shown that have no findings.
 
         One that changed at its registry is left to a person.
 
         Args:
+            trace_ids: Their whole ids.
             min_quality: Only units whose claimed quality is at least this, 0 to 1.
-            domain: Only units of this domain (exact name).
-            among: Only units with these ids; None for all.
-            by: Who decides; by default the rule, in words.
 
         Returns:
             The ids of those that are admitted by this.
         """
         quality = f", claimed quality at least {min_quality:g}" if min_quality else ""
-        select = _for_update.where(
-            _c.state == "quarantined",
-            sa.cast(_c.findings, sa.Text()) == "[]",
-            _c.changed_at.is_(None),
-            _c.quality_score >= min_quality,
-        )
-        if domain is not None:
-            select = select.where(_c.domain == clean_name(domain))
         with self._database.writing() as connection:
-            # A row that another transaction changes meanwhile is compared anew.
-            rows = [dict(row) for row in connection.execute(select).mappings()]
-            if among is not None:
-                rows = [row for row in rows if row["trace_id"] in among]
-            return _decide(connection, rows, "admitted", by or f"rule: no findings{quality}")
+            rows = [
+                row
+                for row in _rows_by_id(connection, trace_ids).values()
+                if row["state"] == "quarantined"
+                and not row["findings"]
+                and row["changed_at"] is None
+                and row["quality_score"] >= min_quality
+            ]
+            return _decide(connection, rows, "admitted", f"rule: no findings{quality}")
 
     def reject(self, *trace_ids: str, by: str) -> list[str]:
         """Never show units to runs, whether they were admitted before or not.

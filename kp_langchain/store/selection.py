@@ -260,7 +260,7 @@ def count_by_state(
     return {state: counts.get(state, 0) for state in states}
 
 
-def check_page(limit: int | None, offset: int) -> None:
+def check_page(limit: int | None, offset: int = 0) -> None:
     """Raise `ConfigError` if the bounds of a list are negative."""
     if offset < 0 or (limit is not None and limit < 0):
         raise ConfigError(f"limit={limit} and offset={offset} must not be negative")

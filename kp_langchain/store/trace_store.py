@@ -369,19 +369,14 @@ class TraceStore:
             return run_queries.recent_values(connection, domain, gate, since)
 
     def traces(
-        self,
-        *,
-        newest_first: bool = True,
-        with_expiring: bool = False,
-        **filters: Unpack[RunFilters],
+        self, *, with_expiring: bool = False, **filters: Unpack[RunFilters]
     ) -> Iterator[ReasoningTrace]:
-        """Yield the traces that are kept for good, read a page at a time.
+        """Yield the traces that are kept for good, the newest first, read a page at a time.
 
         No transaction stays open between two traces, so a slow reader blocks no writer. A run that
         is added meanwhile appears if its place in the order is still to come.
 
         Args:
-            newest_first: Whether the runs that began last come first.
             with_expiring: Whether to yield also traces that are kept only for some days, to await a
                 verdict.
             filters: As `RunFilters` explains them.
@@ -389,22 +384,16 @@ class TraceStore:
         Raises:
             StoreError: The database cannot be read, or a body holds no trace.
         """
-        for trace, _ in self.traces_with_namespace(
-            newest_first=newest_first, with_expiring=with_expiring, **filters
-        ):
+        for trace, _ in self.traces_with_namespace(with_expiring=with_expiring, **filters):
             yield trace
 
     def traces_with_namespace(
-        self,
-        *,
-        newest_first: bool = True,
-        with_expiring: bool = False,
-        **filters: Unpack[RunFilters],
+        self, *, with_expiring: bool = False, **filters: Unpack[RunFilters]
     ) -> Iterator[tuple[ReasoningTrace, str | None]]:
         """Yield what `traces` does, each with the namespace of its run as the store has it."""
         select = run_queries.select_bodies(with_expiring=with_expiring)
         select = select.where(*conditions_of(filters))
-        page = select = select.order_by(*order_by(newest_first=newest_first)).limit(_TRACES_AT_ONCE)
+        page = select = select.order_by(*run_queries.newest_first).limit(_TRACES_AT_ONCE)
         while True:
             with self.database.reading() as connection:
                 rows = connection.execute(page).all()
@@ -416,8 +405,7 @@ class TraceStore:
             last = sa.tuple_(
                 sa.literal(rows[-1].created_at, _c.created_at.type), sa.literal(rows[-1].trace_id)
             )
-            place = sa.tuple_(_c.created_at, _c.trace_id)
-            page = select.where(place < last if newest_first else place > last)
+            page = select.where(sa.tuple_(_c.created_at, _c.trace_id) < last)
 
     def delete(self, *ids: str, **filters: Unpack[RunFilters]) -> Deletion:
         """Delete runs for good: traces, scores, verdicts, tags, and what novelty remembers of them.

@@ -39,8 +39,8 @@ def listed(store, **filters):
     runs = store.runs(**filters, newest_first=False, limit=None)
     assert store.count(**filters) == len(runs)
     assert set(store.figures(**filters)["trace_id"]) == {one.trace_id for one in runs}
-    kept = [run.trace_id for run in runs if run.kept]
-    assert [one.id for one in store.traces(**filters, newest_first=False)] == kept
+    kept = [run.trace_id for run in reversed(runs) if run.kept]
+    assert [one.id for one in store.traces(**filters)] == kept
     return [run.objective for run in runs]
 
 
@@ -302,16 +302,16 @@ def test_the_highest_score_or_novelty_comes_first_and_fifty_by_default(store):
             store.runs(**wrong)
 
 
-def test_an_iterator_of_traces_holds_nothing_and_takes_in_what_is_newer(store):
+def test_an_iterator_of_traces_holds_nothing_and_takes_in_what_is_added(store):
     store.add(*(_scored(number) for number in range(45)))
     started = [store.traces() for _ in range(30)]
     assert all(next(one).task.objective == "task 44" for one in started)
     seen = []
-    for trace in store.traces(newest_first=False):
+    for trace in store.traces():
         if not seen:
             store.add(*[_scored(100), _scored(-100)])
         seen.append(trace.task.objective)
-    assert seen == [f"task {number}" for number in range(45)] + ["task 100"]
+    assert seen == [f"task {number}" for number in reversed(range(45))] + ["task -100"]
 
 
 # ------------------------------------------------------------------ ids

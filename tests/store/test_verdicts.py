@@ -458,7 +458,7 @@ def test_the_one_that_is_due_first_is_next_and_the_newest_is_listed_first(store)
     assert (back.due_at, back.reason) == (later, "no")
     queued = [one.queued_at for one in store.outbox.contributions()]
     assert queued == sorted(queued, reverse=True)
-    assert [one.body for one in store.outbox.contributions(limit=2, offset=1)] == [None, None]
+    assert [one.body for one in store.outbox.contributions(limit=2)] == [None, None]
     assert store.outbox.contributions(state="dead") == []
     with pytest.raises(ConfigError, match="nega"):
         store.outbox.contributions(limit=-1)
