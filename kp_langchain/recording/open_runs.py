@@ -248,6 +248,11 @@ class OpenRuns:
         text = str.strip(objective) if isinstance(objective, str) else ""
         return clip(text, limit) if text else objective_in(inputs, limit)
 
+    def _note_objective(self, run: OpenRun, inputs: object) -> None:
+        """Note the task that the inputs of a root run state, unless it is known."""
+        if run.parent is None and not run.root.objective:
+            run.root.objective = self._objective_of(inputs)
+
     def _finish_root(self, root: RunRecord, output: object, inputs: object = None) -> None:
         """End a root run that returned, with what it was given if that is known."""
         if (error := parsing_error_in(output)) is not None:

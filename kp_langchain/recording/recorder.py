@@ -77,8 +77,7 @@ class Recorder(OpenRuns):
             state.last_failure = None
         if "langgraph_node" not in metadata:  # a whole graph or chain, not a node of one
             self._resume(root, inputs, metadata)
-        if run.parent is None and not root.objective:
-            root.objective = self._objective_of(inputs)
+        self._note_objective(run, inputs)
 
     def chain_ended(self, run_id: UUID, outputs: object, inputs: object = None) -> None:
         """Record that a chain returned.
@@ -100,8 +99,8 @@ class Recorder(OpenRuns):
             if root.requested_calls.may_be_answered:
                 record_answers(root, outputs)
             return
-        if not root.objective and inputs is not None:
-            root.objective = self._objective_of(inputs)
+        if inputs is not None:
+            self._note_objective(run, inputs)
         call = state.last_call
         is_model_open = call is not None and call.kind == "model" and not call.has_ended
         if run.has_paused:
@@ -123,8 +122,8 @@ class Recorder(OpenRuns):
         root, is_root, meaning = run.root, run.parent is None, meaning_of(error)
         if meaning == "interrupt":
             self._pass_on_interrupt(run, error)
-        if is_root and not root.objective and inputs is not None:
-            root.objective = self._objective_of(inputs)
+        if inputs is not None:
+            self._note_objective(run, inputs)
         if meaning == "error" and not _is_recorded(error, run):
             _record_failure(run, error, is_root=is_root)
         if is_root:
@@ -192,8 +191,7 @@ class Recorder(OpenRuns):
             root.state.final_message = None
             if not root.fallback_objective:
                 root.fallback_objective = objective_in(messages, self.raw_text_chars)
-        if run.parent is None and not root.objective:
-            root.objective = self._objective_of(messages)
+        self._note_objective(run, messages)
 
     def conversation_seen(self, run_id: UUID, messages: Sequence[object]) -> None:
         """Note what a human was asked and answered in the messages of an open run."""
@@ -248,8 +246,9 @@ class Recorder(OpenRuns):
         else:
             call.key = ("tool", run.parent_key, call.name, str(call.input))
         root.requested_calls.begin(call, inputs)
+        self._note_objective(run, inputs)
         if run.parent is None and not root.objective:
-            root.objective = self._objective_of(inputs) or as_text(inputs, self.raw_text_chars)
+            root.objective = as_text(inputs, self.raw_text_chars)
 
     def tool_answered(self, run_id: UUID, output: object) -> None:
         """Record what a tool or retriever returned."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import logging
 import time
-from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 from typing import TYPE_CHECKING, Literal
 
 from kp_langchain._logging import describe_error, warn_once
@@ -111,7 +111,6 @@ class StoreWriter:
         self._store = store
         self._max_waiting = max_waiting
         self._backoff = backoff
-        self._batch_size = MAX_BATCH
         self._renew_at = float("inf")
         self._look_at = 0.0
 
@@ -174,32 +173,38 @@ class StoreWriter:
 
         What the store cannot take now keeps none, and is to be written again.
         """
-        waiting = deque(items)
-        while waiting and not self._backoff.is_pausing:
-            batch = _batch(waiting, self._batch_size)
-            try:
-                self._write_batch(batch)
-            except Exception as error:  # noqa: BLE001 - a full disk, a dead server
-                if len(batch) > 1:  # perhaps because of only one of them
-                    self._batch_size = 1
-                    waiting.extendleft(reversed(batch))
-                elif _is_of_content(error):
-                    batch[0].fate = "dropped"
-                    warn_once(
-                        f"content:{batch[0].kind}:{type(error).__name__}",
-                        "a %s cannot be kept in the store (%s); counted under 'not_stored'",
-                        batch[0].kind,
-                        describe_error(error),
-                    )
-                else:
-                    batch[0].failures += 1
-                    self._note_failure(batch[0].kind, error)
-            else:
-                self._batch_size = min(MAX_BATCH, 2 * self._batch_size)
-                self._backoff.note_success()
+        for kind, group in groupby(items, key=lambda item: (item.kind, item.is_recorded)):
+            alike = list(group)
+            size = MAX_BATCH if kind[0] == "run" else 1
+            for at in range(0, len(alike), size):
+                self._try_to_write(alike[at : at + size])
         held = [item for item in items if item.fate is None]
         for item in held[: max(0, len(held) - self._max_waiting)]:
             item.fate = "dropped"
+
+    def _try_to_write(self, batch: Sequence[Item]) -> None:
+        if self._backoff.is_pausing:
+            return
+        try:
+            self._write_batch(batch)
+        except Exception as error:  # noqa: BLE001 - a full disk, a dead server
+            item = batch[0]
+            if len(batch) > 1:  # perhaps because of only one of them
+                for item in batch:
+                    self._try_to_write([item])
+            elif _is_of_content(error):
+                item.fate = "dropped"
+                warn_once(
+                    f"content:{item.kind}:{type(error).__name__}",
+                    "a %s cannot be kept in the store (%s); counted under 'not_stored'",
+                    item.kind,
+                    describe_error(error),
+                )
+            else:
+                item.failures += 1
+                self._note_failure(item.kind, error)
+        else:
+            self._backoff.note_success()
 
     def _write_batch(self, batch: Sequence[Item]) -> None:
         """Write some runs in one transaction, or a verdict."""
@@ -267,14 +272,3 @@ def _is_of_content(error: BaseException | None) -> bool:
             return True
         error = error.__cause__
     return False
-
-
-def _batch(items: deque[Item], most: int) -> list[Item]:
-    """Take the first item; if it is a run, with those that follow it and are written alike."""
-    first = items.popleft()
-    batch = [first]
-    while first.kind == "run" and items and len(batch) < most:
-        if items[0].kind != "run" or items[0].is_recorded != first.is_recorded:
-            break
-        batch.append(items.popleft())
-    return batch

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import operator
 from dataclasses import dataclass
@@ -41,6 +40,8 @@ from tests.agents import (
     shape,
 )
 from tests.recording.playing import Events, last, scored_by
+from tests.recording.situations import asking
+from tests.recording.situations import graph_of as graph_of_nodes
 
 
 def result(scored: ScoredTrace) -> tuple[str, bool]:
@@ -63,12 +64,6 @@ class Route(BaseModel):
 
     step: str
     sure: bool = True
-
-
-class RouteDict(TypedDict):
-    """Where to go."""
-
-    step: Annotated[str, ..., "the step"]
 
 
 TO_POEM = call("Route", step="poem")
@@ -98,8 +93,8 @@ def deciding(*calls: Any, **fields: Any) -> Any:
     return ScriptedChatModel([AIMessage("", tool_calls=list(calls), **fields)]).bind_tools(tools)
 
 
-def raw(answer: AIMessage, schema: Any = Route) -> Any:
-    return ScriptedChatModel([answer]).with_structured_output(schema, include_raw=True)
+def raw(answer: AIMessage) -> Any:
+    return ScriptedChatModel([answer]).with_structured_output(Route, include_raw=True)
 
 
 DECISIONS: dict[str, tuple[Any, list[str]]] = {
@@ -130,12 +125,10 @@ def test_a_routers_decision_is_a_thought(how: str) -> None:
 
 def test_a_grader_after_the_answer_decides_and_the_answer_stays() -> None:
     grader, writer = structured(), ScriptedChatModel([say("a poem")])
-    graph = StateGraph(MessagesState)
-    graph.add_node("poem", lambda state: {"messages": [writer.invoke(state["messages"])]})
-    graph.add_node("grade", lambda state: Command(goto=END) if grader.invoke("it") else None)
-    graph.add_edge(START, "poem")
-    graph.add_edge("poem", "grade")
-    scored = run(graph.compile())
+    graph = graph_of_nodes(
+        asking(writer), lambda state: Command(goto=END) if grader.invoke("it") else None
+    )
+    scored = run(graph)
     assert thoughts(scored) == ["a poem", POEM]
     assert result(scored)[0] == "a poem"
 
@@ -186,17 +179,12 @@ def test_a_decision_before_a_pause_is_recorded_when_the_run_ends(elsewhere: bool
 
 def test_a_decision_in_a_sub_graph_that_pauses_after_it() -> None:
     router, writer = structured(), ScriptedChatModel([say("a poem")])
-    inner = StateGraph(MessagesState)
-    inner.add_node("route", lambda state: (router.invoke(state["messages"]), {})[1])
-    inner.add_node("approve", lambda state: (interrupt("may I?"), {})[1])
-    inner.add_edge(START, "route")
-    inner.add_edge("route", "approve")
-    outer = StateGraph(MessagesState)
-    outer.add_node("inner", inner.compile())
-    outer.add_node("poem", lambda state: {"messages": [writer.invoke(state["messages"])]})
-    outer.add_edge(START, "inner")
-    outer.add_edge("inner", "poem")
-    graph, watching = outer.compile(checkpointer=InMemorySaver()), handler()
+    inner = graph_of_nodes(
+        lambda state: (router.invoke(state["messages"]), {})[1],
+        lambda state: (interrupt("may I?"), {})[1],
+    )
+    graph = graph_of_nodes(inner, asking(writer), checkpointer=InMemorySaver())
+    watching = handler()
     config: Any = {"configurable": {"thread_id": "inner"}}
     graph.invoke(ASK, {**config, "callbacks": [watching]})
     assert thoughts(last(watching, graph, Command(resume="yes"), **config)) == [POEM, "a poem"]
@@ -223,22 +211,6 @@ def test_what_a_node_parsed_is_the_result_of_a_state_that_holds_it() -> None:
     builder = StateGraph(RawState).add_node("node", lambda state: model.invoke(state["q"]))
     scored = run(builder.add_edge(START, "node").compile(), {"q": QUESTION})
     assert json.loads(result(scored)[0]) == {"step": "poem", "sure": True}
-
-
-@pytest.mark.parametrize("how", ["invoke", "ainvoke", "stream"])
-@pytest.mark.parametrize("schema", [Route, RouteDict], ids=["model", "TypedDict"])
-def test_what_was_parsed_is_the_result(how: str, schema: Any) -> None:
-    watching, config = handler(), {}
-    config["callbacks"] = [watching]
-    runnable = raw(say("", call(schema.__name__, step="poem")), schema)
-    if how == "ainvoke":
-        asyncio.run(runnable.ainvoke(QUESTION, config))
-    else:
-        list(getattr(runnable, how)(QUESTION, config))
-    scored = scored_by(watching)
-    assert json.loads(result(scored)[0])["step"] == "poem"
-    assert scored.trace.metadata.success
-    assert thoughts(scored) == [POEM]
 
 
 def test_an_answer_that_cannot_be_parsed_is_a_failure_unless_the_run_goes_on() -> None:
@@ -348,13 +320,6 @@ ANSWER: dict[str, tuple[Any, Any, Any, tuple[str, bool]]] = {
 def test_what_a_graph_adds_is_its_answer_and_what_it_was_given_is_none(name: str) -> None:
     state, inputs, update, expected = ANSWER[name]
     assert result(run(graph_of(update, state), inputs)) == expected
-
-
-@pytest.mark.parametrize("mode", ["updates", "values", "messages"])
-def test_a_stream_without_an_answer_has_none(mode: str) -> None:
-    watching = handler()
-    list(graph_of({}).stream(ASK, {"callbacks": [watching]}, stream_mode=mode))
-    assert result(scored_by(watching)) == NO_ANSWER
 
 
 def test_a_wrapped_graph_without_an_answer_has_none() -> None:

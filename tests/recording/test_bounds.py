@@ -19,7 +19,6 @@ from uuid import UUID, uuid4, uuid5
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
-from langchain.agents import create_agent
 from langchain_core.callbacks import dispatch_custom_event
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langchain_core.outputs import ChatGeneration, LLMResult
@@ -407,27 +406,6 @@ def test_a_run_beyond_its_bound_keeps_its_steps_without_their_texts(
     assert len(seen[0].steps) == len(scored.trace.steps)
 
 
-@pytest.mark.parametrize(
-    ("make", "dropped"),
-    [
-        (lambda: "y" * 9999, True),
-        (lambda: ValueError("e" * 9999), True),
-        (lambda: "short", False),
-    ],
-)
-def test_texts_and_errors_of_one_run_have_a_bound_together(
-    make: Callable[[], Any], dropped: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("KP_MAX_RUN_CHARS", "20000")
-    events = Events()
-    for at in range(100):
-        events.tool({"a": "b"}, make(), name=f"t{at}")
-    trace = events.end().trace
-    assert len(trace.steps) == 200
-    assert len(trace.model_dump_json()) < 80_000
-    assert (events.watching.stats()["dropped_texts"] > 0) is dropped
-
-
 @pytest.mark.parametrize("pauses", [False, True])
 def test_steps_beyond_the_bound_are_dropped_from_the_middle_and_counted(
     pauses: bool, monkeypatch: pytest.MonkeyPatch
@@ -606,21 +584,6 @@ def test_what_starts_after_its_root_has_ended_is_not_a_new_run() -> None:
     assert (stats["runs"], stats["cancelled"], stats["open"]) == (1, 1, 0)
 
 
-def meeting_agent(wait: Any) -> Any:
-    @tool
-    async def meet(q: str) -> str:
-        """Wait for the others."""
-        await wait()
-        return q
-
-    class Deciding(ScriptedChatModel):
-        def _generate(self, messages: Any, *_: Any, **__: Any) -> Any:
-            answer = say("I meet.", call("meet", q="a")) if len(messages) == 1 else say("42")
-            return ScriptedChatModel([answer])._generate(messages)
-
-    return create_agent(Deciding(), [meet])
-
-
 def many_things(wait: Any) -> Any:
     """What LangChain begins without a parent, and an agent that is given the handler once more."""
 
@@ -633,15 +596,14 @@ def many_things(wait: Any) -> Any:
     return RunnableLambda(work)
 
 
-@pytest.mark.parametrize("make", [meeting_agent, many_things])
 def test_of_runs_at_once_each_is_counted_once_and_the_bound_is_named_once(
-    make: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setenv("KP_MAX_OPEN_RUNS", "10")
     watching = handler()
 
     async def gather() -> None:
-        made = make(asyncio.Barrier(30).wait)
+        made = many_things(asyncio.Barrier(30).wait)
         config: Any = {"callbacks": [watching]}
         await asyncio.gather(*[made.ainvoke(ASK, config) for _ in range(30)])
 
@@ -793,20 +755,3 @@ def test_memory_does_not_grow_with_the_number_of_runs() -> None:
     grown = play(2000) - before
     tracemalloc.stop()
     assert grown < 2000 * 100
-
-
-@pytest.mark.filterwarnings("ignore:Direct attribute assignment:DeprecationWarning")
-def test_one_handler_for_many_threads_at_once() -> None:
-    watching = handler()
-
-    def work() -> None:
-        for _ in range(5):
-            searching().invoke(ASK, {"callbacks": [watching]})
-
-    workers = [threading.Thread(target=work) for _ in range(8)]
-    for worker in workers:
-        worker.start()
-    for worker in workers:
-        worker.join()
-    assert watching.flush(60)
-    assert watching.stats()["scored"] == watching.stats()["runs"] == 40

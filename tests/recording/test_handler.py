@@ -14,10 +14,8 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-import numpy as np
 import pytest
 import sqlalchemy as sa
-from langchain_core.callbacks import dispatch_custom_event
 from langchain_core.runnables import RunnableLambda
 from langchain_core.tools import tool
 
@@ -76,15 +74,12 @@ def test_the_policy_and_the_agents_id_reach_the_trace() -> None:
     assert run(searching()).trace.metadata.agent_id is None
 
 
-def test_file_environment_and_argument_set_the_threshold(monkeypatch: pytest.MonkeyPatch) -> None:
-    def threshold(**options: Any) -> float:
-        return run(searching(), domain="finance", **options).threshold
-
-    Path("kp.toml").write_text("[domains.finance]\nthreshold = 0.11\n")
-    assert threshold() == 0.11
+def test_the_argument_sets_the_threshold_before_the_environment(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("KP_DOMAINS__FINANCE__THRESHOLD", "0.22")
-    assert threshold() == 0.22
-    assert threshold(policy=DomainPolicy(threshold=0.33)) == 0.33
+    for options, threshold in (({}, 0.22), ({"policy": DomainPolicy(threshold=0.33)}, 0.33)):
+        assert run(searching(), domain="finance", **options).threshold == threshold
 
 
 @pytest.mark.parametrize(
@@ -108,22 +103,6 @@ def test_the_gate_decides_and_the_policy_says_how_long_a_body_is_kept(
         assert (kept.decision, kept.breakdown) == (decision, scored.breakdown)
         assert kept.trace == (scored.trace if has_body else None)
         assert (kept.kept_until is not None) is expires
-
-
-def test_handlers_of_different_domains_record_one_run_each_for_itself() -> None:
-    class Same:
-        def embed(self, texts: Any) -> Any:
-            return np.ones((len(texts), 4), dtype="float32")
-
-    shared = Scorer(embedder=Same())
-    one, other = handler("finance", scorer=shared), handler("code", scorer=shared)
-    play(one, other)
-    first, second = scored_by(one), scored_by(other)
-    assert (first.breakdown.profile, second.breakdown.profile) == ("finance", "code")
-    assert first.trace.id != second.trace.id
-    # One experience: neither is a precedent for the other.
-    assert first.breakdown.novelty.value == second.breakdown.novelty.value == 0.5
-    assert last(one).breakdown.novelty.value == pytest.approx(0.0, abs=1e-6)
 
 
 def test_capture_records_what_runs_inside_the_block_in_any_task() -> None:
@@ -303,18 +282,6 @@ def test_functions_of_the_caller_that_raise_end_nothing(
     assert stats["scored"] == stats["outcome_errors"] == stats["on_scored_errors"] == 2
     assert caplog.messages
     assert QUESTION not in caplog.text
-
-
-def test_no_warning_quotes_the_run(caplog: pytest.LogCaptureFixture) -> None:
-    private = "the words of jane.doe@example.com"
-
-    def work(question: str) -> Any:
-        dispatch_custom_event("kp.outcome", {"confidence": private})
-        return agent(say(private)).invoke({"messages": [("user", question)]})
-
-    run(RunnableLambda(work), private, outcome=lambda finished: float(finished.answer))
-    assert [one for one in caplog.records if one.levelno == logging.WARNING]
-    assert "jane" not in caplog.text
 
 
 def test_on_scored_finds_its_run_in_the_store_and_does_not_wait_for_itself() -> None:

@@ -131,7 +131,7 @@ def test_a_tool_that_takes_no_scores_holds_up_no_exit() -> None:
 # Ends only when it is killed, once the run that it cannot score is on disk.
 HANGING = """
 from pathlib import Path
-policy = DomainPolicy(threshold=0.0, visibility="org")
+policy = DomainPolicy(threshold=0.2, visibility="org")
 play(handler("finance", store=store, outcome=hang, policy=policy))
 assert begun.wait(600)
 while not any(b"result for a" in path.read_bytes() for path in Path().glob("runs.db*")):
@@ -141,7 +141,7 @@ threading.Event().wait()
 """
 
 
-def test_a_run_whose_process_was_killed_is_scored_by_the_next_one() -> None:
+def test_a_run_whose_process_was_killed_is_judged_by_the_next_one_as_its_policy_says() -> None:
     with Path("out").open("w+") as out:
         child = programs.start("-c", HEAD + HANGING, stdout=out, stderr=sys.__stderr__)
         while not Path("out").read_text():
@@ -154,14 +154,17 @@ def test_a_run_whose_process_was_killed_is_scored_by_the_next_one() -> None:
         child.wait()
     with TraceStore("runs.db") as store:
         expire_leases(store)
-        watching = handler(store=store)
-        assert watching.flush(60)
+        told: list[object] = []
+        watching = handler(store=store, on_scored=told.append, outcome=lambda _: False)
+        assert scored_soon(watching, store)
         (run,) = store.runs()
-        # By the policy that held where it ran.
-        assert (run.domain, run.decision, run.visibility) == ("finance", "kept", "org")
+        assert (run.domain, run.threshold, run.decision) == ("finance", 0.2, "kept")
+        assert (run.visibility, run.confidence_source, told) == ("org", "default", [])
         assert run.trace is not None
         stats = watching.stats()
         assert (stats["adopted"], stats["runs"]) == (1, 0)
+        last(watching)
+        assert [one.is_taken_over for one in store.runs()] == [False, True]
 
 
 def test_nothing_secret_is_on_disk_before_the_score() -> None:
@@ -179,30 +182,6 @@ def test_nothing_secret_is_on_disk_before_the_score() -> None:
         last(handler(store=store, outcome=look), inputs=inputs)
     assert any(b"REDACTED" in one for one in seen)
     assert not any(SECRET.encode() in one for one in seen)
-
-
-def test_a_run_of_a_dead_process_is_judged_by_its_own_policy_and_says_so() -> None:
-    program = """
-        def hang(_):
-            os._exit(0)  # the run is on disk, and its outcome function runs
-        policy = DomainPolicy(threshold=0.2)
-        watching = handler("code", store="runs.db", outcome=hang, policy=policy)
-        searching().invoke(ASK, {"callbacks": [watching]})
-        watching.flush(300)
-    """
-    python(program)
-    with TraceStore("runs.db") as store:
-        assert (store.count(), store.journal.waiting()) == (0, 1)
-        expire_leases(store)
-        told: list[object] = []
-        watching = handler(store=store, on_scored=told.append, outcome=lambda _: False)
-        assert scored_soon(watching, store)
-        (run,) = store.runs()
-        assert (run.domain, run.threshold, run.decision) == ("code", 0.2, "kept")
-        assert (run.confidence_source, run.is_taken_over, told) == ("default", True, [])
-        assert watching.stats()["adopted"] == 1
-        last(watching)
-        assert [one.is_taken_over for one in store.runs()] == [False, True]
 
 
 @pytest.mark.parametrize(
@@ -552,7 +531,8 @@ def test_a_run_that_pauses_before_the_fork_can_be_resumed_in_the_child() -> None
 
 def test_a_forked_child_records_its_own_runs_and_not_its_parents() -> None:
     python(
-        textwrap.dedent("""
+        FORKING
+        + textwrap.dedent("""
         from kp_langchain import _forksafe
         _forksafe._FORK_PATIENCE_S = 0.1  # a fork waits for the job under way, here in vain
         go = threading.Event()
@@ -563,16 +543,11 @@ def test_a_forked_child_records_its_own_runs_and_not_its_parents() -> None:
         play(watching, times=3)
         child = os.fork()
         if child == 0:
-            code = 1
-            try:
-                mine = handler("child", store=store, verifiers=[lambda run: False])
-                play(mine, watching)
-                assert watching.flush(300)
-                code = 0 if not mine.last(300).trace.metadata.success else 2
-            finally:
-                os._exit(code)
-        _, status = os.waitpid(child, 0)
-        assert os.waitstatus_to_exitcode(status) == 0, status
+            mine = handler("child", store=store, verifiers=[lambda run: False])
+            play(mine, watching)
+            assert mine.last(300).trace.metadata.success is False
+            leave()
+        await_child(child)
         go.set()
         assert watching.flush(300)
         assert store.count(domain="held") == store.count(domain="child") == 1
@@ -583,7 +558,8 @@ def test_a_forked_child_records_its_own_runs_and_not_its_parents() -> None:
 
 def test_a_fork_waits_for_no_function_of_the_callers() -> None:
     python(
-        textwrap.dedent("""
+        FORKING
+        + textwrap.dedent("""
         from kp_langchain import _forksafe
         _forksafe._FORK_PATIENCE_S = 3600
         play(handler(on_scored=hang))
@@ -591,7 +567,7 @@ def test_a_fork_waits_for_no_function_of_the_callers() -> None:
         child = os.fork()
         if child == 0:
             os._exit(0)
-        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        await_child(child)
         """),
         KP_EXIT_TIMEOUT_S="0.1",
     )
@@ -600,7 +576,8 @@ def test_a_fork_waits_for_no_function_of_the_callers() -> None:
 def test_fork_while_threads_record() -> None:
     # The child plays events by hand: LangChain's own locks may be held by the parent's threads.
     python(
-        textwrap.dedent("""
+        FORKING
+        + textwrap.dedent("""
         from tests.recording.playing import Events
         stop = threading.Event()
         def work():
@@ -612,16 +589,12 @@ def test_fork_while_threads_record() -> None:
         for _ in range(4):
             child = os.fork()
             if child == 0:
-                code = 1
-                try:
-                    events = Events(handler("child", store=store))
-                    events.tool()
-                    events.end()
-                    code = 0 if events.watching.stats()["scored"] == 1 else 2
-                finally:
-                    os._exit(code)
-            _, status = os.waitpid(child, 0)
-            assert os.waitstatus_to_exitcode(status) == 0, status
+                watching = handler("child", store=store)
+                events = Events(watching)
+                events.tool()
+                events.end()
+                leave(scored=1)
+            await_child(child)
         stop.set()
         for thread in threads:
             thread.join()
