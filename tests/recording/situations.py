@@ -112,6 +112,28 @@ def graph_of(*nodes: Any, **options: Any) -> Any:
     return graph.add_edge(START, "node0").compile(**options)
 
 
+def in_turn(watching: KPCallbackHandler, thread: str, graph: Any, *resumed_by: Any) -> None:
+    """Ask a graph in a thread, and then resume it."""
+    for inputs in (ASK, *resumed_by):
+        graph.invoke(inputs, in_thread(watching, thread))
+
+
+def answers() -> tuple[AIMessage, AIMessage]:
+    """Return what a model says that searches once and answers."""
+    return say("I search.", call("search", q="a")), say("42")
+
+
+def approving(*said: AIMessage, **options: Any) -> Any:
+    """Return an agent whose searches a human has to approve."""
+    gate = HumanInTheLoopMiddleware(interrupt_on={"search": True})
+    options.setdefault("checkpointer", InMemorySaver())
+    return agent(*(said or answers()), middleware=[gate], **options)
+
+
+def decide(kind: str, **more: Any) -> Command[Any]:
+    return Command(resume={"decisions": [{"type": kind, **more}]})
+
+
 def loop_of(model: Any, tools: ToolNode) -> Any:
     """Return a hand-made loop of a model and its tools."""
     graph = StateGraph(MessagesState)
@@ -178,8 +200,7 @@ async def _(watching: KPCallbackHandler) -> None:
 
 @situation("hand-made StateGraph with ToolNode", SEARCHED)
 def _(watching: KPCallbackHandler) -> None:
-    model = ScriptedChatModel([say("I search.", call("search", q="a")), say("42")])
-    loop_of(model, ToolNode([search])).invoke(ASK, using(watching))
+    loop_of(ScriptedChatModel(answers()), ToolNode([search])).invoke(ASK, using(watching))
 
 
 _CHAIN_OBJECTIVE = "bears"
@@ -200,11 +221,6 @@ def _(watching: KPCallbackHandler) -> None:
 @situation("LCEL chain, stream", ["thought"], objective=_CHAIN_OBJECTIVE, framework="langchain")
 def _(watching: KPCallbackHandler) -> None:
     list(_chain(say("They sleep.")).stream({"question": "bears"}, using(watching)))
-
-
-@situation("LCEL chain, ainvoke", ["thought"], objective=_CHAIN_OBJECTIVE, framework="langchain")
-async def _(watching: KPCallbackHandler) -> None:
-    await _chain(say("They sleep.")).ainvoke({"question": "bears"}, using(watching))
 
 
 @situation("a model alone", ["thought"], framework="langchain")
@@ -283,11 +299,6 @@ def _(watching: KPCallbackHandler) -> None:
     _react(_REACT_SEARCH, _REACT_FINAL).invoke({"input": QUESTION}, using(watching))
 
 
-@situation("AgentExecutor, ainvoke", SEARCHED, framework="langchain")
-async def _(watching: KPCallbackHandler) -> None:
-    await _react(_REACT_SEARCH, _REACT_FINAL).ainvoke({"input": QUESTION}, using(watching))
-
-
 @situation(
     "AgentExecutor, parse error handled",
     ["thought", "call _Exception", "recovered", "saw _Exception", "thought"],
@@ -321,16 +332,6 @@ def _(watching: KPCallbackHandler) -> None:
 @situation("AgentExecutor, stream", SEARCHED, framework="langchain", success=[True])
 def _(watching: KPCallbackHandler) -> None:
     list(_react(_REACT_SEARCH, _REACT_FINAL).stream({"input": QUESTION}, using(watching)))
-
-
-@situation(
-    "AgentExecutor, stream to the iteration limit",
-    ["thought", "call search", "saw search"],
-    framework="langchain",
-    success=[False],
-)
-def _(watching: KPCallbackHandler) -> None:
-    list(_react(_REACT_SEARCH, max_iterations=1).stream({"input": QUESTION}, using(watching)))
 
 
 # ------------------------------------------------------------------ errors of tools
@@ -459,11 +460,6 @@ _FELL_BACK = ["recovered", "thought"]
 @situation("with_fallbacks", _FELL_BACK, framework="langchain", success=[True])
 def _(watching: KPCallbackHandler) -> None:
     _with_backup(say("42")).invoke(QUESTION, using(watching))
-
-
-@situation("with_fallbacks, ainvoke", _FELL_BACK, framework="langchain")
-async def _(watching: KPCallbackHandler) -> None:
-    await _with_backup(say("42")).ainvoke(QUESTION, using(watching))
 
 
 @situation("with_fallbacks, stream", _FELL_BACK, framework="langchain")
@@ -716,35 +712,19 @@ def _(watching: KPCallbackHandler) -> None:
 # ------------------------------------------------------------------ pause and resume
 
 
-def _asking_first(*answers: Any) -> Any:
-    return agent(
-        *answers,
-        checkpointer=InMemorySaver(),
-        middleware=[HumanInTheLoopMiddleware(interrupt_on={"search": True})],
-    )
-
-
-def _decide(kind: str, **more: Any) -> Command[Any]:
-    return Command(resume={"decisions": [{"type": kind, **more}]})
-
-
 @situation("paused, then approved", SEARCHED, success=[True])
 def _(watching: KPCallbackHandler) -> None:
-    paused = _asking_first(say("I search.", call("search", q="a")), say("42"))
-    paused.invoke(ASK, in_thread(watching, "approve"))
-    paused.invoke(_decide("approve"), in_thread(watching, "approve"))
+    in_turn(watching, "approve", approving(), decide("approve"))
 
 
 @situation("paused, then rejected", SEARCHED, success=[True])
 def _(watching: KPCallbackHandler) -> None:
-    paused = _asking_first(say("I search.", call("search", q="a")), say("42"))
-    paused.invoke(ASK, in_thread(watching, "reject"))
-    paused.invoke(_decide("reject", message="no"), in_thread(watching, "reject"))
+    in_turn(watching, "reject", approving(), decide("reject", message="no"))
 
 
 @situation("paused and not resumed", runs=1, paused=1)
 def _(watching: KPCallbackHandler) -> None:
-    _asking_first(say("I search.", call("search", q="a"))).invoke(ASK, in_thread(watching, "waits"))
+    in_turn(watching, "waits", approving())
 
 
 def _asking_a_human() -> Any:
@@ -762,18 +742,7 @@ def _asking_a_human() -> Any:
     ["thought", "call ask_human", "saw ask_human", "thought"],
 )
 def _(watching: KPCallbackHandler) -> None:
-    paused = _asking_a_human()
-    paused.invoke(ASK, in_thread(watching, "tool"))
-    paused.invoke(Command(resume="yes"), in_thread(watching, "tool"))
-
-
-@situation(
-    "interrupt() in a tool, ainvoke", ["thought", "call ask_human", "saw ask_human", "thought"]
-)
-async def _(watching: KPCallbackHandler) -> None:
-    paused = _asking_a_human()
-    await paused.ainvoke(ASK, in_thread(watching, "atool"))
-    await paused.ainvoke(Command(resume="yes"), in_thread(watching, "atool"))
+    in_turn(watching, "tool", _asking_a_human(), Command(resume="yes"))
 
 
 @situation("interrupt() in a sub-graph, then resumed", ["thought"])
@@ -782,29 +751,23 @@ def _(watching: KPCallbackHandler) -> None:
         return {"messages": [HumanMessage(str(interrupt("ok?")))]}
 
     inner = graph_of(ask, asking(ScriptedChatModel([say("42")])))
-    paused = graph_of(inner, checkpointer=InMemorySaver())
-    paused.invoke(ASK, in_thread(watching, "sub"))
-    paused.invoke(Command(resume="yes"), in_thread(watching, "sub"))
+    in_turn(watching, "sub", graph_of(inner, checkpointer=InMemorySaver()), Command(resume="yes"))
 
 
 @situation("breakpoint before tools, then continued", SEARCHED, needs="langgraph.callbacks")
 def _(watching: KPCallbackHandler) -> None:
-    stopping = agent(
-        say("I search.", call("search", q="a")), say("42"),
-        checkpointer=InMemorySaver(), interrupt_before=["tools"],
-    )  # fmt: skip
-    stopping.invoke(ASK, in_thread(watching, "static"))
-    stopping.invoke(None, in_thread(watching, "static"))
+    stopping = agent(*answers(), checkpointer=InMemorySaver(), interrupt_before=["tools"])
+    in_turn(watching, "static", stopping, None)
 
 
 @situation("paused and resumed inside one root run", SEARCHED)
 def _(watching: KPCallbackHandler) -> None:
-    paused = _asking_first(say("I search.", call("search", q="a")), say("42"))
+    paused = approving()
     thread: Any = {"configurable": {"thread_id": "inside"}}
 
     def both(question: str) -> Any:
         paused.invoke({"messages": [("user", question)]}, thread)
-        return paused.invoke(_decide("approve"), thread)
+        return paused.invoke(decide("approve"), thread)
 
     RunnableLambda(both).invoke(QUESTION, using(watching))
 
@@ -814,7 +777,7 @@ def _(watching: KPCallbackHandler) -> None:
     ["thought", "call consult", "thought", "saw consult", "thought"],
 )
 def _(watching: KPCallbackHandler) -> None:
-    inner = _asking_first(say("I search.", call("search", q="a")))
+    inner = approving()
 
     def in_its_own_context(question: str) -> None:
         thread: Any = {"configurable": {"thread_id": "inner"}, "callbacks": [watching]}
@@ -844,18 +807,13 @@ def _(watching: KPCallbackHandler) -> None:
         return {"messages": [model.invoke(state["messages"])]}
 
     model = ScriptedChatModel([say("42")])
-    paused = graph_of(ask, checkpointer=InMemorySaver())
-    paused.invoke(ASK, in_thread(watching, "new question"))
-    paused.invoke(ASK, in_thread(watching, "new question"))
+    in_turn(watching, "new question", graph_of(ask, checkpointer=InMemorySaver()), ASK)
 
 
 @situation("two turns in one thread", SEARCHED, ["thought"])
 def _(watching: KPCallbackHandler) -> None:
-    talking = agent(
-        say("I search.", call("search", q="a")), say("42"), say("43"), checkpointer=InMemorySaver()
-    )
-    talking.invoke(ASK, in_thread(watching, "turns"))
-    talking.invoke(ASK, in_thread(watching, "turns"))
+    talking = agent(*answers(), say("43"), checkpointer=InMemorySaver())
+    in_turn(watching, "turns", talking, ASK)
 
 
 # ------------------------------------------------------------------ limits and other ends
@@ -982,10 +940,7 @@ def _(watching: KPCallbackHandler) -> None:
 
 @situation("a handler on the model only", ["thought"], ["thought"])
 def _(watching: KPCallbackHandler) -> None:
-    model = ScriptedChatModel(
-        [say("I search.", call("search", q="a")), say("42")], callbacks=[watching]
-    )
-    create_agent(model, [search]).invoke(ASK)
+    create_agent(ScriptedChatModel(answers(), callbacks=[watching]), [search]).invoke(ASK)
 
 
 @situation("an outcome dispatched by the agent", SEARCHED, success=[False])

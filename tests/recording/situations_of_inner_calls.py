@@ -20,11 +20,11 @@ from langchain_core.prompts import ChatPromptTemplate
 from langchain_core.retrievers import BaseRetriever
 from langchain_core.runnables import RunnableLambda
 from langchain_core.tools import create_retriever_tool, tool
-from langgraph.graph import START, MessagesState, StateGraph
+from langgraph.graph import MessagesState
 
 from kp_langchain import KPCallbackHandler
 from tests.agents import ASK, QUESTION, ScriptedChatModel, add, agent, call, say, search
-from tests.recording.situations import SEARCHED, situation, using
+from tests.recording.situations import SEARCHED, answers, graph_of, situation, using
 
 _MARKS = "langchain.agents.middleware.internal_call_transformer"  # older releases mark none
 _OLD = {"messages": [("user", "old"), ("ai", "older"), ("user", "old 2"), ("ai", "old 2")]}
@@ -51,8 +51,7 @@ def _summarising(*answers: Any) -> Any:
 def _with_inner_calls() -> Any:
     pick = say('{"tools": ["search"]}')
     middleware = [_selecting(pick, pick), _summarising(*[say("SUMMARY")] * 4)]
-    answers = (say("I search.", call("search", q="a")), say("42"))
-    return agent(*answers, tools=(search, add), middleware=middleware)
+    return agent(*answers(), tools=(search, add), middleware=middleware)
 
 
 @situation("tools are selected and messages summarised", SEARCHED, success=[True], needs=_MARKS)
@@ -72,9 +71,8 @@ def _(watching: KPCallbackHandler) -> None:
 
 @situation("tools are emulated", SEARCHED, success=[True], needs=_MARKS)
 def _(watching: KPCallbackHandler) -> None:
-    answers = (say("I search.", call("search", q="a")), say("42"))
     emulator = LLMToolEmulator(model=ScriptedChatModel([say("invented")]))
-    agent(*answers, tools=(search,), middleware=[emulator]).invoke(ASK, using(watching))
+    agent(*answers(), tools=(search,), middleware=[emulator]).invoke(ASK, using(watching))
 
 
 @situation("a chain with a model of its own summarises", ["thought"], success=[True], needs=_MARKS)
@@ -101,17 +99,10 @@ def _(watching: KPCallbackHandler) -> None:
             ScriptedChatModel([ConnectionError("down")]).invoke("q", _MARKED)
         return {"messages": [ScriptedChatModel([say("42")]).invoke(state["messages"])]}
 
-    _graph_of(node).invoke(ASK, using(watching))
+    graph_of(node).invoke(ASK, using(watching))
 
 
 _MARKED: Any = {"metadata": {"lc_source": "summarization"}}
-
-
-def _graph_of(node: Any) -> Any:
-    graph = StateGraph(MessagesState)
-    graph.add_node("llm", node)
-    graph.add_edge(START, "llm")
-    return graph.compile()
 
 
 @situation("a marked model answers last", ["thought"], success=[True])
@@ -121,7 +112,7 @@ def _(watching: KPCallbackHandler) -> None:
         ScriptedChatModel([say("", call("search", q="a"))]).invoke("q", _MARKED)
         return {"messages": [answer]}
 
-    _graph_of(node).invoke(ASK, using(watching))
+    graph_of(node).invoke(ASK, using(watching))
 
 
 @situation("a marked agent uses a tool", ["thought"], success=[True])
@@ -132,7 +123,7 @@ def _(watching: KPCallbackHandler) -> None:
         inner.invoke({"messages": [("user", "summarise")]}, _MARKED)
         return {"messages": [ScriptedChatModel([say("42")]).invoke(state["messages"])]}
 
-    _graph_of(node).invoke(ASK, using(watching))
+    graph_of(node).invoke(ASK, using(watching))
 
 
 @situation("a model is marked by its user", ["thought"], success=[True])
@@ -141,16 +132,14 @@ def _(watching: KPCallbackHandler) -> None:
         marked: Any = {"metadata": {"lc_source": "my_tool"}}
         return {"messages": [ScriptedChatModel([say("42")]).invoke(state["messages"], marked)]}
 
-    _graph_of(node).invoke(ASK, using(watching))
+    graph_of(node).invoke(ASK, using(watching))
 
 
 for _mark in ("lc_source", "lc_internal_call"):
 
     @situation(f"a whole run is marked by {_mark}", SEARCHED, success=[True])
     def _(watching: KPCallbackHandler, mark: str = _mark) -> None:
-        agent(say("I search.", call("search", q="a")), say("42")).invoke(
-            ASK, using(watching, metadata={mark: "summarization"})
-        )
+        agent(*answers()).invoke(ASK, using(watching, metadata={mark: "summarization"}))
 
 
 # ------------------------------------------------------------------ tools made of one call
@@ -180,12 +169,9 @@ class _Shelves(_Shelf):
 _LOOKED_UP = ["thought", "call docs", "saw docs", "thought"]
 
 
-def _looking_up(made: Any) -> Any:
-    return agent(say("I look.", call("docs", **{_field(made): "a"})), say("42"), tools=(made,))
-
-
-def _field(made: Any) -> str:
-    return next(iter(made.args))
+def _looking_up(made: Any, **options: Any) -> Any:
+    asked = call("docs", **{next(iter(made.args)): "a"})
+    return agent(say("I look.", asked), say("42"), tools=(made,), **options)
 
 
 @situation("a retriever as a tool", _LOOKED_UP, success=[True])
@@ -264,9 +250,8 @@ def _(watching: KPCallbackHandler) -> None:
            success=[False])  # fmt: skip
 def _(watching: KPCallbackHandler) -> None:
     made = create_retriever_tool(_Shelf(failure=OSError("shut")), "docs", "Docs.")
-    answers = (say("I look.", call("docs", query="a")), say("42"))
     retried = ToolRetryMiddleware(max_retries=0, on_failure="continue")
-    agent(*answers, tools=(made,), middleware=[retried]).invoke(ASK, using(watching))
+    _looking_up(made, middleware=[retried]).invoke(ASK, using(watching))
 
 
 @situation("a tool looks elsewhere if its shelf is shut", _LOOKED_UP, success=[True])
@@ -284,7 +269,7 @@ def _(watching: KPCallbackHandler) -> None:
         found = _Shelf(name="shelf").invoke(state["messages"][-1].text)
         return {"messages": [("ai", found[0].page_content)]}
 
-    graph = _graph_of(node)
+    graph = graph_of(node)
 
     @tool
     def docs(q: str) -> str:

@@ -10,7 +10,6 @@ from collections.abc import Callable
 from typing import Any
 
 from langchain.agents import create_agent
-from langchain.agents.middleware import HumanInTheLoopMiddleware
 from langchain_core.messages import AIMessage, AIMessageChunk
 from langchain_core.output_parsers import StrOutputParser
 from langchain_core.outputs import ChatGenerationChunk
@@ -24,25 +23,23 @@ from langgraph.types import Command, RetryPolicy, interrupt
 
 from kp_langchain import KPCallbackHandler
 from tests.agents import ASK, QUESTION, ScriptedChatModel, agent, call, say, search, searching
-from tests.recording.situations import SEARCHED, in_thread, situation, using
+from tests.recording.situations import (
+    SEARCHED,
+    answers,
+    approving,
+    decide,
+    graph_of,
+    in_thread,
+    in_turn,
+    situation,
+    using,
+)
 
 # ------------------------------------------------------------------ left at a pause
 
 
-def _answers() -> tuple[Any, Any]:
-    return say("I search.", call("search", q="a")), say("42")
-
-
-def _human_in_the_loop() -> HumanInTheLoopMiddleware[Any, Any]:
-    return HumanInTheLoopMiddleware(interrupt_on={"search": True})
-
-
-def _approving() -> Any:
-    return agent(*_answers(), checkpointer=InMemorySaver(), middleware=[_human_in_the_loop()])
-
-
 def _stopping(**where: Any) -> Any:
-    return agent(*_answers(), checkpointer=InMemorySaver(), **where)
+    return agent(*answers(), checkpointer=InMemorySaver(), **where)
 
 
 def _asking_tool() -> Any:
@@ -51,7 +48,7 @@ def _asking_tool() -> Any:
         """Ask a human."""
         return f"human: {interrupt(q)}"
 
-    return agent(*_answers(), tools=(ask,), checkpointer=InMemorySaver())
+    return agent(*answers(), tools=(ask,), checkpointer=InMemorySaver())
 
 
 def _asking_node() -> Any:
@@ -60,18 +57,15 @@ def _asking_node() -> Any:
     def ask(state: MessagesState) -> Any:
         return {"messages": [("user", str(interrupt("ok?")))]}
 
-    graph = StateGraph(MessagesState)
-    graph.add_sequence([("first", searching()), ("ask", ask), ("second", agent(say("43")))])
-    graph.add_edge(START, "first")
-    return graph.compile(checkpointer=InMemorySaver())
+    return graph_of(searching(), ask, agent(say("43")), checkpointer=InMemorySaver())
 
 
-APPROVED = Command(resume={"decisions": [{"type": "approve"}]})
+APPROVED = decide("approve")
 # Resumed while its stream is open, a graph finds its pause only if that was saved at once.
 _SAVED: dict[str, Any] = {"stream_mode": "updates", "durability": "sync"}
 # A graph that pauses, what resumes it, and the steps of the whole run.
 _PAUSES: dict[str, tuple[Callable[[], Any], Any, list[str]]] = {
-    "human in the loop": (_approving, APPROVED, SEARCHED),
+    "human in the loop": (approving, APPROVED, SEARCHED),
     "interrupt() in a tool": (_asking_tool, Command(resume="yes"), SEARCHED),
     "interrupt() in a node": (_asking_node, Command(resume="yes"), [*SEARCHED, "thought"]),
     "a breakpoint before": (lambda: _stopping(interrupt_before=["tools"]), None, SEARCHED),
@@ -138,25 +132,22 @@ for _name, (_make, _resume, _steps) in _PAUSES.items():
 
 @situation("left at a pause in values", SEARCHED, success=[True])
 def _(watching: KPCallbackHandler) -> None:
-    paused, config = _approving(), in_thread(watching, "values")
+    paused, config = approving(), in_thread(watching, "values")
     _leave(paused.stream(ASK, config, stream_mode="values"), "Interrupt(")
     paused.invoke(APPROVED, config)
 
 
 @situation("left at a pause in astream_events", SEARCHED, success=[True])
 async def _(watching: KPCallbackHandler) -> None:
-    paused, config = _approving(), in_thread(watching, "events")
+    paused, config = approving(), in_thread(watching, "events")
     await _leave_async(paused.astream_events(ASK, config, version="v2"), "__interrupt__")
     await paused.ainvoke(APPROVED, config)
 
 
 @situation("left at two pauses", ["thought", *SEARCHED[1:], *SEARCHED[1:]], success=[True])
 def _(watching: KPCallbackHandler) -> None:
-    first, last = _answers()
-    again = say("Once more.", call("search", "c2", q="b"))
-    paused = agent(
-        first, again, last, checkpointer=InMemorySaver(), middleware=[_human_in_the_loop()]
-    )
+    first, last = answers()
+    paused = approving(first, say("Once more.", call("search", "c2", q="b")), last)
     config = in_thread(watching, "two")
     for inputs in (ASK, APPROVED):
         _leave(paused.stream(inputs, config, stream_mode="updates"), "__interrupt__")
@@ -165,7 +156,7 @@ def _(watching: KPCallbackHandler) -> None:
 
 @situation("left at a pause and not resumed", runs=1, paused=1)
 def _(watching: KPCallbackHandler) -> None:
-    _leave(_approving().stream(ASK, in_thread(watching, "waits"), stream_mode="updates"), "__int")
+    _leave(approving().stream(ASK, in_thread(watching, "waits"), stream_mode="updates"), "__int")
 
 
 @situation("left at a pause that nothing can resume", runs=1, abandoned=1)
@@ -173,11 +164,8 @@ def _(watching: KPCallbackHandler) -> None:
     def ask(state: MessagesState) -> Any:
         return {"messages": [("user", str(interrupt("ok?")))]}
 
-    graph = StateGraph(MessagesState)
-    graph.add_node("ask", ask)
-    graph.add_edge(START, "ask")
     # Without a checkpointer, LangGraph only tells of the pause.
-    _leave(graph.compile().stream(ASK, using(watching), stream_mode="updates"), "__interrupt__")
+    _leave(graph_of(ask).stream(ASK, using(watching), stream_mode="updates"), "__interrupt__")
 
 
 # ------------------------------------------------------------------ left after the answer
@@ -200,7 +188,7 @@ for _mode in ("updates", "values", ["messages", "updates"]):
 
 @situation("left after the answer, a resumed run", SEARCHED, success=[True])
 def _(watching: KPCallbackHandler) -> None:
-    paused, config = _approving(), in_thread(watching, "resumed")
+    paused, config = approving(), in_thread(watching, "resumed")
     _leave(paused.stream(ASK, config, stream_mode="updates"), "__interrupt__")
     _leave(paused.stream(APPROVED, config, stream_mode="updates"), _FINAL)
 
@@ -208,10 +196,8 @@ def _(watching: KPCallbackHandler) -> None:
 @situation("left after an answer, before a node that asks nobody", ["thought"], success=[True])
 def _(watching: KPCallbackHandler) -> None:
     """What the graph would have done next, nobody tells the handler."""
-    graph = StateGraph(MessagesState)
-    graph.add_sequence([("llm", agent(say("42"))), ("log", lambda state: {})])
-    graph.add_edge(START, "llm")
-    _leave(graph.compile().stream(ASK, using(watching), stream_mode="updates"), _FINAL)
+    graph = graph_of(agent(say("42")), lambda state: {})
+    _leave(graph.stream(ASK, using(watching), stream_mode="updates"), _FINAL)
 
 
 # ------------------------------------------------------------------ a sub-agent pauses
@@ -229,8 +215,8 @@ def _delegating(inner: Any, asked: Any = None) -> Any:
     return agent(first, say("43"), tools=(ask, search), checkpointer=InMemorySaver())
 
 
-def _pausing_inside(tools: tuple[Any, ...] = (search,), *answers: Any, **options: Any) -> Any:
-    return agent(*(answers or _answers()), tools=tools, checkpointer=None, **options)
+def _pausing_inside() -> Any:
+    return approving(tools=(search,), checkpointer=None)
 
 
 @tool
@@ -250,9 +236,7 @@ TELLS_CALL_IDS = "langgraph.callbacks"
     "a sub-agent as a tool waits for approval", _DELEGATED, success=[True], needs=TELLS_CALL_IDS
 )
 def _(watching: KPCallbackHandler) -> None:
-    paused = _delegating(_pausing_inside(middleware=[_human_in_the_loop()]))
-    paused.invoke(ASK, in_thread(watching, "inner approval"))
-    paused.invoke(APPROVED, in_thread(watching, "inner approval"))
+    in_turn(watching, "inner approval", _delegating(_pausing_inside()), APPROVED)
 
 
 @situation(
@@ -262,10 +246,8 @@ def _(watching: KPCallbackHandler) -> None:
 )
 def _(watching: KPCallbackHandler) -> None:
     asked = say("I ask.", call("confirm", "i2", q="ok?"))
-    inner = _pausing_inside((search, _confirm), _answers()[0], asked, say("42"))
-    paused = _delegating(inner)
-    paused.invoke(ASK, in_thread(watching, "inner tool"))
-    paused.invoke(Command(resume="yes"), in_thread(watching, "inner tool"))
+    inner = agent(answers()[0], asked, say("42"), tools=(search, _confirm))
+    in_turn(watching, "inner tool", _delegating(inner), Command(resume="yes"))
 
 
 @situation(
@@ -278,10 +260,8 @@ def _(watching: KPCallbackHandler) -> None:
 )  # fmt: skip
 def _(watching: KPCallbackHandler) -> None:
     asked = [say("I ask.", call("confirm", f"i{number}", q="ok?")) for number in range(2)]
-    paused = _delegating(_pausing_inside((_confirm,), *asked, say("42")))
-    paused.invoke(ASK, in_thread(watching, "inner twice"))
-    for _ in range(2):
-        paused.invoke(Command(resume="yes"), in_thread(watching, "inner twice"))
+    paused = _delegating(agent(*asked, say("42"), tools=(_confirm,)))
+    in_turn(watching, "inner twice", paused, *[Command(resume="yes")] * 2)
 
 
 @situation(
@@ -291,7 +271,7 @@ def _(watching: KPCallbackHandler) -> None:
 )
 def _(watching: KPCallbackHandler) -> None:
     asked = say("Both.", call("ask", "o1", q="x"), call("search", "o2", q="b"))
-    paused = _delegating(_pausing_inside(middleware=[_human_in_the_loop()]), asked)
+    paused = _delegating(_pausing_inside(), asked)
     config = in_thread(watching, "beside") | {"max_concurrency": 1}
     paused.invoke(ASK, config)
     paused.invoke(APPROVED, config)
@@ -475,10 +455,7 @@ async def _(watching: KPCallbackHandler) -> None:
 
 @situation("a step of a synchronous graph takes too long", ["saw"], success=[False])
 def _(watching: KPCallbackHandler) -> None:
-    graph: Any = StateGraph(MessagesState)
-    graph.add_node("slow", lambda _state: time.sleep(3 * _LIMIT_S))
-    graph.add_edge(START, "slow")
-    made = graph.compile()
+    made = graph_of(lambda _state: time.sleep(3 * _LIMIT_S))
     made.step_timeout = _LIMIT_S
     with contextlib.suppress(TimeoutError):
         made.invoke(ASK, using(watching))
@@ -502,7 +479,4 @@ async def _(watching: KPCallbackHandler) -> None:
             return await asyncio.wait_for(inner.ainvoke(state), _LIMIT_S)
         return await inner.ainvoke(state)
 
-    graph = StateGraph(MessagesState)
-    graph.add_node("ask", ask)
-    graph.add_edge(START, "ask")
-    await graph.compile().ainvoke(ASK, using(watching))
+    await graph_of(ask).ainvoke(ASK, using(watching))

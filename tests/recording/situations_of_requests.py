@@ -29,7 +29,17 @@ from pydantic import BaseModel
 
 from kp_langchain import KPCallbackHandler
 from tests.agents import ASK, QUESTION, ScriptedChatModel, add, agent, call, say, search, soft
-from tests.recording.situations import SEARCHED, in_thread, situation, using
+from tests.recording.situations import (
+    SEARCHED,
+    answers,
+    approving,
+    asking,
+    decide,
+    in_thread,
+    in_turn,
+    situation,
+    using,
+)
 
 NO_WAIT = RetryPolicy(max_attempts=3, initial_interval=0.0, jitter=False, retry_on=Exception)
 
@@ -186,13 +196,7 @@ def asked(watching: KPCallbackHandler, name: str, *decisions: dict[str, Any]) ->
     one = agent(
         say("I work.", *calls), say("42"), checkpointer=InMemorySaver(), middleware=[middleware]
     )
-    one.invoke(ASK, in_thread(watching, name))
-    one.invoke(Command(resume={"decisions": list(decisions)}), in_thread(watching, name))
-
-
-@situation("a human rejects with a reason", [*SEARCHED[:1], "call search", "saw search", "thought"])
-def _(watching: KPCallbackHandler) -> None:
-    asked(watching, "no", {"type": "reject", "message": "too dear"})
+    in_turn(watching, name, one, Command(resume={"decisions": list(decisions)}))
 
 
 @situation("a human edits a call", ["thought", "call search", "saw search", "thought"])
@@ -219,7 +223,7 @@ def _(watching: KPCallbackHandler) -> None:
 
 def refusing(*, at_the_end: bool = False, how: str = "here") -> Any:
     """A graph of one's own whose node asks a human before it hands the call on."""
-    model = ScriptedChatModel([say("I search.", call("search", q="a")), say("42")])
+    model = ScriptedChatModel(answers())
 
     def refuse(state: MessagesState) -> Any:
         asked = state["messages"][-1].tool_calls[0]
@@ -234,7 +238,7 @@ def refusing(*, at_the_end: bool = False, how: str = "here") -> Any:
         return Command(update=refuse(state), goto=END if at_the_end else "llm")
 
     graph = StateGraph(MessagesState)
-    graph.add_node("llm", lambda state: {"messages": [model.invoke(state["messages"])]})
+    graph.add_node("llm", asking(model))
     graph.add_node("approve", approve)
     graph.add_node("tools", ToolNode([search]))
     graph.add_node("refuse", refuse)
@@ -249,37 +253,27 @@ def refusing(*, at_the_end: bool = False, how: str = "here") -> Any:
 
 @situation("a human rejects in a node of one's own", SEARCHED, success=[True])
 def _(watching: KPCallbackHandler) -> None:
-    graph = refusing(at_the_end=False)
-    graph.invoke(ASK, in_thread(watching, "own"))
-    graph.invoke(Command(resume=False), in_thread(watching, "own"))
+    in_turn(watching, "own", refusing(), Command(resume=False))
 
 
 @situation("a rejection is the end", SEARCHED[:3], success=[False])
 def _(watching: KPCallbackHandler) -> None:
-    graph = refusing(at_the_end=True)
-    graph.invoke(ASK, in_thread(watching, "end"))
-    graph.invoke(Command(resume=False), in_thread(watching, "end"))
+    in_turn(watching, "end", refusing(at_the_end=True), Command(resume=False))
 
 
 @situation("a human's rejection is written by another node", SEARCHED, success=[True])
 def _(watching: KPCallbackHandler) -> None:
-    graph = refusing(how="refuse")
-    graph.invoke(ASK, in_thread(watching, "other"))
-    graph.invoke(Command(resume=False), in_thread(watching, "other"))
+    in_turn(watching, "other", refusing(how="refuse"), Command(resume=False))
 
 
 @situation("a rejection ends the run without a word", SEARCHED[:2], success=[False])
 def _(watching: KPCallbackHandler) -> None:
-    graph = refusing(how=END)
-    graph.invoke(ASK, in_thread(watching, "silent"))
-    graph.invoke(Command(resume=False), in_thread(watching, "silent"))
+    in_turn(watching, "silent", refusing(how=END), Command(resume=False))
 
 
 @situation("a human allows what then fails in a node of one's own", RECOVERED, success=[False])
 def _(watching: KPCallbackHandler) -> None:
-    graph = refusing(how="refuse")
-    graph.invoke(ASK, in_thread(watching, "allowed"))
-    graph.invoke(Command(resume="yes"), in_thread(watching, "allowed"))
+    in_turn(watching, "allowed", refusing(how="refuse"), Command(resume="yes"))
 
 
 def booking() -> Any:
@@ -295,19 +289,13 @@ def booking() -> Any:
     return agent(*answers, tools=(book,), checkpointer=InMemorySaver())
 
 
-def _booking(watching: KPCallbackHandler, answer: object) -> None:
-    graph = booking()
-    graph.invoke(ASK, in_thread(watching, "booking"))
-    graph.invoke(Command(resume=answer), in_thread(watching, "booking"))
-
-
 @situation(
     "a human rejects in a tool, which raises",
     ["thought", "call book", "saw book", "thought"],
     success=[True],
 )
 def _(watching: KPCallbackHandler) -> None:
-    _booking(watching, "no")
+    in_turn(watching, "booking", booking(), Command(resume="no"))
 
 
 @situation(
@@ -316,7 +304,7 @@ def _(watching: KPCallbackHandler) -> None:
     success=[False],
 )
 def _(watching: KPCallbackHandler) -> None:
-    _booking(watching, "yes")
+    in_turn(watching, "booking", booking(), Command(resume="yes"))
 
 
 @situation(
@@ -325,18 +313,9 @@ def _(watching: KPCallbackHandler) -> None:
     success=[False],
 )
 def _(watching: KPCallbackHandler) -> None:
-    gate = HumanInTheLoopMiddleware(interrupt_on={"search": True})
     calls = call("search", "c1", q="a"), call("soft", "c2", x="1")
-    graph = agent(
-        say("I work.", *calls),
-        say("42"),
-        tools=(search, soft),
-        checkpointer=InMemorySaver(),
-        middleware=[gate],
-    )
-    graph.invoke(ASK, in_thread(watching, "beside"))
-    rejected = Command(resume={"decisions": [{"type": "reject", "message": "no"}]})
-    graph.invoke(rejected, in_thread(watching, "beside"))
+    graph = approving(say("I work.", *calls), say("42"), tools=(search, soft))
+    in_turn(watching, "beside", graph, decide("reject", message="no"))
 
 
 @situation(
@@ -390,8 +369,7 @@ def _wrapped(graph: Any, thread: str) -> Any:
 
 @situation("a graph is named like a change of state", SEARCHED, success=[True])
 def _(watching: KPCallbackHandler) -> None:
-    graph = agent(say("I search.", call("search", q="a")), say("42"))
-    graph.invoke(ASK, using(watching, run_name="CustomerUpdateState"))
+    agent(*answers()).invoke(ASK, using(watching, run_name="CustomerUpdateState"))
 
 
 @situation(
@@ -454,7 +432,7 @@ def _loop(tools: Callable[[MessagesState], Any], *answers: AIMessage, ends_with:
         return "tools" if calls and calls[0]["name"] != ends_with else END
 
     graph = StateGraph(MessagesState)
-    graph.add_node("llm", lambda state: {"messages": [model.invoke(state["messages"])]})
+    graph.add_node("llm", asking(model))
     graph.add_node("tools", tools)
     graph.add_edge(START, "llm")
     graph.add_conditional_edges("llm", after)
@@ -499,9 +477,7 @@ def _remembered(request: Any, _proceed: Any) -> Any:
 
 @situation("middleware answers in the tool's place", SEARCHED, success=[True])
 def _(watching: KPCallbackHandler) -> None:
-    agent(say("I search.", call("search", q="a")), say("42"), middleware=[_remembered]).invoke(
-        ASK, using(watching)
-    )
+    agent(*answers(), middleware=[_remembered]).invoke(ASK, using(watching))
 
 
 class _Impatient(AgentMiddleware):
@@ -570,7 +546,7 @@ def _with_plain_node(failures: int, *, first: bool, policy: RetryPolicy | None =
     model = ScriptedChatModel([say("42")])
     graph = StateGraph(MessagesState)
     graph.add_node("plain", _flaky(failures), retry_policy=policy)
-    graph.add_node("llm", lambda state: {"messages": [model.invoke(state["messages"])]})
+    graph.add_node("llm", asking(model))
     order = ("plain", "llm") if first else ("llm", "plain")
     graph.add_edge(START, order[0])
     graph.add_edge(*order)

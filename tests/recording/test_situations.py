@@ -44,7 +44,16 @@ from tests.recording import (
     situations_of_requests,
 )
 from tests.recording.playing import Events, approving, last, scored_by
-from tests.recording.situations import SITUATIONS, Situation, as_expected, in_thread, play
+from tests.recording.situations import (
+    SEARCHED,
+    SITUATIONS,
+    Situation,
+    as_expected,
+    asking,
+    graph_of,
+    in_thread,
+    play,
+)
 
 # Importing them adds their situations to the list.
 assert situations_of_inner_calls
@@ -58,7 +67,6 @@ FATES = (
 OLD_RELEASES = pytest.mark.filterwarnings(
     "ignore::DeprecationWarning", "ignore::PendingDeprecationWarning"
 )
-SEARCHED = ["thought", "call search", "saw search", "thought"]
 
 
 def needs(one: Situation) -> None:
@@ -418,16 +426,8 @@ def test_a_call_that_a_node_answers_after_two_pauses_is_recorded_once(
         return {"messages": [ToolMessage(found, tool_call_id="c1")]}
 
     model = ScriptedChatModel([say("I search.", call("search", "c1", q="a")), say("42")])
-
-    def think(state: MessagesState) -> Any:
-        return {"messages": [model.invoke(state["messages"])]}
-
-    graph = StateGraph(MessagesState)
-    graph.add_sequence([("think", think), ("ask", ask), ("again", ask), ("answer", answer)])
-    graph.add_edge(START, "think")
-    graph.add_node("end", think)
-    graph.add_edge("answer", "end")
-    whole = graph.compile(checkpointer=InMemorySaver())
+    think = asking(model)
+    whole = graph_of(think, ask, ask, answer, think, checkpointer=InMemorySaver())
     watching = handler(store=store)
     for inputs in ({"messages": [("user", "q")]}, Command(resume="yes"), Command(resume="yes")):
         whole.invoke(inputs, in_thread(watching, "t"))
