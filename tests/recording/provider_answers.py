@@ -34,38 +34,38 @@ class ProviderAnswer:
     Args:
         name: Of the provider and the kind of answer.
         replies: The answers of one run, in order.
-        steps: Type of each step, and its tool's name.
+        steps: The steps, as `shape` gives them.
         success: Whether the run counts as a success.
         summary: The run's result.
     """
 
     name: str
     replies: tuple[Reply, ...]
-    steps: list[tuple[str, str | None]]
+    steps: list[str]
     success: bool = True
     summary: str = "It is 42."
 
 
 ANSWERS: list[ProviderAnswer] = []
 
-THOUGHT = ("thought", None)
-
-
-def ran(tool: str, *, failed: bool = False) -> list[tuple[str, str | None]]:
-    return [("tool_call", tool), ("error_recovery" if failed else "observation", tool)]
-
 
 def answer(
     name: str,
     *replies: Reply,
-    steps: list[tuple[str, str | None]],
+    steps: str = "thought",
     success: bool = True,
     summary: str = "It is 42.",
 ) -> None:
+    """Add an answer; `ran` and `failed` stand for a call with its end."""
+    words: list[str] = []
+    for step in steps.split(", "):
+        kind, _, tool = step.partition(" ")
+        end = {"ran": "saw", "failed": "recovered"}.get(kind)
+        words += [step] if end is None else [f"call {tool}", f"{end} {tool}"]
     # An answer after a call that failed does not look like a success.
-    ends = [kind for kind, tool in steps if tool is not None and kind != "tool_call"]
-    success = success and ends[-1:] != ["error_recovery"]
-    ANSWERS.append(ProviderAnswer(name, replies, steps, success, summary))
+    ends = [one for one in words if one.startswith(("saw", "recovered"))]
+    success = success and not "".join(ends[-1:]).startswith("recovered")
+    ANSWERS.append(ProviderAnswer(name, replies, words, success, summary))
 
 
 def ai(content: str | list[Any], **fields: Any) -> AIMessage:
@@ -192,7 +192,7 @@ V1 = {"output_version": "v1", "model_provider": "openai"}
 answer(
     "OpenAI web search, responses/v1",
     ai([REASONED, WEB, SAID]),
-    steps=[THOUGHT, *ran("web_search"), THOUGHT],
+    steps="thought, ran web_search, thought",
 )
 answer(
     "OpenAI web search, v1",
@@ -205,17 +205,17 @@ answer(
         ],
         response_metadata=V1,
     ),
-    steps=[THOUGHT, *ran("web_search"), THOUGHT],
+    steps="thought, ran web_search, thought",
 )
 answer(
     "OpenAI code interpreter between two texts",
     ai([text("I compute."), CODE, SAID]),
-    steps=[THOUGHT, *ran("code_interpreter"), THOUGHT],
+    steps="thought, ran code_interpreter, thought",
 )
 answer(
     "OpenAI code interpreter fails, then works",
     ai([CODE_FAILED, CODE, SAID]),
-    steps=[*ran("code_interpreter", failed=True), *ran("code_interpreter"), THOUGHT],
+    steps="failed code_interpreter, ran code_interpreter, thought",
 )
 answer(
     "OpenAI code interpreter fails, v1",
@@ -227,20 +227,20 @@ answer(
         ],
         response_metadata=V1,
     ),
-    steps=[*ran("code_interpreter", failed=True), THOUGHT],
+    steps="failed code_interpreter, thought",
 )
 answer(
     "OpenAI code interpreter fails, nothing follows",
     ai([text("I compute."), CODE_FAILED]),
-    steps=[THOUGHT, ("tool_call", "code_interpreter"), ("observation", "code_interpreter")],
+    steps="thought, call code_interpreter, saw code_interpreter",
     success=False,
     summary="I compute.",
 )
-answer("OpenAI file search", ai([FILES, SAID]), steps=[*ran("file_search"), THOUGHT])
+answer("OpenAI file search", ai([FILES, SAID]), steps="ran file_search, thought")
 answer(
     "OpenAI MCP, one call fails",
     ai([MCP_LISTED, MCP_FAILED, MCP, SAID]),
-    steps=[*ran("ask_question", failed=True), *ran("ask_question"), THOUGHT],
+    steps="failed ask_question, ran ask_question, thought",
 )
 answer(
     "OpenAI MCP, v1",
@@ -254,20 +254,20 @@ answer(
         ],
         response_metadata=V1,
     ),
-    steps=[*ran("ask_question", failed=True), *ran("ask_question"), THOUGHT],
+    steps="failed ask_question, ran ask_question, thought",
 )
 answer(
     "OpenAI MCP asks for approval",
     ai([APPROVAL]),
-    steps=[("tool_call", "ask_question")],
+    steps="call ask_question",
     success=False,
     summary="",
 )
-answer("OpenAI image generation", ai([IMAGE]), steps=ran("image_generation"), summary="[image]")
+answer("OpenAI image generation", ai([IMAGE]), steps="ran image_generation", summary="[image]")
 answer(
     "OpenAI computer use and local shell",
     ai([text("I click."), COMPUTER, SHELL]),
-    steps=[THOUGHT, ("tool_call", "computer"), ("tool_call", "local_shell")],
+    steps="thought, call computer, call local_shell",
     summary="I click.",
 )
 answer(
@@ -286,12 +286,12 @@ answer(
             SAID,
         ]
     ),
-    steps=[*ran("shell", failed=True), THOUGHT],
+    steps="failed shell, thought",
 )
 answer(
     "OpenAI, a kind of call that nobody knows yet",
     ai([{"type": "weather_report_call", "id": "wr_1", "status": "completed", "city": "X"}, SAID]),
-    steps=[*ran("weather_report"), THOUGHT],
+    steps="ran weather_report, thought",
 )
 answer(
     "OpenAI web search and a tool of the caller's",
@@ -304,7 +304,7 @@ answer(
         tool_calls=[call("search", "c1", q="a")],
     ),
     ai([SAID]),
-    steps=[*ran("web_search"), *ran("search"), THOUGHT],
+    steps="ran web_search, ran search, thought"
 )  # fmt: skip
 answer(
     "OpenAI custom tool of the caller's",
@@ -316,7 +316,7 @@ answer(
         tool_calls=[call("search", "c1", q="a")],
     ),
     ai([SAID]),
-    steps=[*ran("search"), THOUGHT],
+    steps="ran search, thought"
 )  # fmt: skip
 answer(
     "OpenAI web search, streamed",
@@ -325,19 +325,13 @@ answer(
         AIMessageChunk([{"type": "text", "text": "It is ", "index": 1}]),
         AIMessageChunk([{"type": "text", "text": "42.", "index": 1}], chunk_position="last"),
     ],
-    steps=[*ran("web_search"), THOUGHT],
+    steps="ran web_search, thought",
 )
 for _form, _refused in {
     "Chat Completions": ai("", additional_kwargs={"refusal": "I can't help with that."}),
     "responses/v1": ai([{"type": "refusal", "refusal": "I can't help with that.", "id": "m"}]),
 }.items():
-    answer(
-        f"OpenAI refusal, {_form}",
-        _refused,
-        steps=[THOUGHT],
-        success=False,
-        summary="I can't help with that.",
-    )
+    answer(f"OpenAI refusal, {_form}", _refused, success=False, summary="I can't help with that.")
 for _metadata in (
     {"finish_reason": "length"},
     {"finish_reason": "content_filter"},
@@ -346,7 +340,6 @@ for _metadata in (
     answer(
         f"OpenAI {' '.join(map(str, _metadata.values()))}",
         ai("It is", response_metadata=_metadata),
-        steps=[THOUGHT],
         success=False,
         summary="It is",
     )
@@ -395,7 +388,7 @@ CITED = text(
 answer(
     "Anthropic web search",
     ai([text("I look it up."), used("web_search", query="the answer"), CLAUDE_FOUND, CITED]),
-    steps=[THOUGHT, *ran("web_search"), THOUGHT],
+    steps="thought, ran web_search, thought",
 )
 answer(
     "Anthropic web search refuses",
@@ -409,7 +402,7 @@ answer(
             CITED,
         ]
     ),
-    steps=[*ran("web_search", failed=True), THOUGHT],
+    steps="failed web_search, thought",
 )
 answer(
     "Anthropic web search, streamed",
@@ -425,7 +418,7 @@ answer(
         AIMessageChunk([{"type": "text", "text": "It is 42.", "index": 3}]),
         AIMessageChunk([], response_metadata={"stop_reason": "end_turn"}, chunk_position="last"),
     ],
-    steps=[THOUGHT, *ran("web_search"), THOUGHT],
+    steps="thought, ran web_search, thought",
 )
 answer(
     "Anthropic web search, streamed, v1",
@@ -449,7 +442,7 @@ answer(
         AIMessageChunk([{**server_result("s1", CLAUDE_FOUND["content"]), "index": 1}]),
         AIMessageChunk([{"type": "text", "text": "It is 42.", "index": 2}], chunk_position="last"),
     ],
-    steps=[*ran("web_search"), THOUGHT],
+    steps="ran web_search, thought",
 )
 answer(
     "Anthropic fetches a page",
@@ -475,7 +468,7 @@ answer(
             SAID,
         ]
     ),
-    steps=[*ran("web_fetch"), THOUGHT],
+    steps="ran web_fetch, thought",
 )
 answer(
     "Anthropic code execution, the code fails",
@@ -495,7 +488,7 @@ answer(
             SAID,
         ]
     ),
-    steps=[*ran("code_execution", failed=True), THOUGHT],
+    steps="failed code_execution, thought",
 )
 answer(
     "Anthropic bash, which works and then cannot be reached",
@@ -520,7 +513,7 @@ answer(
             SAID,
         ]
     ),
-    steps=[*ran("bash_code_execution"), *ran("bash_code_execution", failed=True), THOUGHT],
+    steps="ran bash_code_execution, failed bash_code_execution, thought",
 )
 answer(
     "Anthropic MCP fails",
@@ -542,7 +535,7 @@ answer(
             SAID,
         ]
     ),
-    steps=[*ran("ask_question", failed=True), THOUGHT],
+    steps="failed ask_question, thought",
 )
 answer(
     "Anthropic pauses between a call and its result",
@@ -553,19 +546,12 @@ answer(
         response_metadata={"stop_reason": "pause_turn"},
     ),
     ai([CLAUDE_FOUND, SAID]),
-    steps=[
-        THOUGHT,
-        ("tool_call", "web_search"),
-        *ran("search"),
-        ("observation", "web_search"),
-        THOUGHT,
-    ],
+    steps="thought, call web_search, ran search, saw web_search, thought"
 )  # fmt: skip
 for _reason in ("refusal", "max_tokens", "model_context_window_exceeded"):
     answer(
         f"Anthropic {_reason}",
         ai("It is", response_metadata={"stop_reason": _reason}),
-        steps=[THOUGHT],
         success=False,
         summary="It is",
     )
@@ -598,7 +584,7 @@ def python(code: str, outcome: Any, output: str) -> list[Block]:
 answer(
     "Google Search grounding",
     ai("It is 42.", response_metadata={"grounding_metadata": GROUNDING, "finish_reason": "STOP"}),
-    steps=[*ran("google_search"), THOUGHT],
+    steps="ran google_search, thought",
 )
 answer(
     "Google Search offered, not used",
@@ -608,17 +594,16 @@ answer(
             "grounding_metadata": {"web_search_queries": [], "grounding_chunks": []}
         },
     ),
-    steps=[THOUGHT],
 )
 answer(
     "Google code execution",
     ai(["I compute.", *python("print(6 * 7)", 1, "42\n"), "It is 42."]),
-    steps=[THOUGHT, *ran("code_interpreter"), THOUGHT],
+    steps="thought, ran code_interpreter, thought",
 )
 answer(
     "Google code execution fails",
     ai([*python("6 / 0", "OUTCOME_FAILED", "ZeroDivisionError"), "It is 42."]),
-    steps=[*ran("code_interpreter", failed=True), THOUGHT],
+    steps="failed code_interpreter, thought",
 )
 answer(
     "Google code execution fails, v1",
@@ -630,18 +615,16 @@ answer(
         ],
         response_metadata={"output_version": "v1"},
     ),
-    steps=[*ran("code_interpreter", failed=True), THOUGHT],
+    steps="failed code_interpreter, thought",
 )
 answer(
     "Google thought with a signature",
     ai([{"type": "thinking", "thinking": "Hm.", "signature": SIGNATURE}, SAID]),
-    steps=[THOUGHT],
 )
 for _reason in ("SAFETY", "MAX_TOKENS", "STOPMAX_TOKENS", "RECITATION"):
     answer(
         f"Google {_reason}",
         ai("It is", response_metadata={"finish_reason": _reason}),
-        steps=[THOUGHT],
         success=False,
         summary="It is",
     )
@@ -652,16 +635,12 @@ for _reason in ("SAFETY", "MAX_TOKENS", "STOPMAX_TOKENS", "RECITATION"):
 answer(
     "Mistral thinking",
     ai([{"type": "thinking", "thinking": [{"type": "text", "text": "Hm."}]}, SAID]),
-    steps=[THOUGHT],
 )
-answer("Thoughts between tags", ai("<think>Is it 42?</think>\n\nIt is 42."), steps=[THOUGHT])
 answer(
-    "Thoughts between tags that never end",
-    ai("<think>Is it 42? Or"),
-    steps=[THOUGHT],
-    success=False,
-    summary="",
+    "Thoughts between tags",
+    ai("<think>Is it 42?</think>\n\nIt is 42."),
 )
+answer("Thoughts between tags that never end", ai("<think>Is it 42? Or"), success=False, summary="")
 
 
 # ------------------------------------------------------------------ running them
@@ -706,8 +685,3 @@ def record(one: ProviderAnswer, **options: Any) -> ScoredTrace:
     assert watching.flush(120)
     assert watching.stats()["callback_errors"] == 0
     return scored[0]
-
-
-def steps_of(scored: ScoredTrace) -> list[tuple[str, str | None]]:
-    """Type and tool of each step."""
-    return [(step.type, step.tool.name if step.tool else None) for step in scored.trace.steps]

@@ -42,7 +42,6 @@ from tests.recording.provider_answers import (
     is_streamed,
     model_for,
     record,
-    steps_of,
     text,
     used,
 )
@@ -51,7 +50,7 @@ from tests.recording.situations import SEARCHED, graph_of
 STOPPED = [
     one
     for one in ANSWERS
-    if not one.success and one.summary and "error_recovery" not in dict(one.steps)
+    if not one.success and one.summary and not any("recovered" in step for step in one.steps)
 ]
 SECRET = "ghp_" + "a1B2c3D4" * 4 + "zzzz"
 
@@ -69,10 +68,10 @@ def messages_of(one: ProviderAnswer) -> list[BaseMessage]:
 @pytest.mark.parametrize("one", ANSWERS, ids=lambda one: one.name)
 def test_a_providers_answer_is_recorded_without_data_and_ids(one: ProviderAnswer) -> None:
     scored = record(one)
-    assert steps_of(scored) == one.steps
+    assert shape(scored.trace) == one.steps
     assert all(step.content.strip() for step in scored.trace.steps if step.tool is None)
     in_messages = trace_from_messages(messages_of(one))
-    assert [(step.type, step.tool and step.tool.name) for step in in_messages.steps] == one.steps
+    assert shape(in_messages) == one.steps
     for trace in (scored.trace, in_messages):
         assert trace.metadata.success is one.success
         assert trace.outcome.result_summary == one.summary
