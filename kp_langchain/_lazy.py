@@ -8,6 +8,20 @@ from importlib import import_module
 from typing import Any
 
 
+def lazy_names(package: str, names_of: Mapping[str, str]) -> tuple[list[str], Callable[[str], Any]]:
+    """Return the `__all__` and the `__getattr__` of a package.
+
+    Type checkers see neither, so the package imports the same names `if TYPE_CHECKING`, each `as`
+    itself, which marks it as public.
+
+    Args:
+        package: The package's name.
+        names_of: The names of each module, with blanks between.
+    """
+    home_of = {name: home for home, names in names_of.items() for name in names.split()}
+    return sorted(home_of, key=lambda name: (not name.isupper(), name)), loader(package, home_of)
+
+
 def loader(package: str, home_of: Mapping[str, str]) -> Callable[[str], Any]:
     """Return the `__getattr__` of a package.
 

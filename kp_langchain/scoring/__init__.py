@@ -7,67 +7,53 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kp_langchain._lazy import loader
+from kp_langchain._lazy import lazy_names
 
 if TYPE_CHECKING:
-    from kp_langchain.embedding.embedder import Embedder
+    from kp_langchain.embedding.embedder import Embedder as Embedder
     from kp_langchain.embedding.local_models import (
-        FastembedEmbedder,
-        SentenceTransformerEmbedder,
-        resolve_embedder,
+        FastembedEmbedder as FastembedEmbedder,
     )
-    from kp_langchain.policy import PROFILES, ScoringWeights
-    from kp_langchain.scoring.breakdown import Dimension, Nearest, ScoreBreakdown, WaterfallRow
-    from kp_langchain.scoring.cache import VectorCache
-    from kp_langchain.scoring.dimensions import RuleFired, Worth
-    from kp_langchain.scoring.novelty_memory import Match, MemoryEntry, NoveltyMemory
-    from kp_langchain.scoring.process_scorer import aevaluate_value, default_scorer, evaluate_value
-    from kp_langchain.scoring.repeats import embedded_text
-    from kp_langchain.scoring.scorer import Scorer
+    from kp_langchain.embedding.local_models import (
+        SentenceTransformerEmbedder as SentenceTransformerEmbedder,
+    )
+    from kp_langchain.embedding.local_models import resolve_embedder as resolve_embedder
+    from kp_langchain.policy import PROFILES as PROFILES
+    from kp_langchain.policy import ScoringWeights as ScoringWeights
+    from kp_langchain.scoring.breakdown import Dimension as Dimension
+    from kp_langchain.scoring.breakdown import Nearest as Nearest
+    from kp_langchain.scoring.breakdown import ScoreBreakdown as ScoreBreakdown
+    from kp_langchain.scoring.breakdown import WaterfallRow as WaterfallRow
+    from kp_langchain.scoring.cache import VectorCache as VectorCache
+    from kp_langchain.scoring.dimensions import RuleFired as RuleFired
+    from kp_langchain.scoring.dimensions import Worth as Worth
+    from kp_langchain.scoring.novelty_memory import Match as Match
+    from kp_langchain.scoring.novelty_memory import MemoryEntry as MemoryEntry
+    from kp_langchain.scoring.novelty_memory import NoveltyMemory as NoveltyMemory
+    from kp_langchain.scoring.process_scorer import aevaluate_value as aevaluate_value
+    from kp_langchain.scoring.process_scorer import default_scorer as default_scorer
+    from kp_langchain.scoring.process_scorer import evaluate_value as evaluate_value
+    from kp_langchain.scoring.repeats import embedded_text as embedded_text
+    from kp_langchain.scoring.scorer import Scorer as Scorer
 
-_NAMES = {
-    "kp_langchain.embedding.embedder": ("Embedder",),
-    "kp_langchain.embedding.local_models": (
-        "FastembedEmbedder", "SentenceTransformerEmbedder", "resolve_embedder",
-    ),
-    "kp_langchain.scoring.breakdown": ("Dimension", "Nearest", "ScoreBreakdown", "WaterfallRow"),
-    "kp_langchain.scoring.cache": ("VectorCache",),
-    "kp_langchain.scoring.dimensions": ("RuleFired", "Worth"),
-    "kp_langchain.scoring.novelty_memory": ("Match", "MemoryEntry", "NoveltyMemory"),
-    "kp_langchain.scoring.repeats": ("embedded_text",),
-    "kp_langchain.scoring.process_scorer": ("aevaluate_value", "default_scorer", "evaluate_value"),
-    "kp_langchain.scoring.scorer": ("Scorer",),
-    "kp_langchain.policy": ("PROFILES", "ScoringWeights"),
-}  # fmt: skip
-_HOMES = {name: module for module, names in _NAMES.items() for name in names}
-
-__all__ = [
-    "PROFILES",
-    "Dimension",
-    "Embedder",
-    "FastembedEmbedder",
-    "Match",
-    "MemoryEntry",
-    "Nearest",
-    "NoveltyMemory",
-    "RuleFired",
-    "ScoreBreakdown",
-    "Scorer",
-    "ScoringWeights",
-    "SentenceTransformerEmbedder",
-    "VectorCache",
-    "WaterfallRow",
-    "Worth",
-    "aevaluate_value",
-    "default_scorer",
-    "embedded_text",
-    "evaluate_value",
-    "resolve_embedder",
-]
-
-
-__getattr__ = loader(__name__, _HOMES)
+__all__, __getattr__ = lazy_names(
+    __name__,
+    {
+        "kp_langchain.embedding.embedder": "Embedder",
+        "kp_langchain.embedding.local_models": (
+            "FastembedEmbedder SentenceTransformerEmbedder resolve_embedder"
+        ),
+        "kp_langchain.scoring.breakdown": "Dimension Nearest ScoreBreakdown WaterfallRow",
+        "kp_langchain.scoring.cache": "VectorCache",
+        "kp_langchain.scoring.dimensions": "RuleFired Worth",
+        "kp_langchain.scoring.novelty_memory": "Match MemoryEntry NoveltyMemory",
+        "kp_langchain.scoring.repeats": "embedded_text",
+        "kp_langchain.scoring.process_scorer": "aevaluate_value default_scorer evaluate_value",
+        "kp_langchain.scoring.scorer": "Scorer",
+        "kp_langchain.policy": "PROFILES ScoringWeights",
+    },
+)
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return __all__
