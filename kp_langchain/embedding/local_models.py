@@ -341,8 +341,8 @@ def resolve_embedder(embedder: object) -> Embedder | None:
         None.
 
     Raises:
-        ConfigError: The object is none of these, or its `baseline` is not a number from 0 to
-            below 1.
+        ConfigError: The object is none of these, an attribute of it cannot be read, or its
+            `baseline` is not a number from 0 to below 1.
     """
     if embedder is None:
         return None
@@ -351,10 +351,18 @@ def resolve_embedder(embedder: object) -> Embedder | None:
     if isinstance(embedder, LocalModel | _Adapter):
         return embedder
     if not isinstance(embedder, type):
-        for method in ("embed_documents", "embed"):
-            call = getattr(embedder, method, None)
-            if callable(call):
-                return _Adapter(embedder, call)
+        try:
+            for method in ("embed_documents", "embed"):
+                call = getattr(embedder, method, None)
+                if callable(call):
+                    return _Adapter(embedder, call)
+        except ConfigError:
+            raise
+        except Exception as error:  # a property of the user's may raise anything
+            raise ConfigError(
+                f"embedder is {kind_of(embedder)}, and reading its attributes raises "
+                f"{type(error).__name__}"
+            ) from error
     description = repr(embedder[:40]) if isinstance(embedder, str) else kind_of(embedder)
     raise ConfigError(
         f"embedder is {description}; expected 'auto', None, a LangChain Embeddings, "

@@ -98,8 +98,8 @@ class Scorer:
             bounds, so it cannot be combined with this.
 
     Raises:
-        ConfigError: The embedder, the cache, its bounds, the baseline, the step cap or the budget
-            is unusable.
+        ConfigError: The profiles are no mapping, or the embedder, the cache, its bounds, the
+            baseline, the step cap or the budget is unusable.
         WeightsError: A profile is unusable; the message names it.
     """
 
@@ -118,7 +118,7 @@ class Scorer:
         _check_budget(latency_budget_ms)
         self._memory = resolve_memory(cache, max_remembered)
         self._arguments: dict[str, Any] = {
-            "profiles": _check_profiles(profiles or {}),
+            "profiles": _check_profiles({} if profiles is None else profiles),
             "embedder": embedder,
             "cache": cache,
             "baseline": baseline,
@@ -396,8 +396,11 @@ def _check_profiles(profiles: Mapping[str, WeightsLike]) -> dict[str, ScoringWei
     """Return the weights by domain.
 
     Raises:
+        ConfigError: They are no mapping.
         WeightsError: A profile is unusable; the message names it.
     """
+    if not isinstance(profiles, Mapping):
+        raise ConfigError(f"profiles is {profiles!r:.200}; give a mapping from domain to weights")
     weights_by_domain = {}
     for domain, weights in profiles.items():
         try:

@@ -80,6 +80,13 @@ def test_what_is_no_embedder_is_named(value, name):
     assert "embed(texts)" in str(caught.value)
 
 
+@pytest.mark.parametrize("name", ["embed", "embed_documents", "identity", "model", "baseline"])
+def test_an_embedder_whose_property_raises_is_named(name):
+    kind = type("Broken", (Lengths,), {name: property(lambda _: 1 / 0)})
+    with pytest.raises(ConfigError, match="a Broken, and reading its attributes raises ZeroDiv"):
+        resolve_embedder(kind())
+
+
 def test_texts_arrive_clean_and_cut_to_both_ends():
     inner = Lengths()
     long = "a" * 10_000_000 + "b" * 10_000_000

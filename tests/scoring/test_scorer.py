@@ -106,6 +106,8 @@ CACHE = VectorCache()
         ({"max_remembered": 0}, "max_remembered is 0; it must be a whole number above 0, or None"),
         ({"max_remembered": True}, "max_remembered is True"),
         ({"cache": CACHE, "max_remembered": 5}, "VectorCache"),
+        ({"profiles": [EQUAL]}, r"profiles is \[\{'complexity'.*give a mapping from domain"),
+        ({"profiles": []}, r"profiles is \[\]; give a mapping from domain"),
         ({"profiles": {"legal": {**EQUAL, "novelty": 0.5}}}, r"profile 'legal'.*1\.25"),
     ],
 )
