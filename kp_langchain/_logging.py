@@ -12,7 +12,7 @@ from contextvars import ContextVar
 
 from kp_langchain._forksafe import ForkSafeLock
 from kp_langchain.errors import KPError
-from kp_langchain.text import one_line, printable_fields
+from kp_langchain.text import one_line
 
 _LOGGER = logging.getLogger("kp_langchain")
 _LONGEST_ARGUMENT_CHARS = 1000
@@ -72,7 +72,10 @@ def log_event(message: str, *args: object, fields: Mapping[str, object]) -> None
     Raises:
         Exception: Whatever a handler, filter or record factory of the host raises.
     """
-    fields = printable_fields(fields, _LONGEST_ARGUMENT_CHARS)
+    fields = {
+        name: _printable(value) if isinstance(value, str) else value
+        for name, value in fields.items()
+    }
     try:
         _LOGGER.info(message, *args, extra=fields)
     except KeyError:  # the host's records already have one of these attributes

@@ -10,7 +10,7 @@ import difflib
 import json
 import re
 import unicodedata
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -104,14 +104,6 @@ def printable_json(text: str) -> str:
     if text.isascii() and text.isprintable():
         return text
     return _IN_JSON.sub(_escape, text)
-
-
-def printable_fields(fields: Mapping[str, Any], limit_chars: int) -> dict[str, Any]:
-    """Return the fields of a log record with each text as one printable line."""
-    return {
-        name: one_line(value, limit_chars) if isinstance(value, str) else value
-        for name, value in fields.items()
-    }
 
 
 def _replacement(char: str) -> str:

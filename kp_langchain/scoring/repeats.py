@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import re
 import time
 import unicodedata
-from collections import Counter
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Set
 from hashlib import sha256
 from typing import TYPE_CHECKING
@@ -23,9 +22,6 @@ DEFAULT_MAX_ELEMENTS = 1000
 _INVISIBLE = dict.fromkeys(
     [0xAD, 0x200B, 0x200E, 0x200F, *range(0x202A, 0x202F), 0x2060, *range(0x2066, 0x206A), 0xFEFF]
 )
-# The white space of ASCII but the space itself, as `str.split` knows it.
-_OTHER_SPACES = "\t\n\v\f\r\x1c\x1d\x1e\x1f"
-_SPACES = re.compile("  +")
 
 
 def embedded_text(trace: ReasoningTrace) -> str:
@@ -47,19 +43,7 @@ def fingerprint(text: str) -> bytes:
     """
     if not text.isascii():
         text = unicodedata.normalize("NFC", text.translate(_INVISIBLE))
-    return sha256(_single_spaced(text).encode("utf-8", "surrogatepass")).digest()
-
-
-def _single_spaced(text: str) -> str:
-    """Return a text with one space in place of each white space, and none at its ends."""
-    if not text.isascii():
-        return " ".join(text.split())
-    # Twice as fast as splitting, or much faster for a text with single spaces already.
-    for character in _OTHER_SPACES:
-        text = text.replace(character, " ")
-    if "  " in text:  # found much sooner than the expression looks for it
-        text = _SPACES.sub(" ", text)
-    return text.strip(" ")
+    return sha256(" ".join(text.split()).encode("utf-8", "surrogatepass")).digest()
 
 
 class RepeatMemory:
@@ -93,9 +77,10 @@ class RepeatMemory:
 
     def clear(self) -> None:
         """Forget every fingerprint."""
-        # Of each, when it was added, itself, and its key; the oldest first.
-        self._rows: list[tuple[float, bytes, str | None]] = []
-        self._counts: Counter[bytes] = Counter()
+        # When each was added, and itself; the oldest first.
+        self._rows: deque[tuple[float, bytes]] = deque()
+        # Of each fingerprint, the keys in the same order.
+        self._keys: defaultdict[bytes, deque[str | None]] = defaultdict(deque)
 
     def find(self, digest: bytes, *, ignore: Set[str] = frozenset()) -> Nearest | None:
         """Return the newest trace whose text has the fingerprint `digest`; None if there is none.
@@ -105,40 +90,36 @@ class RepeatMemory:
             ignore: Keys that do not count.
         """
         self._expire()
-        if digest in self._counts:
-            for _, other, key in reversed(self._rows):
-                if other == digest and (key is None or key not in ignore):
-                    return Nearest(key, 1.0)
+        for key in reversed(self._keys.get(digest, ())):
+            if key is None or key not in ignore:
+                return Nearest(key, 1.0)
         return None
 
     def add(self, digest: bytes, key: str | None) -> None:
         """Remember a fingerprint under a key."""
-        self._rows.append((self._clock(), digest, key))
-        self._counts[digest] += 1
+        self._rows.append((self._clock(), digest))
+        self._keys[digest].append(key)
         if len(self._rows) > self._max_elements:
-            self._drop(1)
+            self._drop_oldest()
 
     def insert(self, fingerprints: Iterable[tuple[bytes, str]]) -> None:
         """Remember many fingerprints with their keys; a pair that is there already is left out."""
         self._expire()
-        known = {(digest, key) for _, digest, key in self._rows}
+        known = {(digest, key) for digest, keys in self._keys.items() for key in keys}
         for digest, key in fingerprints:
             if (digest, key) not in known:
                 known.add((digest, key))
                 self.add(digest, key)
 
     def _expire(self) -> None:
-        if self._ttl_ms is None:
-            return
-        now, count = self._clock(), 0
-        while count < len(self._rows) and (now - self._rows[count][0]) * 1000 >= self._ttl_ms:
-            count += 1
-        self._drop(count)
+        if self._ttl_ms is not None:
+            now = self._clock()
+            while self._rows and (now - self._rows[0][0]) * 1000 >= self._ttl_ms:
+                self._drop_oldest()
 
-    def _drop(self, count: int) -> None:
-        """Forget the oldest fingerprints."""
-        for _, digest, _ in self._rows[:count]:
-            self._counts[digest] -= 1
-            if not self._counts[digest]:
-                del self._counts[digest]
-        del self._rows[:count]
+    def _drop_oldest(self) -> None:
+        _, digest = self._rows.popleft()
+        keys = self._keys[digest]
+        keys.popleft()
+        if not keys:
+            del self._keys[digest]
