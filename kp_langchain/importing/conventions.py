@@ -24,9 +24,11 @@ from kp_langchain.importing.recorded_run import (
     RecordedCall,
     RecordedKind,
     error_in_text,
+    kind_of,
     list_of,
     mapping_of,
     text_of,
+    uuid_of,
 )
 from kp_langchain.importing.spans import Convention, Span
 from kp_langchain.recording.from_messages import tool_call_fields
@@ -35,11 +37,6 @@ from kp_langchain.text import json_or_text, read_json
 # ------------------------------------------------------------------ OpenInference
 
 _OPENINFERENCE_KIND = "openinference.span.kind"
-_OPENINFERENCE_KINDS: Final[Mapping[str, RecordedKind]] = {
-    "LLM": "model",
-    "TOOL": "tool",
-    "RETRIEVER": "retriever",
-}
 
 
 def _set_openinference_call(span: Span, call: RecordedCall) -> None:
@@ -55,13 +52,15 @@ def _set_openinference_call(span: Span, call: RecordedCall) -> None:
 
 
 def _openinference_kind(span: Span) -> RecordedKind:
-    kind = span.text(_OPENINFERENCE_KIND).upper()
-    if kind == "AGENT":  # LangChain's instrumentation calls everything so that has such a name
+    kind = span.text(_OPENINFERENCE_KIND)
+    if (
+        kind.upper() == "AGENT"
+    ):  # LangChain's instrumentation calls everything so that has such a name
         if "tool.name" in span.attributes:
             return "tool"
         if "llm.invocation_parameters" in span.attributes or "llm.model_name" in span.attributes:
             return "model"
-    return _OPENINFERENCE_KINDS.get(kind, "chain")
+    return kind_of(kind)
 
 
 def _value_of(span: Span, name: str) -> Any:
@@ -81,16 +80,11 @@ OPENINFERENCE: Final = Convention("phoenix", (_OPENINFERENCE_KIND,), _set_openin
 
 _LANGSMITH_KIND = "langsmith.span.kind"
 _LANGSMITH_METADATA = "langsmith.metadata."
-_LANGSMITH_KINDS: Final[Mapping[str, RecordedKind]] = {
-    "llm": "model",
-    "tool": "tool",
-    "retriever": "retriever",
-}
 
 
 def _set_langsmith_call(span: Span, call: RecordedCall) -> None:
     """Set what the exporter writes: the inputs and outputs of LangSmith's run, as JSON."""
-    call.kind = _LANGSMITH_KINDS.get(span.text(_LANGSMITH_KIND), "chain")
+    call.kind = kind_of(span.text(_LANGSMITH_KIND))
     call.name = span.text("gen_ai.tool.name", "langsmith.trace.name") or span.name
     call.tool_call_id = span.text("gen_ai.tool.call.id") or None
     call.metadata = {
@@ -219,12 +213,7 @@ def _genai_run_id(span: Span) -> UUID | None:
     """Return the id of LangChain's run, where OpenLLMetry writes it."""
     if not span.text(_TRACELOOP_KIND):
         return None  # elsewhere an agent's id is the same for all its runs
-    for name in _RUN_IDS:
-        try:
-            return UUID(span.text(name))
-        except ValueError:
-            continue
-    return None
+    return next(filter(None, (uuid_of(span.text(name)) for name in _RUN_IDS)), None)
 
 
 GENAI: Final = Convention(

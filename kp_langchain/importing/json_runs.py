@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from hashlib import sha256
-from typing import Any, Final
+from typing import Any
 from uuid import UUID
 
 from langchain_core.messages import AIMessage
@@ -21,14 +21,15 @@ from kp_langchain.gate.run import ExternalTrace
 from kp_langchain.importing.langchain_values import restore, set_values
 from kp_langchain.importing.recorded_run import (
     RecordedCall,
-    RecordedKind,
     RecordedRun,
     Unusable,
     error_in_text,
     id_from,
+    kind_of,
     list_of,
     mapping_of,
     text_of,
+    uuid_of,
 )
 from kp_langchain.recording.from_messages import read_messages
 from kp_langchain.recording.outcome import read_verdict
@@ -37,12 +38,6 @@ from kp_langchain.text import json_or_text
 
 # ------------------------------------------------------------------ LangSmith
 
-_KINDS: Final[Mapping[str, RecordedKind]] = {
-    "llm": "model",
-    "chat_model": "model",
-    "tool": "tool",
-    "retriever": "retriever",
-}
 _FRACTION = re.compile(r"\.(\d{6})\d+")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MAX_MS = (1 << 63) // 1_000_000
@@ -78,7 +73,7 @@ def calls_of_run(value: object, place: str) -> Iterator[RecordedCall | Unusable]
 def _call(fields: Any, parent_id: UUID | None, place: str) -> RecordedCall | str:
     if not isinstance(fields, dict):
         return f"a run is {type(fields).__name__}, not an object"
-    call_id = _uuid(fields.get("id"))
+    call_id = uuid_of(fields.get("id"))
     if call_id is None:
         return f"the id of a run is {_quote(fields.get('id'))}; a UUID is needed"
     started_ns = _time_ns(fields.get("start_time"))
@@ -86,12 +81,12 @@ def _call(fields: Any, parent_id: UUID | None, place: str) -> RecordedCall | str
         return f"run {call_id} has the start_time {_quote(fields.get('start_time'))}; give a time"
     extra = mapping_of(fields.get("extra"))
     error = text_of(fields.get("error"))
-    trace_id = _uuid(fields.get("trace_id")) or call_id
+    trace_id = uuid_of(fields.get("trace_id")) or call_id
     session = text_of(fields.get("session_name")) or None
     call = RecordedCall(
-        kind=_KINDS.get(text_of(fields.get("run_type")), "chain"),
+        kind=kind_of(fields.get("run_type")),
         id=call_id,
-        parent_id=_uuid(fields.get("parent_run_id")) or parent_id,
+        parent_id=uuid_of(fields.get("parent_run_id")) or parent_id,
         name=text_of(fields.get("name")),
         started_ns=started_ns,
         ended_ns=_time_ns(fields.get("end_time")),
@@ -104,13 +99,6 @@ def _call(fields: Any, parent_id: UUID | None, place: str) -> RecordedCall | str
     )
     set_values(call, json_or_text(fields.get("inputs")), json_or_text(fields.get("outputs")))
     return call
-
-
-def _uuid(value: Any) -> UUID | None:
-    try:
-        return UUID(text_of(value))
-    except ValueError:
-        return None
 
 
 def _time_ns(value: Any) -> int | None:
@@ -208,7 +196,7 @@ def _run_id(fields: dict[str, Any], namespace: str | None) -> UUID:
     # The same id in two namespaces is that of two runs, unless it is a UUID.
     scope = "messages:" if namespace is None else f"messages:{json.dumps(namespace)}:"
     for value in map(fields.get, _IDS):
-        if uuid := _uuid(value):
+        if uuid := uuid_of(value):
             return uuid
         if isinstance(value, int) or text_of(value).strip():
             return id_from(f"{scope}{json.dumps(value)}")

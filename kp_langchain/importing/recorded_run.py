@@ -19,6 +19,12 @@ from kp_langchain.text import json_or_text
 from kp_langchain.verdict import Verdict
 
 RecordedKind = Literal["chain", "model", "tool", "retriever"]
+_KINDS: Final[Mapping[str, RecordedKind]] = {
+    "llm": "model",
+    "chat_model": "model",
+    "tool": "tool",
+    "retriever": "retriever",
+}
 
 _NAMESPACE: Final = UUID("6f3a1c52-9d0e-5b47-8a61-2c4be0d7f915")
 
@@ -149,6 +155,19 @@ def mapping_of(value: object) -> dict[str, Any]:
     """Return a value that is a mapping, or a JSON text of one; an empty one for any other."""
     value = json_or_text(value)
     return value if isinstance(value, dict) else {}
+
+
+def kind_of(name: object) -> RecordedKind:
+    """Return what LangChain's tracers mean by the name of a kind; any other is a chain."""
+    return _KINDS.get(text_of(name).lower(), "chain")
+
+
+def uuid_of(value: object) -> UUID | None:
+    """Return the UUID that a text is; None if it is none."""
+    try:
+        return UUID(text_of(value))
+    except ValueError:
+        return None
 
 
 def id_from(name: str) -> UUID:

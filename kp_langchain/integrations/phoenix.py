@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, ClassVar
 from uuid import UUID
@@ -41,6 +42,14 @@ def openinference_span(run_id: UUID) -> Span | None:
     return span
 
 
+def exported_trace(span: Any) -> ExternalTrace | None:
+    """Return the ids of a span; None if it is not exported, because its trace is not sampled."""
+    context = span.get_span_context()
+    if not (context.is_valid and context.trace_flags.sampled):
+        return None
+    return ExternalTrace(f"{context.trace_id:032x}", f"{context.span_id:016x}")
+
+
 class PhoenixScores(TracingTool):
     """Sends the score of each run as annotations of its root span.
 
@@ -71,15 +80,13 @@ class PhoenixScores(TracingTool):
 
     def _trace_of(self, tracer: Any, root_id: UUID, parent_id: UUID) -> ExternalTrace | None:
         del root_id, parent_id
-        context = tracer.get_span_context()
-        # Otherwise nothing is exported: the trace is not in the sample.
-        if not (context.is_valid and context.trace_flags.sampled):
+        external = exported_trace(tracer)
+        if external is None:
             return None
         resource = getattr(tracer, "resource", None)
         project = None if resource is None else resource.attributes.get(_PROJECT_ATTRIBUTE)
         is_part = getattr(tracer, "parent", None) is not None
-        trace_id, span_id = f"{context.trace_id:032x}", f"{context.span_id:016x}"
-        return ExternalTrace(trace_id, span_id, project, is_part)
+        return replace(external, project=project, is_part=is_part)
 
     def write_scores(self, scores: Sequence[RunScore], external: ExternalTrace) -> None:
         """Write the annotations in one request; Phoenix replaces those of the same name.

@@ -134,11 +134,10 @@ class KeepWorthy(SpanProcessor):
     def find_trace(self, root_id: UUID, parent_id: UUID) -> ExternalTrace | None:
         """Announce a run, whose root span an instrumentor made; called by the handler."""
         del parent_id
-        span = root_span(root_id)
-        if span is None:
-            return None
-        self.expect(span.trace_id)
-        return ExternalTrace(f"{span.trace_id:032x}", f"{span.span_id:016x}")
+        external = root_span(root_id)
+        if external is not None:
+            self.expect(int(external.trace_id, 16))
+        return external
 
     def send(self, scored: ScoredTrace, external: ExternalTrace) -> None:
         """Decide a run; called by the handler, again after each verdict."""

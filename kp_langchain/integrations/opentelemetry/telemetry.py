@@ -11,7 +11,7 @@ from opentelemetry import _logs, metrics, trace
 
 from kp_langchain import __version__
 from kp_langchain.gate.run import ExternalTrace
-from kp_langchain.integrations.phoenix import openinference_span
+from kp_langchain.integrations.phoenix import exported_trace, openinference_span
 from kp_langchain.integrations.tools import run_scores
 from kp_langchain.recording.langchain_context import current_handlers
 
@@ -43,20 +43,15 @@ _EXPLANATION = "gen_ai.evaluation.explanation"
 _SCORE_BOUNDARIES = [tenths / 10 for tenths in range(1, 10)]
 
 
-def root_span(root_id: UUID) -> trace.SpanContext | None:
-    """Return the context of the span that stands for a root run; None if nobody made one.
+def root_span(root_id: UUID) -> ExternalTrace | None:
+    """Return the ids of the span that stands for a root run; None if none is exported.
 
     The current span of OpenTelemetry is not asked: in async code it may be that of another run.
 
     Args:
         root_id: LangChain's id of the root run.
     """
-    for span in _spans_of(root_id):
-        context: trace.SpanContext = span.get_span_context()
-        # Otherwise nothing is exported: the trace is not in the sample.
-        if context.is_valid and context.trace_flags.sampled:
-            return context
-    return None
+    return next(filter(None, map(exported_trace, _spans_of(root_id))), None)
 
 
 def _spans_of(root_id: UUID) -> Iterator[Any]:
@@ -85,10 +80,7 @@ class OpenTelemetryScores:
     def find_trace(self, root_id: UUID, parent_id: UUID) -> ExternalTrace | None:
         """Return the root span of a run."""
         del parent_id
-        context = root_span(root_id)
-        if context is None:
-            return None
-        return ExternalTrace(f"{context.trace_id:032x}", f"{context.span_id:016x}")
+        return root_span(root_id)
 
     def send(self, scored: ScoredTrace, external: ExternalTrace) -> None:
         """Emit the log records; the provider exports them."""
