@@ -281,7 +281,7 @@ def die_and_come_back(server: RealRegistry, folder: Path) -> None:
         store.add(*runs, registry=registry.url)
         sender = Sender(store, registry)
         for _ in range(3):
-            ends = threading.Thread(target=sender.drain, args=(0.5,))
+            ends = threading.Thread(target=sender.loop.drain, args=(0.5,))
             ends.start()
             server.stop()
             ends.join()
