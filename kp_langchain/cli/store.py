@@ -33,7 +33,6 @@ _RUNS_SHOWN, _SHOWN_CHARS = 20, 60
 _PRUNED = {
     "expired_traces": ("expired trace", "expired traces"),
     "expired_pauses": ("expired pause", "expired pauses"),
-    "contributions": ("contribution of a deleted run", "contributions of deleted runs"),
     "remembered": (
         "trace beyond the novelty memory",
         "traces beyond the novelty memory",
@@ -109,8 +108,8 @@ def delete(
 def prune(database: Database = None, as_json: AsJson = False) -> None:
     """Remove what the store no longer needs, and give back the room.
 
-    That is: expired traces, runs that waited too long for a human, what is left of
-    deleted runs, and what is beyond the bounds of the novelty memory. Scores and kept traces stay.
+    That is: expired traces, runs that waited too long for a human, and what is beyond the bounds of
+    the novelty memory. Scores and kept traces stay.
 
     Exit status: 0, all was removed; 1, something is left to compact, or an error ended the command;
     2, wrong usage; 130, interrupted.

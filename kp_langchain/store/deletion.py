@@ -15,8 +15,8 @@ from kp_langchain.errors import ConfigError
 from kp_langchain.store import run_queries
 from kp_langchain.store.database import StorePart
 from kp_langchain.store.location import Location
-from kp_langchain.store.novelty import memory_of
-from kp_langchain.store.outbox import drop_finished, registry_has_nothing, withdraw_deleted
+from kp_langchain.store.novelty import StoredMemory
+from kp_langchain.store.outbox import registry_has_nothing, withdraw_deleted
 from kp_langchain.store.selection import (
     Conditions,
     RunFilters,
@@ -82,13 +82,11 @@ class Pruning:
     Attributes:
         expired_traces: Traces of runs that did not pass, after their `keep_days`.
         expired_pauses: What runs recorded that waited too long for a human.
-        contributions: Contributions of deleted runs that no registry has.
         remembered: Traces beyond those that novelty is measured against.
     """
 
     expired_traces: int
     expired_pauses: int
-    contributions: int
     remembered: int
 
 
@@ -145,7 +143,7 @@ class Deletions(StorePart):
                 connection.execute(sa.delete(paused_runs).where(paused_runs.c.key.in_(batch)))
 
     def prune(self, *, max_remembered: int | None = None) -> Pruning:
-        """Remove what the store no longer needs: expired traces and pauses, and what is left over.
+        """Remove what the store no longer needs: expired traces and pauses, and forgotten traces.
 
         Args:
             max_remembered: How many traces novelty is measured against; 1,000 by default. Those
@@ -154,16 +152,14 @@ class Deletions(StorePart):
         Raises:
             ConfigError: `max_remembered` is unusable.
         """
-        memory = memory_of(self._database, max_remembered)
+        memory = StoredMemory(self._database, max_remembered)
         n_expired, n_dropped = 0, -1
         while n_dropped:
             with self._database.writing() as connection:
                 n_dropped = run_queries.drop_expired_bodies(connection)
             n_expired += n_dropped
-        with self._database.writing() as connection:
-            contributions = drop_finished(connection)
         pauses = PausedRuns(self._database).drop_expired()
-        return Pruning(n_expired, pauses, contributions, memory.prune_all())
+        return Pruning(n_expired, pauses, memory.prune_all())
 
 
 def delete(connection: sa.Connection, trace_ids: Sequence[str]) -> None:

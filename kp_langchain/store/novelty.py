@@ -51,24 +51,28 @@ class StoredMemory:
 
     Args:
         database: The database of the store.
-        max_elements: How many traces are kept.
+        max_remembered: How many traces are kept; 1,000 by default.
         may_read: Says whether the store can be read; by default it always can.
         writes: Whether it writes what it remembers; a handler's is written with its runs.
+
+    Raises:
+        ConfigError: `max_remembered` is unusable.
     """
 
     def __init__(
         self,
         database: Database,
-        max_elements: int = DEFAULT_MAX_ELEMENTS,
+        max_remembered: int | None = None,
         *,
         may_read: Callable[[], bool] = lambda: True,
         writes: bool = True,
     ) -> None:
+        check_count("max_remembered", max_remembered)
         self._database = database
-        self._max_elements = max_elements
+        self._max_elements = max_remembered or DEFAULT_MAX_ELEMENTS
         self._may_read = may_read
         self._writes = writes
-        self._window = InProcessMemory(max_elements)
+        self._window = InProcessMemory(self._max_elements)
         self._lock = ForkSafeLock()
         self._identity = NO_IDENTITY  # of the vectors in the window
         self._dimensions = 0
@@ -201,16 +205,6 @@ class StoredMemory:
             location,
             describe_error(error),
         )
-
-
-def memory_of(database: Database, max_remembered: int | None) -> StoredMemory:
-    """Return the novelty memory of a database, for so many traces; 1,000 by default.
-
-    Raises:
-        ConfigError: `max_remembered` is unusable.
-    """
-    check_count("max_remembered", max_remembered)
-    return StoredMemory(database, max_remembered or DEFAULT_MAX_ELEMENTS)
 
 
 def memory_row(entry: MemoryEntry) -> dict[str, Any]:

@@ -349,13 +349,6 @@ def withdraw_deleted(
         _write(connection, one, after)
 
 
-def drop_finished(connection: sa.Connection) -> int:
-    """Delete contributions of deleted runs that no registry has; return their number."""
-    has_run = sa.exists(sa.select(runs.c.trace_id).where(runs.c.trace_id == _c.trace_id))
-    delete = sa.delete(outbox).where(~has_run, registry_has_nothing())
-    return connection.execute(delete).rowcount
-
-
 def _overwrite(connection: sa.Connection, unit: Contribution) -> None:
     """Overwrite a contribution, whatever happened to it since it was read."""
 

@@ -20,7 +20,7 @@ from kp_langchain.store.database import Database
 from kp_langchain.store.deletion import Deletion, Deletions
 from kp_langchain.store.journal import Journal
 from kp_langchain.store.location import locate
-from kp_langchain.store.novelty import StoredMemory, memory_of
+from kp_langchain.store.novelty import StoredMemory
 from kp_langchain.store.outbox import Outbox
 from kp_langchain.store.pulled import PulledUnits
 from kp_langchain.store.recall_tasks import RecallTasks
@@ -159,7 +159,7 @@ class TraceStore:
         Raises:
             ConfigError: `max_remembered` is unusable.
         """
-        return memory_of(self.database, max_remembered)
+        return StoredMemory(self.database, max_remembered)
 
     def get(self, id: str) -> StoredRun | None:  # noqa: A002  (the word of the command line too)
         """Return the run that `id` identifies, or None.
