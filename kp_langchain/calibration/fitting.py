@@ -28,7 +28,6 @@ from kp_langchain.calibration.model import (
     ConfidenceModel,
     LabelledRun,
     Term,
-    default_score,
     estimated_score,
     estimated_worth,
     log_value,
@@ -75,7 +74,7 @@ class Fit:
         runs: How many labelled runs there were.
         tasks: How many different tasks they had.
         successes: How many succeeded.
-        weights: The weights that the scores below were computed with.
+        weights: The weights of the score in that domain.
         refusal: Why the model is not to be installed; None if it may be.
         chance: The share of shuffles of the verdicts that the features fit as closely, 0 to 1.
         model: The model, fitted to all runs; it has its own figures.
@@ -83,8 +82,6 @@ class Fit:
             was fitted without any run of its task. The figures are of these.
         default_auc: Area under the ROC curve of the confidence that runs get without a model.
         base_brier: Brier score of predicting the share of successes for every run.
-        score_auc_before: AUC of the score with default confidences.
-        score_auc_after: AUC of the score with the model's.
     """
 
     domain: str
@@ -98,8 +95,6 @@ class Fit:
     held_out: tuple[float, ...] = ()
     default_auc: Estimate | None = None
     base_brier: float | None = None
-    score_auc_before: Estimate | None = None
-    score_auc_after: Estimate | None = None
 
     @property
     def auc(self) -> Estimate | None:
@@ -137,10 +132,6 @@ def fit(domain: str, runs: Sequence[LabelledRun], *, weights: ScoringWeights | N
     default_area = auc(truth, [DEFAULT_CONFIDENCE[run.looked_successful] for run in runs], tasks)
     base_error = brier(truth, [model.base_rate] * len(runs))
     by_chance = chance(runs, table)
-    scores_before = [default_score(run, weights) for run in runs]
-    scores_after = [
-        estimated_score(run, weights, one) for run, one in zip(runs, held_out, strict=True)
-    ]
     return Fit(
         *numbers,
         refusal=_refusal(model, default_area.value, base_error, by_chance),
@@ -149,8 +140,6 @@ def fit(domain: str, runs: Sequence[LabelledRun], *, weights: ScoringWeights | N
         held_out=held_out,
         default_auc=default_area,
         base_brier=base_error,
-        score_auc_before=auc(truth, scores_before, tasks),
-        score_auc_after=auc(truth, scores_after, tasks),
     )
 
 

@@ -178,8 +178,6 @@ def _print_result(result: Calibration, before: InstalledModel | None, version: i
         table.add_row("AUC", str(fit_.auc), str(fit_.default_auc), "0.50")
         briers = (model.brier, model.default_brier, fit_.base_brier)
         table.add_row("Brier score", *(f"{value:.3f}" for value in briers))
-        scores = str(fit_.score_auc_after), str(fit_.score_auc_before)
-        table.add_row("the score's AUC", *scores, "")
         make_console().print(indent(table))
         say("")
     say(f"  {_installation(result, before, version)}")

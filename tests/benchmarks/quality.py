@@ -161,15 +161,14 @@ def model_tables(learned: dict[str, list[Calibration]]) -> Iterator[str]:
 
 def _stages(found: Sequence[Calibration]) -> tuple[list[Estimate], list[Estimate], list[Estimate]]:
     """Return the AUCs of the score as it is, of that with the model, and of the worth."""
-    before = [one.fit.score_auc_before for one in found]
-    model = [one.fit.score_auc_before if one.fit.refusal else one.fit.score_auc_after
-             for one in found]  # fmt: skip
-    worth = [
-        one.fit.score_auc_before if one.proposal is None else one.proposal.proposed.auc
-        for one in found
-    ]
-    stages = tuple([one for one in stage if one is not None] for stage in (before, model, worth))
-    return stages[0], stages[1], stages[2]
+    before, model, worth = [], [], []
+    for one in found:
+        proposal = one.proposal
+        if proposal is not None and proposal.in_force is not None:
+            before.append(proposal.in_force.auc)
+            model.append((proposal.in_force if one.fit.refusal else proposal.with_model).auc)
+            worth.append(proposal.proposed.auc)
+    return before, model, worth
 
 
 def _mean(found: Sequence[Estimate]) -> Estimate:
