@@ -304,30 +304,3 @@ class ReasoningTrace(_Wire):
     steps: Annotated[list[TraceStep], Field(min_length=1)]
     outcome: Outcome
     knowledge_graph_delta: KnowledgeGraphDelta | None = None
-
-    def to_row(self) -> dict[str, Any]:
-        """Return its figures and texts as one flat row, such as of a DataFrame; without its steps.
-
-        The columns are `trace_id`, `created_at`, `domain`, `framework`, `agent_id`, `objective`,
-        `result`, `success`, `confidence`, `quality_score`, `visibility`, `privacy_level`, `steps`,
-        `tool_calls` and `error_recoveries` (counts), and `tools` (names, joined by commas).
-        """
-        metadata, types = self.metadata, [step.type for step in self.steps]
-        return {
-            "trace_id": self.id,
-            "created_at": metadata.created_at,
-            "domain": metadata.task_domain,
-            "framework": metadata.framework,
-            "agent_id": metadata.agent_id,
-            "objective": self.task.objective,
-            "result": self.outcome.result_summary,
-            "success": metadata.success,
-            "confidence": self.outcome.confidence,
-            "quality_score": metadata.quality_score,
-            "visibility": metadata.visibility,
-            "privacy_level": metadata.privacy_level,
-            "steps": len(types),
-            "tool_calls": types.count("tool_call"),
-            "error_recoveries": types.count("error_recovery"),
-            "tools": ",".join(dict.fromkeys(step.tool.name for step in self.steps if step.tool)),
-        }

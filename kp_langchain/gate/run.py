@@ -259,25 +259,6 @@ class ScoredTrace(RunFacts):
         """Whether one more run is kept because of it; not so if it takes the place of another."""
         return self.decision == "kept" and not self.replaces
 
-    def to_row(self) -> dict[str, Any]:
-        """Return it as one flat row, such as of a DataFrame.
-
-        The columns are those of `ReasoningTrace.to_row` and `ScoreBreakdown.to_row`, and
-        `decision`, `threshold`, `gate`, `run_id`, `twin_of` and `withheld`.
-        """
-        return (
-            self.trace.to_row()
-            | self.breakdown.to_row()
-            | {
-                "decision": self.decision,
-                "threshold": self.threshold,
-                "gate": self.gate,
-                "run_id": str(self.run_id),
-                "twin_of": self.twin_of,
-                "withheld": self.withheld,
-            }
-        )
-
     def __str__(self) -> str:
         """Return in one line what was decided, by which figure, and what cost the run most."""
         if self.withheld is not None:

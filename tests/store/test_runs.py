@@ -18,17 +18,13 @@ from hypothesis import strategies as st
 
 from kp_langchain import (
     ConfigError,
-    DomainPolicy,
-    ScoreBreakdown,
     StoreError,
     UnknownRunError,
 )
 from kp_langchain.run_keys import RunKeys
 from kp_langchain.schema import Tool, TraceStep
 from kp_langchain.scoring import RuleFired
-from kp_langchain.scoring.breakdown import Nearest
 from kp_langchain.store import rows
-from tests.agents import ASK, agent, call, handler, say
 from tests.store.conftest import REGISTRY, START, _scored
 
 LONG_TASK = f"first {'x ' * 600} last"
@@ -407,30 +403,3 @@ def test_threads_share_one_store_which_opens_again_after_it_was_closed(store):
     store.close()
     assert run.trace.task.objective == "task 39"
     assert store.count() == 40
-
-
-# ------------------------------------------------------------------ rows of data frames
-
-
-def test_rows_are_flat_and_have_the_same_columns() -> None:
-    watching = handler("finance", policy=DomainPolicy(threshold=0.0))
-    acting = agent(say("I search.", call("search", q="x")), say("hedge the euro"))
-    acting.invoke(ASK, {"callbacks": [watching]})
-    one = watching.last()
-    assert one is not None
-    near = ScoreBreakdown.from_dict(
-        one.breakdown.to_dict() | {"nearest": {"trace_id": "kp:trace:1", "similarity": 0.5}}
-    )
-    assert near.nearest == Nearest("kp:trace:1", 0.5)
-    assert near.to_row().keys() == one.breakdown.to_row().keys()
-    assert near.to_row()["nearest_id"] == "kp:trace:1"
-    row = one.to_row()
-    assert all(not isinstance(value, dict | list | tuple) for value in row.values())
-    assert row["score"] == one.breakdown.total
-    assert row["rules"] == "single_tool"
-    assert row["tools"] == "search"
-    assert row["steps"] == 4
-    assert (row["decision"], row["gate"], row["twin_of"]) == ("kept", "score", None)
-    parts = ("complexity", "novelty", "tool_diversity", "outcome_confidence")
-    total = sum(row[f"{name}_contribution"] for name in parts)
-    assert total == pytest.approx(row["weighted_sum"])
