@@ -6,7 +6,7 @@ contains everything that judging needs, redacted. `Rescored` is what a verdict c
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Literal, Self
 from uuid import UUID
@@ -43,16 +43,6 @@ class ShownTrace:
     rank: int
     similarity: float
     held_out: bool = False
-
-    def to_list(self) -> list[Any]:
-        """Return it as JSON-like values."""
-        return [self.trace_id, self.rank, self.similarity, self.held_out]
-
-    @classmethod
-    def from_list(cls, values: Sequence[Any]) -> Self:
-        """Return what `to_list` wrote."""
-        trace_id, rank, similarity, held_out = values
-        return cls(str(trace_id), int(rank), float(similarity), bool(held_out))
 
 
 @dataclass(frozen=True, slots=True)

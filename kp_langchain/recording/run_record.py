@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import InitVar, dataclass, field, fields
+from dataclasses import InitVar, asdict, dataclass, field, fields
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 from uuid import UUID
@@ -332,7 +332,7 @@ def paused_body(
         "reported": verdict and verdict.to_list(),
         "keys": keys.to_dict(),
         "task": task,
-        "shown": [one.to_list() for one in record.shown.values()],
+        "shown": [asdict(one) for one in record.shown.values()],
     }
     # Last, because only now everything has been redacted, or has failed to be.
     return body | {"withheld": record.is_withheld or redaction.has_failed}
@@ -397,7 +397,7 @@ def paused_record(body: Mapping[str, Any], recorder: OpenRuns) -> RunRecord:
     record.dropped_texts = body["dropped_texts"]
     verdict, keys = body["reported"], body["keys"]
     record.verdict = verdict and Verdict.from_list(verdict)
-    record.shown = {one.trace_id: one for one in map(ShownTrace.from_list, body["shown"])}
+    record.shown = {one["trace_id"]: ShownTrace(**one) for one in body["shown"]}
     record.earlier_keys = keys and RunKeys.from_dict(keys)
     record.earlier_task, record.is_withheld = body["task"], body["withheld"]
     return record

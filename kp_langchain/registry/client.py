@@ -116,14 +116,6 @@ class Registry:
     def __repr__(self) -> str:
         return f"Registry({self.url!r}, api_key={'***' if self._key else None})"
 
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Registry):
-            return NotImplemented
-        return (self.url, self.key_id) == (other.url, other.key_id)
-
-    def __hash__(self) -> int:
-        return hash((self.url, self.key_id))
-
     def contribute(self, body: bytes, idempotency_key: str) -> Answer:
         """Send one unit. Never raises: the answer says what went wrong.
 

@@ -187,6 +187,6 @@ def key_agent(registry: Registry) -> str | None:
     if registry.agent_id is not None:
         return registry.agent_id
     stored = stored_key(registry.url)
-    if stored is None or Registry(registry.url, api_key=stored.api_key) != registry:
+    if stored is None or Registry(registry.url, api_key=stored.api_key).key_id != registry.key_id:
         return None
     return stored.agent_id

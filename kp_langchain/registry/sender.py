@@ -264,7 +264,7 @@ def _log_answer(unit: Contribution, request: Request, answer: Answer, registry: 
 
 def sender_for(store: TraceStore, registry: Registry) -> Sender:
     """Return the sender for `store` and `registry`, one per process."""
-    key = (store.location, registry)
+    key = (store.location, registry.url, registry.key_id)
     with _senders_lock:
         sender = _senders_by_target.get(key)
         if sender is None:
@@ -273,5 +273,5 @@ def sender_for(store: TraceStore, registry: Registry) -> Sender:
 
 
 # Never removed: contributions may be pending after the handler that recorded them is gone.
-_senders_by_target: dict[tuple[str, Registry], Sender] = {}
+_senders_by_target: dict[tuple[str, str, str], Sender] = {}
 _senders_lock = ForkSafeLock()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import statistics
 from collections import Counter
 from datetime import UTC, datetime
 from typing import Any
@@ -63,20 +62,6 @@ def test_the_auc_is_that_of_scikit_learn(pairs: Any) -> None:
     assert 0 <= area.low <= area.value <= area.high <= 1
 
 
-def test_the_interval_is_as_wide_as_tasks_drawn_anew_say() -> None:
-    truth, scores, tasks = drawn(tasks=80, repeats=3, seed=2)
-    found = auc(truth, scores, tasks)
-    rng = random.Random(0)
-    members = {task: [at for at, one in enumerate(tasks) if one == task] for task in set(tasks)}
-    names = sorted(members)
-    again = []
-    for _ in range(400):
-        places = [at for task in rng.choices(names, k=len(names)) for at in members[task]]
-        again.append(metrics.roc_auc_score([truth[i] for i in places], [scores[i] for i in places]))
-    width = 2 * 1.96 * statistics.stdev(again)
-    assert found.high - found.low == pytest.approx(width, rel=0.2)
-
-
 def test_saying_everything_five_times_makes_nothing_surer() -> None:
     truth, scores, tasks = drawn(tasks=40, repeats=1, seed=3)
     once, often = auc(truth, scores, tasks), auc(truth * 5, scores * 5, tasks * 5)
@@ -109,9 +94,6 @@ def test_repeats_of_a_task_make_a_mean_no_surer() -> None:
 )
 def test_a_mean_without_spread(values: list[float], tasks: list[str], expected: float) -> None:
     assert mean_p_value(values, tasks) == expected
-
-
-# ------------------------------------------------------------------ thresholds keep their promise
 
 
 # ------------------------------------------------------------------ scores under other weights

@@ -123,10 +123,8 @@ def test_keys_that_cannot_be_one_are_refused_unseen():
         assert KEY not in str(caught.value)
     one = Registry("HTTPS://Registry.Example:443/", api_key=KEY)
     assert KEY not in one.key_id == hashlib.sha256(KEY.encode()).hexdigest()[:16]
-    assert one == Registry(HERE, api_key=SecretStr(KEY), timeout_s=1.0)
-    assert hash(one) == hash(Registry(HERE, api_key=KEY))
+    assert one.key_id == Registry(HERE, api_key=SecretStr(KEY)).key_id
     assert Registry(HERE).key_id == "anonymous"
-    assert one not in (Registry(HERE), Registry(f"{HERE}/other", api_key=KEY), HERE)
     for timeout_s in (0.0, -1.0, float("nan"), float("inf")):
         with pytest.raises(ConfigError, match="seconds"):
             Registry(HERE, timeout_s=timeout_s)
