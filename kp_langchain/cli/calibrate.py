@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from kp_langchain.calibration.model import ConfidenceModel
     from kp_langchain.cli.policy_file import WrittenPolicy
     from kp_langchain.store import TraceStore
-    from kp_langchain.store.confidence_models import InstalledModel
 
 _REFUSED = 1
 _HOW_TO_LABEL = "give some: kp-langchain label ID --success, or --failure"
@@ -77,28 +76,28 @@ def fit(
         if not domains and not as_json:
             say(f"No run in {store.location} has a verdict; {_HOW_TO_LABEL}")
         for name in domains:
-            before = next(iter(store.models.installed(name)), None)
+            before = store.models.in_force(name)
             result = calibrate(
                 name,
                 store.models.labelled(name),
                 settings.policy_for(name),
-                before=None if before is None else before.model,
+                before=before,
                 pass_rate=pass_rate,
             )
             is_refused = domain is not None and result.fit.refusal is not None
-            version = None
+            is_installed = None
             if result.fit.model is not None and result.fit.refusal is None and not dry_run:
-                version = store.models.install(result.fit.model)
+                is_installed = store.models.install(result.fit.model)
             if not as_json:  # before the file is written, which may fail
-                _print_result(result, before, version)
+                _print_result(result, before, is_installed=is_installed)
             fields, policy = result.policy_fields, None
             if write and fields:
                 policy = write_policy(name, **fields)
                 has_written = True
             if as_json:
-                replaced = before and {"version": before.version, "auc": before.model.auc}
-                installation = {"version": version, "before": replaced, "written": policy}
-                say_json(result.to_dict() | installation)
+                replaced = before and {"created_at": before.created_at, "auc": before.auc}
+                installation = {"is_installed": bool(is_installed), "before": replaced}
+                say_json(result.to_dict() | installation | {"written": policy})
             elif write:
                 _say_written(result, policy)
             elif fields:
@@ -115,13 +114,8 @@ def show(domain: _Domain = None, database: Database = None, as_json: AsJsonLines
         if as_json:
             for one in models:
                 later = later_verdicts_of(store, one)
-                values = {
-                    "version": one.version,
-                    "installed_at": one.installed_at,
-                    "leans_on": one.model.leans_on,
-                    "later_verdicts": later and asdict(later),
-                }
-                say_json(values, {"model": one.model.to_dict()})
+                values = {"leans_on": one.leans_on, "later_verdicts": later and asdict(later)}
+                say_json(values, {"model": one.to_dict()})
             return
         if not models:
             which = "" if domain is None else f" of domain {domain!r}"
@@ -167,7 +161,9 @@ def _domains(store: TraceStore, domain: str | None) -> list[str]:
 # ------------------------------------------------------------------ a fit
 
 
-def _print_result(result: Calibration, before: InstalledModel | None, version: int | None) -> None:
+def _print_result(
+    result: Calibration, before: ConfidenceModel | None, *, is_installed: bool | None
+) -> None:
     fit_, model = result.fit, result.fit.model
     summary = f"{fit_.runs} verdicts on {fit_.tasks} different tasks, {fit_.successes} successes"
     say(f"{printable(fit_.domain)}: {summary}")
@@ -180,10 +176,10 @@ def _print_result(result: Calibration, before: InstalledModel | None, version: i
         table.add_row("Brier score", *(f"{value:.3f}" for value in briers))
         make_console().print(indent(table))
         say("")
-    say(f"  {_installation(result, before, version)}")
+    say(f"  {_installation(result, before, is_installed=is_installed)}")
     if before is not None and result.later is not None and result.later.is_broken:
         say(
-            f"  Version {before.version}, which stays: {result.later}; take it out of "
+            f"  The present model, which stays: {result.later}; take it out of "
             f"force: kp-langchain calibrate remove {printable(fit_.domain)}."
         )
     if model is not None and fit_.refusal is None and model.leans_on:
@@ -197,20 +193,19 @@ def _leanings(model: ConfidenceModel) -> str:
     return f"It leans on: {printable(', '.join(model.leans_on))}"
 
 
-def _installation(result: Calibration, before: InstalledModel | None, version: int | None) -> str:
+def _installation(
+    result: Calibration, before: ConfidenceModel | None, *, is_installed: bool | None
+) -> str:
     """Return in words which model is in force now."""
-    model = result.fit.model
-    stays = f"version {before.version}" if before else "the default confidence"
-    if result.fit.refusal is not None or model is None:
+    stays = "the present model" if before else "the default confidence"
+    if result.fit.refusal is not None:
         return f"Not installed, {stays} stays in force: {result.fit.refusal}."
-    if version is None:
+    if is_installed is None:
         return f"Not installed, because this is only a trial; {stays} stays in force."
-    if before is not None and version == before.version:
-        return f"Version {version} stays in force: nothing has changed since."
-    text = f"Installed as version {version}"
-    if before is not None:
-        text += f" in place of version {before.version} (AUC {before.model.auc:.2f})"
-    return f"{text}; running processes use it within a minute."
+    if not is_installed:
+        return "The present model stays in force: nothing has changed since."
+    replaced = f" in place of the present one (AUC {before.auc:.2f})" if before else ""
+    return f"Installed{replaced}; running processes use it within a minute."
 
 
 def _print_proposal(proposal: GateProposal) -> None:
@@ -265,27 +260,26 @@ def _say_written(result: Calibration, policy: WrittenPolicy | None) -> None:
 # ------------------------------------------------------------------ models in force
 
 
-def later_verdicts_of(store: TraceStore, model: InstalledModel) -> LaterVerdicts | None:
+def later_verdicts_of(store: TraceStore, model: ConfidenceModel) -> LaterVerdicts | None:
     """Return what the verdicts given since say of a model; None if that cannot be computed.
 
     Raises:
         StoreError: The labelled runs cannot be read.
     """
     with suppress(MissingExtraError, OutdatedModelError):
-        return later_verdicts(model.model, store.models.labelled(model.domain))
+        return later_verdicts(model, store.models.labelled(model.domain))
     return None
 
 
-def model_lines(store: TraceStore, one: InstalledModel) -> Iterator[str]:
+def model_lines(store: TraceStore, model: ConfidenceModel) -> Iterator[str]:
     """Yield a summary of a model in force: what it leans on and what is against it."""
-    model, domain = one.model, printable(one.domain)
-    version = f"{domain}: version {one.version} of {one.installed_at:%Y-%m-%d}"
-    yield f"{version}, {model.source}; in force"
+    domain = printable(model.domain)
+    yield f"{domain}: fitted on {model.created_at:%Y-%m-%d}, {model.source}; in force"
     how_to_refit = f"fit it again: kp-langchain calibrate --domain {domain}"
     if not model.is_current:
         yield f"outdated and not used; {how_to_refit}"
     if model.leans_on:
         yield _leanings(model)
-    later = later_verdicts_of(store, one)
+    later = later_verdicts_of(store, model)
     if later is not None:
         yield f"{later}{f'; {how_to_refit}' if later.is_broken else ''}"

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from dataclasses import replace
 from typing import Any
 
 import sqlalchemy as sa
@@ -28,23 +27,6 @@ _states_success = sa.and_(verdicts.c.trace_id == runs.c.trace_id, verdicts.c.suc
 _has_label = sa.exists(sa.select(verdicts.c.number).where(_states_success).correlate(runs))
 _has_features = scores.c.features.is_not(None)
 _runs_with_scores = runs.join(scores, scores.c.trace_id == runs.c.trace_id)
-
-
-@dataclass(frozen=True, slots=True)
-class InstalledModel:
-    """A confidence model as the store has it.
-
-    Attributes:
-        domain: The domain whose runs it is for.
-        version: Its number in its domain: one more than that of the model that it replaced.
-        installed_at: When it was installed, in UTC.
-        model: The model itself.
-    """
-
-    domain: str
-    version: int
-    installed_at: datetime
-    model: ConfidenceModel
 
 
 class ConfidenceModels(StorePart):
@@ -127,27 +109,19 @@ class ConfidenceModels(StorePart):
             domains = connection.scalars(select.where(_has_features, _has_label))
             return sorted(domains)
 
-    def install(self, model: ConfidenceModel) -> int:
+    def install(self, model: ConfidenceModel) -> bool:
         """Put a model in force for its domain, in place of the present one, which is deleted.
 
         Returns:
-            The version of the model; that of the present one if it is the same, fitted earlier.
+            False, and nothing is written, if the present one is the same, fitted earlier.
         """
-        domain = clean_name(model.domain)
         with self._database.writing() as connection:
-            version = 1
-            for present in _select_models(connection, domain):
-                if replace(model, created_at=present.model.created_at) == present.model:
-                    return present.version
-                version = present.version + 1
-            row = {
-                "domain": domain,
-                "version": version,
-                "installed_at": datetime.now(UTC),
-                "body": json_text(model.to_dict()),
-            }
+            for present in _select_models(connection, model.domain):
+                if replace(model, created_at=present.created_at) == present:
+                    return False
+            row = {"domain": clean_name(model.domain), "body": json_text(model.to_dict())}
             connection.execute(insert_or_replace(models, connection.dialect.name), [row])
-        return version
+        return True
 
     def remove(self, domain: str) -> bool:
         """Delete the model of a domain; return whether there was one."""
@@ -155,7 +129,7 @@ class ConfidenceModels(StorePart):
         with self._database.writing() as connection:
             return connection.execute(delete).rowcount > 0
 
-    def installed(self, domain: str | None = None) -> list[InstalledModel]:
+    def installed(self, domain: str | None = None) -> list[ConfidenceModel]:
         """Return the models in force, ordered by domain.
 
         Args:
@@ -173,7 +147,7 @@ class ConfidenceModels(StorePart):
         Raises:
             StoreError: The model cannot be read.
         """
-        return next((one.model for one in self.installed(domain)), None)
+        return next(iter(self.installed(domain)), None)
 
 
 # ------------------------------------------------------------------ queries and rows
@@ -183,21 +157,20 @@ def _in_domain(select: sa.Select[Any], domain: str | None) -> sa.Select[Any]:
     return select if domain is None else select.where(runs.c.domain == clean_name(domain))
 
 
-def _select_models(connection: sa.Connection, domain: str | None) -> list[InstalledModel]:
+def _select_models(connection: sa.Connection, domain: str | None) -> list[ConfidenceModel]:
     select = sa.select(models).order_by(models.c.domain)
     if domain is not None:
         select = select.where(models.c.domain == clean_name(domain))
-    return [_installed_model(dict(row)) for row in connection.execute(select).mappings()]
+    return [_model_of(row) for row in connection.execute(select)]
 
 
-def _installed_model(row: dict[str, Any]) -> InstalledModel:
+def _model_of(row: sa.Row[Any]) -> ConfidenceModel:
     try:
-        return InstalledModel(**row | {"model": ConfidenceModel.from_dict(row.pop("body"))})
+        return ConfidenceModel.from_dict(row.body)
     except ValidationError as error:
         raise StoreError(
-            f"version {row['version']} of the model of domain {row['domain']!r} cannot be read; "
-            "take it out of force and fit another: "
-            f"kp-langchain calibrate remove {row['domain']} ({first_fault(error)})"
+            f"the model of domain {row.domain!r} cannot be read; take it out of force and fit "
+            f"another: kp-langchain calibrate remove {row.domain} ({first_fault(error)})"
         ) from error
 
 

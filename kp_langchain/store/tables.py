@@ -20,7 +20,7 @@ from kp_langchain.store.registry_units import Contribution, PulledUnit, Standing
 from kp_langchain.store.rows import dumps
 from kp_langchain.store.run_columns import COLUMNS, KEY_COLUMNS, OtherColumns, StoredRun
 
-SCHEMA_VERSION = "20"
+SCHEMA_VERSION = "21"
 """Raised with every change of the tables. A store of another version is refused."""
 
 VERSION_TABLE = "kp_schema"
@@ -233,8 +233,6 @@ models = sa.Table(
     "models",
     metadata,
     sa.Column("domain", sa.String(), primary_key=True),
-    sa.Column("version", sa.Integer(), nullable=False),
-    sa.Column("installed_at", UtcTime(), nullable=False),
     sa.Column("body", sa.JSON(), nullable=False),
 )
 

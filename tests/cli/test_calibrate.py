@@ -92,7 +92,7 @@ def test_a_model_that_tells_more_is_installed_and_what_is_shown_is_what_was_fitt
     assert model is not None
     area = f"{model.auc:.2f} ({model.auc_low:.2f} to {model.auc_high:.2f})"
     assert area in done.stdout
-    assert "Installed as version 1; running processes use it within a minute." in done.stdout
+    assert "Installed; running processes use it within a minute." in done.stdout
     assert "90 verdicts on 30 different tasks" in done.stdout
     assert f"  It leans on: {', '.join(model.leans_on)}.\n" in done.stdout
     values = parsed(*FINANCE)
@@ -102,7 +102,7 @@ def test_a_model_that_tells_more_is_installed_and_what_is_shown_is_what_was_fitt
     for estimate in (values["auc"], proposal["with_model"]["auc"]):
         assert f"{estimate['value']:.2f} (" in done.stdout
     assert values["leans_on"] == list(model.leans_on)
-    assert "Version 1 stays in force: nothing has changed since." in run(*FINANCE).stdout
+    assert "The present model stays in force: nothing has changed since." in run(*FINANCE).stdout
     assert not Path("kp.toml").exists()
 
 
@@ -135,7 +135,7 @@ def test_verdicts_by_chance_are_refused_and_leave_what_is_in_force(fitted: Trace
     done = run("--domain", "code", "--write")
     assert done.returncode == 1
     for message in (
-        "Not installed, version 1 stays in force: ",
+        "Not installed, the present model stays in force: ",
         "No gate is proposed: the model is refused.",
         "Nothing was written, because the model was refused.",
     ):
@@ -148,14 +148,13 @@ def test_verdicts_by_chance_are_refused_and_leave_what_is_in_force(fitted: Trace
     ]  # fmt: skip
 
 
-def test_more_verdicts_make_another_version(fitted: TraceStore) -> None:
-    (first,) = (one.model for one in fitted.models.installed("finance"))
+def test_more_verdicts_make_another_model(fitted: TraceStore) -> None:
+    (first,) = fitted.models.installed("finance")
     fill(fitted, "finance", seed=2)
     done = run(*FINANCE)
-    words = f"Installed as version 2 in place of version 1 (AUC {first.auc:.2f}); running"
+    words = f"Installed in place of the present one (AUC {first.auc:.2f}); running"
     assert words in done.stdout
-    (line,) = (line for line in shown().splitlines() if line.startswith("finance: version "))
-    assert line.startswith("finance: version 2 of ")
+    assert shown().count("finance: fitted on ") == 1
 
 
 def test_too_few_verdicts(filled: Callable[..., TraceStore]) -> None:
@@ -179,14 +178,13 @@ def test_models_are_shown_and_removed(store: TraceStore) -> None:
     assert f", {model.source}; in force\n" in text
     assert f"  It leans on: {', '.join(model.leans_on)}\n" in text
     values = parsed("show")
-    assert values["version"] == 1
     assert values["model"] == model.to_dict()
     assert "The model of finance is out of force" in run("remove", "finance").stdout
     assert store.models.in_force("finance") is None
     assert "No model in" in shown()
     assert run("remove", "finance").returncode == 1
     assert run(*FINANCE).returncode == 0
-    assert [one.version for one in store.models.installed("finance")] == [1]
+    assert len(store.models.installed("finance")) == 1
 
 
 def test_a_model_that_something_else_changed_is_named_and_can_be_replaced(
@@ -195,11 +193,11 @@ def test_a_model_that_something_else_changed_is_named_and_can_be_replaced(
     change("update models set body = '{}'")
     for words in ((), ("show",)):
         message = run(*words).stderr
-        assert "version 1 of the model of domain 'finance' cannot be read" in message
+        assert "the model of domain 'finance' cannot be read" in message
         assert "kp-langchain calibrate remove finance (" in message
         assert "https:" not in message
     assert run("remove", "finance").returncode == 0
-    assert "Installed as version 1" in run().stdout
+    assert "Installed; running" in run().stdout
 
 
 def test_an_outdated_model_is_called_so(fitted: TraceStore) -> None:
@@ -207,7 +205,7 @@ def test_an_outdated_model_is_called_so(fitted: TraceStore) -> None:
     assert model is not None
     fitted.models.install(replace(model, features_version=99))
     assert "  outdated and not used; fit it again: kp-langchain calibrate" in shown()
-    assert "Installed as version 3" in run(*FINANCE).stdout
+    assert "Installed in place of" in run(*FINANCE).stdout
 
 
 @pytest.mark.parametrize("library", ["sklearn.linear_model", "sklearn.model_selection"])
@@ -259,8 +257,8 @@ def test_a_model_that_no_longer_holds_is_named_with_what_to_do(
     change("update verdicts set success = (number % 2), confidence = (number % 2)")
     done = run(*FINANCE)
     assert done.returncode == 1
-    assert "Not installed, version 1 stays in force" in done.stdout
-    assert "Version 1, which stays: it no longer holds: promised " in done.stdout
+    assert "Not installed, the present model stays in force" in done.stdout
+    assert "The present model, which stays: it no longer holds: promised " in done.stdout
     assert "take it out of force: kp-langchain calibrate remove finance." in done.stdout
 
 
@@ -281,7 +279,7 @@ def test_what_is_proposed_is_written_only_on_request(store: TraceStore) -> None:
     assert (policy.gate, policy.pass_rate, policy.keep) == ("worth", 0.1, "all")
     # What is in force now is what would be proposed, and nothing changes any more.
     again = run(*FINANCE, "--write").stdout
-    assert "Version 1 stays in force: nothing has changed since." in again
+    assert "The present model stays in force: nothing has changed since." in again
     assert "in force, with this model: the best 10% by worth" in again
     assert Path("kp.toml").read_text() == text
 
@@ -305,7 +303,7 @@ def test_a_file_that_cannot_be_written_does_not_hide_what_was_installed(store: T
     done = run(*FINANCE, "--write", KP_CONFIG="/dev/null")
     assert done.returncode == 1
     assert "/dev/null is not a file" in done.stderr
-    assert "Installed as version 1;" in done.stdout
+    assert "Installed; running" in done.stdout
     assert "Wrote" not in done.stdout
 
 

@@ -183,9 +183,7 @@ def test_the_models_in_force_are_shown_with_what_speaks_against_them(
     assert "fit it again: kp-langchain calibrate --domain finance" in said
     with closing(sqlite3.connect("runs.db")) as connection, connection:
         connection.execute("update models set body = '{}'")
-    assert row(doctor(1, **environment), "model").startswith(
-        "BROKEN: version 1 of the model of domain"
-    )
+    assert row(doctor(1, **environment), "model").startswith("BROKEN: the model of domain")
 
 
 # The registry, which is asked once at most.
