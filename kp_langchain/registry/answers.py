@@ -1,6 +1,6 @@
 """The meaning of a registry's answer, and when the next request may be sent; no I/O.
 
-Nothing that a registry writes is trusted: `safe_texts` makes its texts safe to store, log and show.
+Nothing that a registry writes is trusted: `safe_text` makes its texts safe to store, log and show.
 
 A registry revokes the key at the third 429 within an hour. So requests stop before the limit of the
 rate window is reached, and after a second 429 nothing is sent until the first is an hour old.
@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from http import HTTPStatus
@@ -169,7 +169,7 @@ def read_answer(
         kind, meaning = "stopped", f"{_UNKNOWN_KEY}: it allows 0 requests"
     else:
         kind, meaning = _failure(status)
-    (message,) = safe_texts([_message(content)], key)
+    message = safe_text(_message(content), key)
     status_line = f"{status} {phrases.get(status, '')}".rstrip()
     return Answer(
         kind=kind,
@@ -252,28 +252,20 @@ def json_object(value: object) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def safe_texts(texts: Sequence[str], key: SecretStr | None = None) -> list[str]:
-    """Return the texts of a registry as lines of at most 300 characters that are safe to show.
+def safe_text(text: str, key: SecretStr | None = None) -> str:
+    """Return the text of a registry as a line of at most 300 characters that is safe to show.
 
     Unprintable characters, the key and other secrets are removed.
 
     Args:
-        texts: The texts.
+        text: The text.
         key: The API key of the request.
     """
-    # Shortened only after the key is removed: part of a key would no longer be found.
-    lines = [_to_line(text) for text in texts]
-    if key is not None:
-        lines = [line.replace(key.get_secret_value(), "[REDACTED:api_key]") for line in lines]
-    lines = [str(redact(line[:_MAX_READ_CHARS]).value) for line in lines]
-    return [
-        line if len(line) <= _MAX_TEXT_CHARS else line[: _MAX_TEXT_CHARS - 1] + "…"
-        for line in lines
-    ]
-
-
-def _to_line(text: str) -> str:
-    return " ".join("".join(char if char.isprintable() else " " for char in text).split())
+    line = " ".join("".join(char if char.isprintable() else " " for char in text).split())
+    if key is not None:  # before it is cut: part of a key would no longer be found
+        line = line.replace(key.get_secret_value(), "[REDACTED:api_key]")
+    line = str(redact(line[:_MAX_READ_CHARS]).value)
+    return line if len(line) <= _MAX_TEXT_CHARS else line[: _MAX_TEXT_CHARS - 1] + "…"
 
 
 # ------------------------------------------------------------------ the pace

@@ -21,7 +21,7 @@ from pydantic import SecretStr
 from kp_langchain._logging import quiet_loggers
 from kp_langchain._version import __version__
 from kp_langchain.errors import ConfigError, RegistryError
-from kp_langchain.registry.answers import Answer, read_answer, safe_texts
+from kp_langchain.registry.answers import Answer, read_answer, safe_text
 
 if TYPE_CHECKING:
     import httpx
@@ -329,13 +329,13 @@ def _failure_of(error: Exception) -> Answer:
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, ssl.SSLCertVerificationError):
-            reason = safe_texts([cause.verify_message])[0]
+            reason = safe_text(cause.verify_message)
             return Answer("stopped", f"its certificate is not trusted: {reason}")
         cause = cause.__cause__ or cause.__context__
     if isinstance(error, httpx.TimeoutException):
         return Answer("later", "no answer in time")
     if isinstance(error, (httpx.ConnectError, httpx.ProxyError)):  # the system's, or the proxy's
-        return Answer("later", f"no connection: {safe_texts([str(error)])[0]}")
+        return Answer("later", f"no connection: {safe_text(str(error))}")
     name = type(error).__name__
     return Answer("later", f"the connection broke ({name}); check HTTPS_PROXY, SSL_CERT_FILE")
 
