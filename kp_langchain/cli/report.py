@@ -124,7 +124,5 @@ def _number(data: ReportData) -> str:
 
 
 def _say_damage(data: ReportData) -> None:
-    if data.damaged_runs:
-        say(f"{data.damaged_runs} rows of the store cannot be read, and are left out.")
     if data.damaged_traces:
         say(f"{data.damaged_traces} stored traces cannot be read; their runs have no steps there.")

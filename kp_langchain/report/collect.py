@@ -1,14 +1,12 @@
-"""Reads the runs of a store for the page. What is damaged is left out and counted."""
+"""Reads the runs of a store for the page. Damaged traces are left out and counted."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import compress
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
-from kp_langchain.errors import StoreError
 from kp_langchain.report.records import Body, body_of, domain_name, figure, record_of
 from kp_langchain.review.recall_facts import credit_text
 from kp_langchain.review.stats import DomainStats, domain_stats
@@ -18,12 +16,9 @@ if TYPE_CHECKING:
     from kp_langchain.store import StoredRun, TraceStore
     from kp_langchain.store.selection import RunFilters
 
-_T = TypeVar("_T")
 _RUNS_READ_AT_ONCE = 200
 _SENTENCE_CHARS = 1000
-_DAMAGE = (
-    StoreError, ValueError, TypeError, AttributeError, LookupError, OverflowError, RecursionError,
-)  # fmt: skip
+_DAMAGE = (ValueError, TypeError, AttributeError, LookupError, RecursionError)
 
 
 @dataclass
@@ -35,9 +30,7 @@ class ReportData:
         runs: The records of the runs, the newest first; see `record_of`.
         bodies: The trace of each of them; None where the store does not have it.
         total: How many runs of the store match the filters.
-        domains: The figures of the domains of these runs, the one with most runs first; None if
-            they cannot be read.
-        damaged_runs: How many runs are left out because their row cannot be read.
+        domains: The figures of the domains of these runs, the one with most runs first.
         damaged_traces: How many runs are without steps because their trace cannot be read.
         private_runs: How many runs keep identifiers, because only secrets were removed from them.
     """
@@ -46,8 +39,7 @@ class ReportData:
     runs: list[dict[str, Any]] = field(default_factory=list)
     bodies: list[Body | None] = field(default_factory=list)
     total: int = 0
-    domains: list[dict[str, Any]] | None = None
-    damaged_runs: int = 0
+    domains: list[dict[str, Any]] = field(default_factory=list)
     damaged_traces: int = 0
     private_runs: int = 0
 
@@ -64,15 +56,15 @@ def collect(store: TraceStore, filters: RunFilters, *, limit: int) -> ReportData
         StoreError: The store cannot be read.
     """
     data = ReportData(store.location.rpartition("/")[2], total=store.count(**filters))
-    credits_ = _unless_damaged(store, lambda: _credits(store)) or {}
+    credits_ = _credits(store)
     known: set[str] = set()
-    for page in _pages(store, filters, limit, data):
+    for offset in range(0, min(limit, data.total), _RUNS_READ_AT_ONCE):
+        page = store.runs(limit=min(_RUNS_READ_AT_ONCE, limit - offset), offset=offset, **filters)
         # A run that is added meanwhile moves the others, so that one comes twice.
         runs = [run for run in page if run.trace_id not in known]
         known.update(run.trace_id for run in runs)
         _add(store, runs, data, credits_)
-    ids = {record["id"] for record in data.runs}
-    data.domains = _unless_damaged(store, lambda: _domains(store, filters, ids))
+    data.domains = _domains(store, filters, {record["id"] for record in data.runs})
     return data
 
 
@@ -90,27 +82,6 @@ def read_record(store: TraceStore, trace_id: str) -> dict[str, Any] | None:
     return data.runs[0] if data.runs else None
 
 
-def _pages(
-    store: TraceStore, filters: RunFilters, limit: int, data: ReportData
-) -> Iterator[list[StoredRun]]:
-    """Yield the runs, the newest first; count those whose row cannot be read."""
-    for offset in range(0, limit, _RUNS_READ_AT_ONCE):
-        size = min(_RUNS_READ_AT_ONCE, limit - offset)
-        try:
-            page = store.runs(limit=size, offset=offset, **filters)
-            rows = len(page)
-        except _DAMAGE:
-            rows = min(size, store.count(**filters) - offset)  # raises if the store fails
-            page = []
-            for at in range(offset, offset + rows):
-                with suppress(*_DAMAGE):
-                    page += store.runs(limit=1, offset=at, **filters)
-            data.damaged_runs += rows - len(page)
-        yield page
-        if rows < size:
-            return
-
-
 def _add(
     store: TraceStore,
     runs: list[StoredRun],
@@ -120,10 +91,10 @@ def _add(
     """Add the records and traces of some runs."""
     trace_ids = [run.trace_id for run in runs]
     kept_ids = [run.trace_id for run in runs if run.kept]
-    verdicts = _by_id(store, store.verdicts_by_trace, trace_ids)
-    shown = _by_id(store, store.shown.of_runs, trace_ids)
-    planted = _by_id(store, store.recall_tasks.planted, kept_ids)
-    texts = _by_id(store, store.body_texts, kept_ids)
+    verdicts = store.verdicts_by_trace(trace_ids)
+    shown = store.shown.of_runs(trace_ids)
+    planted = store.recall_tasks.planted(kept_ids)
+    texts = store.body_texts(kept_ids)
     for run in runs:
         body = None
         if run.kept:
@@ -131,48 +102,16 @@ def _add(
                 body = body_of(texts[run.trace_id])
             except _DAMAGE:
                 data.damaged_traces += 1
-        try:
-            record = record_of(
-                run,
-                verdicts.get(run.trace_id, []),
-                shown=shown.get(run.trace_id, ()),
-                credit=credits_.get((run.domain, run.trace_id)),
-                planted=planted.get(run.trace_id),
-            )
-        except _DAMAGE:
-            data.damaged_runs += 1
-            continue
+        record = record_of(
+            run,
+            verdicts.get(run.trace_id, []),
+            shown=shown.get(run.trace_id, ()),
+            credit=credits_.get((run.domain, run.trace_id)),
+            planted=planted.get(run.trace_id),
+        )
         data.private_runs += run.privacy_level == "private"
         data.runs.append(record)
         data.bodies.append(body)
-
-
-def _by_id(
-    store: TraceStore, read: Callable[[list[str]], dict[str, _T]], trace_ids: list[str]
-) -> dict[str, _T]:
-    """Return what is read of each trace id, without those where it was changed from outside."""
-    try:
-        return read(trace_ids)
-    except _DAMAGE:
-        store.count()  # raises if it is the store
-    values: dict[str, _T] = {}
-    for trace_id in trace_ids:
-        with suppress(*_DAMAGE):
-            values |= read([trace_id])
-    return values
-
-
-def _unless_damaged(store: TraceStore, read: Callable[[], _T]) -> _T | None:
-    """Return what is read; None if it was changed from outside.
-
-    Raises:
-        StoreError: The store cannot be read.
-    """
-    try:
-        return read()
-    except _DAMAGE:
-        store.count()  # raises if it is the store
-        return None
 
 
 def _credits(store: TraceStore) -> dict[tuple[str, str], str]:

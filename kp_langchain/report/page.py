@@ -52,7 +52,6 @@ def render(data: ReportData, *, stores_verdicts: bool = False) -> str:
             "total": data.total,
             "made_at": milliseconds(datetime.now(UTC)),
             "stores_verdicts": stores_verdicts,
-            "damaged_runs": data.damaged_runs,
             "damaged_traces": data.damaged_traces,
             "private_runs": data.private_runs,
             "runs_per_block": _RUNS_PER_BLOCK,

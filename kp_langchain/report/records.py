@@ -175,9 +175,6 @@ def record_of(
         shown: The traces that it was shown as examples, or held out from, the best first.
         credit: What its trace did for the runs that were shown it, in words.
         planted: What looks like planted instructions in its trace, if recall found any.
-
-    Raises:
-        StoreError, ValueError, TypeError, AttributeError: The row is damaged.
     """
     breakdown = run.breakdown
     nearest, lost = breakdown.nearest, breakdown.largest_loss(run.gate)
@@ -218,8 +215,8 @@ def record_of(
         "profile": one_line(breakdown.profile, _NAME_CHARS),
         "novelty_source": one_line(breakdown.novelty_source, _NAME_CHARS),
         "nearest": None if nearest is None else [nearest.trace_id, figure(nearest.similarity)],
-        "twin": None if run.twin_of is None else [str(run.twin_of), figure(run.similarity_to_twin)],
-        "replaced_by": None if run.replaced_by is None else str(run.replaced_by),
+        "twin": None if run.twin_of is None else [run.twin_of, figure(run.similarity_to_twin)],
+        "replaced_by": run.replaced_by,
         "redactions": _counts(run.redactions),
         "dropped": _counts(run.dropped),
         "tools": [one_line(name, _NAME_CHARS) for name in (run.tools or ())[:_TOOLS_SHOWN]],

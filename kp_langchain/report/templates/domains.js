@@ -56,12 +56,12 @@ function domainButton(domain) {
 }
 
 function startDomains() {
-  (data.domains ?? []).forEach((domain, at) => {
+  data.domains.forEach((domain, at) => {
     Object.assign(domain, { own: runs.filter(run => run.domain === domain.name), isOpen: false, cardId: `card-${at}` });
     domain.row = tableRow({ class: "domain", onclick: () => unfold(domain, !domain.isOpen) });
     domain.below = tableRow({ id: domain.cardId, class: "below", hidden: true }, cell({ colspan: DOMAIN_COLUMNS.length }));
   });
-  if (data.domains?.length === 1) unfold(data.domains[0], true);
+  if (data.domains.length === 1) unfold(data.domains[0], true);
   showDomains();
 }
 
@@ -76,7 +76,7 @@ function unfold(domain, isOpen) {
 
 function showDomains() {
   const { name, direction, showsAll } = domainSort, key = DOMAIN_COLUMNS.find(column => column.name === name).key;
-  const inOrder = [...data.domains ?? []].sort((one, other) => {
+  const inOrder = [...data.domains].sort((one, other) => {
     const [first, second] = [key(one), key(other)];
     return direction * (first < second ? -1 : first > second ? 1 : 0);
   });
@@ -89,7 +89,7 @@ function showDomains() {
   const more = inOrder.length - rows.length;
   byElementId("domains").replaceChildren(rows.length
     ? table("Domains", "domains", DOMAIN_COLUMNS.map(domainHeading), rows.flatMap(domain => [domain.row, domain.below]))
-    : el("p", { class: "empty" }, data.domains ? "Domains appear here once runs are scored." : "The figures of the domains cannot be read."),
+    : el("p", { class: "empty" }, "Domains appear here once runs are scored."),
     more ? el("button", { class: "all", onclick: () => { domainSort.showsAll = true; showDomains(); } }, `Show ${count(more, "more domain")}`) : "");
 }
 

@@ -51,7 +51,6 @@ function introduce() {
   byElementId("about").textContent = `${amount(runs.length)} of ${count(data.total, "run")} in ${data.store}, as of ${time(data.made_at)}. The texts are redacted.`;
   byElementId("notices").append(...[
     [data.private_runs, `${amount(data.private_runs)} of the runs keep names, addresses and other identifiers: at their privacy level, private, only secrets are removed.`],
-    [data.damaged_runs, `${amount(data.damaged_runs)} of the store's rows cannot be read, and are left out.`],
     [data.damaged_traces, `${amount(data.damaged_traces)} of the stored traces cannot be read. Their runs have no steps here.`],
   ].filter(([number]) => number > 0).map(([, text]) => el("p", { class: "notice" }, text)));
 }
