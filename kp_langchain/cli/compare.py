@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
 
+from kp_langchain.calibration.tool_calls import calls_of
 from kp_langchain.cli.output import make_table, visible
 from kp_langchain.cli.run_view import call_text
-from kp_langchain.review.run_facts import calls_of, outcome_text
+from kp_langchain.review.run_facts import outcome_text
 from kp_langchain.scoring.dimensions import DIMENSION_NAMES, DIMENSIONS
 from kp_langchain.text import one_line, short_id
 

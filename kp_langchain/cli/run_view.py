@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from rich.table import Table
 from rich.text import Text
 
+from kp_langchain.calibration.tool_calls import calls_of
 from kp_langchain.cli.output import Column, count_text, fact_table, indent, list_table, visible
 from kp_langchain.errors import UnknownRunError
 from kp_langchain.review.recall_facts import (
@@ -20,14 +21,14 @@ from kp_langchain.review.recall_facts import (
     planted_text,
     recall_facts,
 )
-from kp_langchain.review.run_facts import calls_of, outcome_text
+from kp_langchain.review.run_facts import outcome_text
 from kp_langchain.scoring.dimensions import DIMENSIONS
 from kp_langchain.text import format_against_threshold, one_line, printable, short_id
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from kp_langchain.review.run_facts import TracedCall
+    from kp_langchain.calibration.tool_calls import TracedCall
     from kp_langchain.schema import ReasoningTrace, TraceStep
     from kp_langchain.store import StoredRun, TraceStore
     from kp_langchain.verdict import Verdict

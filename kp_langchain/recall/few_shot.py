@@ -27,6 +27,7 @@ from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from kp_langchain.calibration.tool_calls import calls_of
 from kp_langchain.calibration.wording import reads_like_failure
 from kp_langchain.errors import ConfigError
 from kp_langchain.text import INVISIBLE, both_ends, printable
@@ -187,7 +188,7 @@ def _body(trace: ReasoningTrace, max_tokens: int, *, with_outputs: bool) -> str:
     """Return what stands in an example, at its longest; an empty text if nothing fits."""
     task = _clean_line(trace.task.objective, _TASK_CHARS)
     answer = _clean_line(trace.outcome.result_summary, _ANSWER_CHARS)
-    all_calls = _calls_of(trace)
+    all_calls = list(_calls_of(trace))
     most = max(max_tokens // _TOKENS_PER_CALL, 2)
     calls = [_clean_call(call, with_outputs=with_outputs) for call in _at_ends(all_calls, most)]
     is_whole = len(calls) == len(all_calls)
@@ -277,30 +278,12 @@ class _Call:
     output: str | None = None
 
 
-def _calls_of(trace: ReasoningTrace) -> list[_Call]:
-    """Return the calls of a trace in order, each with what came of it."""
-    calls: list[TraceStep] = []
-    outputs: dict[int, TraceStep] = {}  # by position of the call
-    waiting: dict[int, str] = {}  # the tools of calls without output, by position
-    for step in trace.steps:
-        name = _tool_name(step)
-        if step.type == "tool_call":
-            waiting[len(calls)] = name
-            calls.append(step)
-        elif step.type in ("observation", "error_recovery"):
-            # Calls that ran side by side end in any order. An observation may not name its tool.
-            position = next((at for at in waiting if name in ("", waiting[at])), None)
-            if position is not None:
-                del waiting[position]
-                outputs[position] = step
-    return list(_with_endings(calls, outputs))
-
-
-def _with_endings(calls: Sequence[TraceStep], outputs: Mapping[int, TraceStep]) -> Iterator[_Call]:
+def _calls_of(trace: ReasoningTrace) -> Iterator[_Call]:
+    """Yield the calls of a trace in order, each with what came of it."""
     failures: dict[str, int] = {}  # the numbers of the failed calls, by tool
-    for position, call in enumerate(calls):
-        number, name = position + 1, _tool_name(call)
-        output = outputs.get(position)
+    pairs = [(one.call, one.output) for one in calls_of(trace.steps) if one.call is not None]
+    for number, (call, output) in enumerate(pairs, start=1):
+        name = call.tool.name if call.tool else ""
         content = None
         if output is not None:
             content = output.output_summary if output.content is None else output.content
@@ -322,10 +305,6 @@ def _ending(call: TraceStep, output: TraceStep | None, text: str) -> str:
     if output.type == "error_recovery" or begins_with_name or reads_like_failure(text):
         ending = f"error ({name})" if name else "error"
     return f"{ending}, {call.tries} attempts" if call.tries > 1 else ending
-
-
-def _tool_name(step: TraceStep) -> str:
-    return "" if step.tool is None else step.tool.name
 
 
 # ------------------------------------------------------------------ quoting

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kp_langchain import ReasoningTrace
-from kp_langchain.review.run_facts import Claims, calls_of, claims_of
+from kp_langchain.calibration.tool_calls import calls_of
+from kp_langchain.review.run_facts import Claims, claims_of
 from kp_langchain.review.stats import DomainStats, domain_stats
 from kp_langchain.schema import Tool, TraceStep
 from kp_langchain.scoring.dimensions import DIMENSION_NAMES

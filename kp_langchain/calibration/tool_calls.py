@@ -1,0 +1,55 @@
+"""The tool calls of a trace, each with its output."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from kp_langchain.calibration.wording import reads_like_failure
+
+if TYPE_CHECKING:
+    from kp_langchain.schema import TraceStep
+
+
+@dataclass(frozen=True, slots=True)
+class TracedCall:
+    """A tool call of a trace with its output. At least one of the two is there.
+
+    Attributes:
+        call: The step that calls the tool; None if the trace lacks it.
+        output: The step with the tool's output or error; None if the trace lacks it.
+    """
+
+    call: TraceStep | None
+    output: TraceStep | None
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether it failed, or its output reads like a failure."""
+        return self.output is not None and (
+            self.output.type == "error_recovery" or reads_like_failure(self.output.content)
+        )
+
+
+def calls_of(steps: Iterable[TraceStep]) -> list[TracedCall]:
+    """Return the tool calls among steps, in their order, each with its output.
+
+    Calls that ran side by side end in any order. An observation may not name its tool.
+    """
+    calls: list[TracedCall] = []
+    waiting: dict[int, str] = {}  # the names of the tools of calls without output, by position
+    for step in steps:
+        name = step.tool.name if step.tool else ""
+        if step.type == "tool_call":
+            waiting[len(calls)] = name
+            calls.append(TracedCall(step, None))
+        elif step.type != "thought":
+            is_nameless = not name and step.type == "observation"
+            position = next((at for at in waiting if is_nameless or waiting[at] == name), None)
+            if position is None:
+                calls.append(TracedCall(None, step))
+            else:
+                del waiting[position]
+                calls[position] = TracedCall(calls[position].call, step)
+    return calls
