@@ -63,12 +63,28 @@ class _Modules(Mapping[str, Any]):
         return len(COMMANDS)
 
 
+_SUBCOMMANDS = {
+    **dict.fromkeys(("list", "show", "stats", "compare"), "review"),
+    **dict.fromkeys(("next", "pull"), "label"),
+    **dict.fromkeys(("delete", "prune"), "store"),
+    **dict.fromkeys(("register", "quarantine", "outbox", "withdraw"), "registry"),
+}
+"""The command of each subcommand that is often typed alone."""
+
+
 class _Program(TyperGroup):
     """The program, whose help imports no command."""
 
     def __init__(self, **attributes: Any) -> None:
         super().__init__(**attributes)
         self.commands = _Modules()  # type: ignore[assignment]
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Return a command; for a subcommand alone, say of which command it is one."""
+        if args[0] in _SUBCOMMANDS:
+            name = f"{_SUBCOMMANDS[args[0]]} {args[0]}"
+            ctx.fail(f"No such command '{args[0]}'. Did you mean {name}?")
+        return super().resolve_command(ctx, args)
 
     def format_commands(self, _: Any, formatter: Any) -> None:
         """Write the help of each command, from the table."""

@@ -56,7 +56,7 @@ def fit(
         bool, typer.Option("--dry-run", help="Show the result, and change nothing.")
     ] = False,
     pass_rate: Annotated[
-        float, typer.Option(help="Share of the runs that is to pass.")
+        float, typer.Option(metavar="0-1", help="Share of the runs that is to pass.")
     ] = DEFAULT_PASS_RATE,
     write: Annotated[
         bool, typer.Option("--write", help="Write what is proposed into kp.toml.")

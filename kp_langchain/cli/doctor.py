@@ -18,8 +18,8 @@ import typer
 
 from kp_langchain import __version__
 from kp_langchain.cli.calibrate import model_lines
-from kp_langchain.cli.options import Database, is_missing, new_app
-from kp_langchain.cli.output import count_text, make_console
+from kp_langchain.cli.options import AsJsonLines, Database, is_missing, new_app
+from kp_langchain.cli.output import count_text, make_console, say_json
 from kp_langchain.config import Settings, unknown_variables
 from kp_langchain.config_files import candidate_files, read_files
 from kp_langchain.embedding.local_models import AutoEmbedder
@@ -79,7 +79,7 @@ class _Context:
 
 
 @app.command()
-def doctor(database: Database = None) -> None:
+def doctor(database: Database = None, as_json: AsJsonLines = False) -> None:
     """Show what is in force: settings, store, registry, embedding model, extras.
 
     Loads the embedding model, which may take some seconds. Creates no database. If a registry is
@@ -87,10 +87,7 @@ def doctor(database: Database = None) -> None:
 
     Exit status: 0, all of it works; 1, something is broken.
     """
-    from rich.text import Text
-
-    console, context = make_console(), _Context(database)
-    is_any_broken = False
+    context, is_any_broken = _Context(database), False
     with context.closing:
         for topic, check in _checks(context):
             is_broken = False
@@ -99,13 +96,21 @@ def doctor(database: Database = None) -> None:
             except KPError as error:
                 text, is_broken = str(error), True
             is_any_broken |= is_broken
-            if text:
-                line = Text(f"{topic:<{_TOPIC_WIDTH}}")
-                line.append("BROKEN: " if is_broken else "", style="red")
-                line.append(text.replace("\n", "\n" + " " * _TOPIC_WIDTH))
-                console.print(line, soft_wrap=True)
+            if as_json and text:
+                say_json({"topic": topic, "text": text, "is_broken": is_broken})
+            elif text:
+                _print_check(topic, text, is_broken=is_broken)
     if is_any_broken:
         raise typer.Exit(1)
+
+
+def _print_check(topic: str, text: str, *, is_broken: bool) -> None:
+    from rich.text import Text
+
+    line = Text(f"{topic:<{_TOPIC_WIDTH}}")
+    line.append("BROKEN: " if is_broken else "", style="red")
+    line.append(text.replace("\n", "\n" + " " * _TOPIC_WIDTH))
+    make_console().print(line, soft_wrap=True)
 
 
 def _checks(context: _Context) -> Iterator[tuple[str, Callable[[], str]]]:

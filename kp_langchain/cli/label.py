@@ -60,7 +60,8 @@ def give_one(
         bool | None, typer.Option("--success/--failure", help="Whether the run reached its goal.")
     ] = None,
     confidence: Annotated[
-        float | None, typer.Option(min=0, max=1, help="How sure one can be of its result.")
+        float | None,
+        typer.Option(min=0, max=1, metavar="0-1", help="How sure one can be of its result."),
     ] = None,
     note: Annotated[str | None, typer.Option(help="The reason; it is redacted.")] = None,
     database: Database = None,
@@ -78,7 +79,9 @@ def give_one(
 @app.command("next")
 def ask_next(
     domain: Domain = None,
-    limit: Annotated[int, typer.Option(min=1, help="Ask about at most this many.")] = 50,
+    limit: Annotated[
+        int, typer.Option(min=1, metavar="N", help="Ask about at most this many.")
+    ] = 50,
     database: Database = None,
     as_json: AsJsonLines = False,
 ) -> None:
@@ -136,7 +139,8 @@ def pull(
         str | None, typer.Option(metavar="TIME", help="Only what is new since 2026-03-31, 7d.")
     ] = None,
     pass_at: Annotated[
-        float, typer.Option(min=0, max=1, help="The score from which a run succeeded.")
+        float,
+        typer.Option(min=0, max=1, metavar="0-1", help="The score from which a run succeeded."),
     ] = 0.5,
     database: Database = None,
     as_json: AsJsonLines = False,

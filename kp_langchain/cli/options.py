@@ -31,7 +31,7 @@ Database = Annotated[
 RunId = Annotated[
     str, typer.Argument(metavar="ID", help="Trace id, run id, or the beginning of either.")
 ]
-Limit = Annotated[int, typer.Option(min=1, help="Show at most this many.")]
+Limit = Annotated[int, typer.Option(min=1, metavar="N", help="Show at most this many.")]
 
 
 # ------------------------------------------------------------------ commands
@@ -84,20 +84,25 @@ def group_app(*, default: str, of_id: str = "", metavar: str = "", help: str) ->
 # ------------------------------------------------------------------ the store
 
 
-def open_store(database: str | None) -> TraceStore:
+def open_store(database: str | None, *, creates: bool = False) -> TraceStore:
     """Return the store at `database`, or that of the settings.
 
+    Args:
+        database: The option `--database`.
+        creates: Whether the command may create the database of the settings.
+
     Raises:
-        KPError: `database` names a file that does not exist, or the settings cannot be used.
+        KPError: The file does not exist, or the settings cannot be used.
     """
     # Here, because the help of a command needs neither.
     from kp_langchain.config import Settings
     from kp_langchain.store import TraceStore
 
     store = TraceStore(database or Settings().database_url)
-    # A mistyped file name must not create a database.
-    if database and is_missing(store):
-        raise KPError(f"there is no database at {store.location}; check --database")
+    # Neither a mistyped file name nor a command that reads may create a database.
+    if is_missing(store) and (database or not creates):
+        hint = "check --database" if database else "the first run that is recorded creates it"
+        raise KPError(f"there is no database at {store.location}; {hint}")
     return store
 
 
@@ -142,7 +147,7 @@ _FILTERS: dict[str, Any] = {
         bool, "Only runs that went on after an error.", "--recovered-errors"
     ),
     "near_duplicates": _option(
-        bool, "Only runs that repeat a kept one, or were replaced.", "--near-duplicates"
+        bool, "Only twins: runs that repeat a kept one, or were replaced.", "--near-duplicates"
     ),
     "where": _option(
         list[str] | None,

@@ -112,14 +112,28 @@ def make_console(**options: Any) -> Console:
     from rich.segment import Segment
 
     class SafeConsole(Console):
-        """Replace characters that would control the terminal; the only escapes are rich's own."""
+        """Replace characters that would control the terminal; the only escapes are rich's own.
+
+        Blanks at the end of a line, to which rich pads cells, are left out.
+        """
 
         def render(self, renderable: Any, options: Any = None) -> Iterator[Segment]:
+            blanks: list[Segment] = []
             for segment in super().render(renderable, options):
-                if segment.control or segment.text.isprintable():
+                if segment.control:
                     yield segment
-                else:
+                elif segment.text.startswith("\n"):
+                    blanks = []
                     yield Segment(visible(segment.text), segment.style)
+                else:
+                    text = visible(segment.text)
+                    rest = text.rstrip(" ")
+                    if rest:
+                        yield from blanks
+                        yield Segment(rest, segment.style)
+                        blanks = []
+                    blanks.append(Segment(text[len(rest) :], segment.style))
+            yield from blanks
 
     plain = {"highlight": False, "markup": False, "emoji": False, **options}
     console: Console = SafeConsole(**plain)

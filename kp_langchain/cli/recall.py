@@ -20,9 +20,7 @@ from kp_langchain.cli.output import (
     warn,
 )
 from kp_langchain.recall.credit import NO_CREDIT, credits_of
-from kp_langchain.recall.example_search import ExampleSearch
 from kp_langchain.review.recall_facts import credit_fields, credit_text, figures
-from kp_langchain.store.rows import clean_name
 from kp_langchain.text import one_line, short_id
 
 if TYPE_CHECKING:
@@ -59,11 +57,17 @@ def recall(
     ] = None,
     limit: Annotated[
         int | None,
-        typer.Option(min=1, help=f"At most so many traces: {_EXAMPLES}, or {_ROWS} with --credit."),
+        typer.Option(
+            min=1,
+            metavar="N",
+            help=f"At most so many traces: {_EXAMPLES}, or {_ROWS} with --credit.",
+        ),
     ] = None,
     floor: Annotated[
         float | None,
-        typer.Option(help="Least similarity of tasks, 0 to 1; by default calibrated."),
+        typer.Option(
+            metavar="0-1", help="Least similarity of tasks, 0 to 1; by default calibrated."
+        ),
     ] = None,
     tool: Annotated[
         list[str] | None,
@@ -97,6 +101,8 @@ def recall(
         if task is None or domain is None:
             _list_credits(store, domain, limit or _ROWS, as_json=as_json)
             return
+
+        from kp_langchain.recall.example_search import ExampleSearch
 
         console = make_console(stderr=True)
         with console.status("Embedding tasks") if console.is_terminal else nullcontext():
@@ -208,6 +214,8 @@ class _Row:
 
 
 def _list_credits(store: TraceStore, domain: str | None, limit: int, *, as_json: bool) -> None:
+    from kp_langchain.store.rows import clean_name
+
     if domain is None:
         counts = store.shown.outcome_counts_by_domain()
     else:

@@ -112,14 +112,18 @@ def pull(
     domain: Annotated[str, typer.Option(help="The domain whose traces to read.")],
     min_quality: Annotated[
         float | None,
-        typer.Option(min=0, max=1, help="Only traces whose contributor claims at least this."),
+        typer.Option(
+            min=0, max=1, metavar="0-1", help="Only traces whose contributor claims at least this."
+        ),
     ] = None,
     query: Annotated[
         str | None, typer.Option(metavar="TEXT", help="Only traces with these words.")
     ] = None,
-    limit: Annotated[int, typer.Option(min=1, max=5000, help="Read at most this many.")] = 200,
+    limit: Annotated[
+        int, typer.Option(min=1, max=5000, metavar="N", help="Read at most this many.")
+    ] = 200,
     offset: Annotated[
-        int, typer.Option(min=0, help="Leave out this many, those that claim most.")
+        int, typer.Option(min=0, metavar="N", help="Leave out this many, those that claim most.")
     ] = 0,
     admit_clean: Annotated[
         bool, typer.Option("--admit-clean", help="Admit those in which nothing was found.")
@@ -147,7 +151,7 @@ def pull(
     if settings.disabled:
         raise KPError("KP_DISABLED is set, so nothing is pulled; unset it")
     client = outbox.require_registry(settings, registry)
-    with open_store(database) as store:
+    with open_store(database, creates=True) as store:
         try:
             result = pull_units(
                 store,

@@ -33,9 +33,16 @@ def report(
     ] = False,
     port: Annotated[
         int | None,
-        typer.Option(min=1, max=65535, help="With --serve: the port; any that is free if not set."),
+        typer.Option(
+            min=1,
+            max=65535,
+            metavar="N",
+            help="With --serve: the port; any that is free if not set.",
+        ),
     ] = None,
-    limit: Annotated[int, typer.Option(min=1, help="At most so many runs, the newest.")] = 5000,
+    limit: Annotated[
+        int, typer.Option(min=1, metavar="N", help="At most so many runs, the newest.")
+    ] = 5000,
     database: Database = None,
 ) -> None:
     """Review runs in a browser: what each domain keeps and why, each run, and your verdicts.

@@ -64,7 +64,9 @@ def export(
         bool,
         typer.Option("--all", help="Also runs that did not pass, and traces that expire."),
     ] = False,
-    limit: Annotated[int | None, typer.Option(min=1, help="At most so many, the newest.")] = None,
+    limit: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="At most so many, the newest.")
+    ] = None,
     with_identifiers: Annotated[
         bool,
         typer.Option(

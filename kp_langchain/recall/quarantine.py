@@ -19,6 +19,7 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
+from pydantic_core import PydanticSerializationError
 
 from kp_langchain.config import Settings
 from kp_langchain.recall.planted_instructions import PlantedInstruction, find_planted
@@ -28,6 +29,7 @@ from kp_langchain.registry.answers import Answer
 from kp_langchain.registry.search import DEFAULT_LIMIT, search
 from kp_langchain.schema import CONTEXT, TRACE_ID_PREFIX, ReasoningTrace, TraceStep
 from kp_langchain.store.registry_units import ExaminedUnit
+from kp_langchain.values import text_size
 
 if TYPE_CHECKING:
     from kp_langchain.registry.client import Registry
@@ -39,10 +41,8 @@ MOST_STEPS = _DEFAULTS.max_steps
 """A unit with more steps is not taken."""
 
 MOST_CHARS = 2 * _DEFAULTS.max_run_chars
-"""A unit with more characters in all its texts is not taken."""
+"""A unit with more characters is not taken; numbers count as several."""
 
-_MOST_VALUES = 50_000
-_DEEPEST = 50
 _LEVEL = "aggregated"
 _REMOVED = "(removed)"  # in place of an empty text if the wire form requires a text
 _ID = re.compile(r"kp:trace:[!-~]{1,140}")
@@ -208,9 +208,14 @@ class UnitExaminer:
             RefusedUnitError: It is no trace of the domain, or exceeds a bound, or cannot be
                 redacted.
         """
-        if not isinstance(unit, Mapping):
-            raise RefusedUnitError("not a valid trace: the whole")
-        _check_size(unit)
+        try:
+            return self._examine(unit)
+        except (RecursionError, PydanticSerializationError):
+            raise RefusedUnitError("nested too deeply") from None
+
+    def _examine(self, unit: Mapping[str, Any]) -> ExaminedUnit:
+        if text_size(unit) > MOST_CHARS:
+            raise RefusedUnitError(f"more than {MOST_CHARS:,} characters")
         id_ = unit.get("id")
         if not isinstance(id_, str) or not _ID.fullmatch(id_):
             raise RefusedUnitError("its id is not kp:trace: with up to 140 characters of ASCII")
@@ -243,35 +248,6 @@ class UnitExaminer:
             if not redaction.has_failed:
                 return ReasoningTrace.model_validate(wire)
         raise RefusedUnitError("it could not be redacted")
-
-
-def _check_size(unit: Mapping[str, Any]) -> None:
-    """Refuse what is nested too deep or has too much text, before anything recurses into it.
-
-    Raises:
-        RefusedUnitError: It exceeds a bound.
-    """
-    chars, values = 0, 0
-    level: list[object] = [unit]
-    for _ in range(_DEEPEST):
-        below: list[object] = []
-        for value in level:
-            if isinstance(value, str):
-                chars += len(value)
-            elif isinstance(value, Mapping):
-                chars += sum(map(len, value))
-                below += value.values()
-            elif isinstance(value, list):
-                below += value
-        values += len(level)
-        if chars > MOST_CHARS:
-            raise RefusedUnitError(f"more than {MOST_CHARS:,} characters")
-        if values + len(below) > _MOST_VALUES:
-            raise RefusedUnitError(f"more than {_MOST_VALUES:,} values")
-        if not below:
-            return
-        level = below
-    raise RefusedUnitError(f"nested deeper than {_DEEPEST}")
 
 
 def _validate(unit: Mapping[str, Any]) -> ReasoningTrace:

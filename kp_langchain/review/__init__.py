@@ -1,6 +1,11 @@
-"""What shows people why runs were kept: statistics of domains, and two runs side by side."""
+"""What shows people why runs were kept: statistics of domains, and two runs side by side.
+
+Statistics are loaded when they are first used: they load NumPy, which a list of runs does not need.
+"""
 
 from typing import TYPE_CHECKING
+
+from kp_langchain._lazy import loader
 
 if TYPE_CHECKING:
     from kp_langchain.review.stats import (
@@ -10,14 +15,7 @@ if TYPE_CHECKING:
         RuleStats,
         domain_stats,
     )
-else:  # statistics load NumPy, which a list of runs does not need
-
-    def __getattr__(name: str) -> object:
-        if name not in __all__:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        from kp_langchain.review import stats
-
-        return getattr(stats, name)
-
 
 __all__ = ["AtThreshold", "DomainStats", "PartStats", "RuleStats", "domain_stats"]
+
+__getattr__ = loader(__name__, dict.fromkeys(__all__, "kp_langchain.review.stats"))

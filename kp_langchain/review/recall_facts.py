@@ -6,8 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from kp_langchain.store.recall_tasks import UNREADABLE
-
 if TYPE_CHECKING:
     from kp_langchain.gate.run import ShownTrace
     from kp_langchain.recall.credit import Credit
@@ -84,6 +82,8 @@ def planted_text(planted: str) -> str:
     Args:
         planted: What looks like planted instructions in it, as `RecallTasks.planted` has it.
     """
+    from kp_langchain.store.recall_tasks import UNREADABLE  # loads the store
+
     if planted == UNREADABLE:
         return f"no run is shown it, because {planted}"
     return f"no run is shown it, because it has what looks like planted instructions: {planted}"

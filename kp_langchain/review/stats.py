@@ -85,7 +85,7 @@ class RuleStats:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AtThreshold:
-    """What would pass at one threshold, near-duplicates and withheld runs not counted.
+    """What would pass at one threshold, twins and withheld runs not counted.
 
     Attributes:
         threshold: The threshold, 0 to 1.

@@ -147,6 +147,12 @@ def test_a_store_of_any_kind(kind: str, line: str) -> None:
     assert kind != "text" or Path("runs.db").read_bytes() == before
 
 
+def test_a_command_that_reads_creates_no_database() -> None:
+    done = cli("review", KP_DATABASE_URL="none.db")
+    assert (done.returncode, "no database at" in done.stderr) == (1, True)
+    assert not Path("none.db").exists()
+
+
 @pytest.mark.parametrize("line", READING)
 def test_a_store_that_another_program_writes_can_be_read(line: str) -> None:
     record()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import json
 import os
 import sqlite3
 import tomllib
@@ -70,6 +71,10 @@ def test_all_is_well(onnx_folder: Path) -> None:
     assert row(done, "[embeddings]") == "installed"
     assert "does not exist yet" in row(done, "store")
     assert "BROKEN" not in done.stdout
+    lines = cli("doctor", "--json", KP_EMBEDDING_MODEL=str(onnx_folder)).stdout.splitlines()
+    checks = {one["topic"]: one for one in map(json.loads, lines)}
+    version = {"topic": "kp-langchain", "text": kp_langchain.__version__, "is_broken": False}
+    assert checks["kp-langchain"] == version
     assert not Path(os.environ["XDG_DATA_HOME"]).exists()
 
 

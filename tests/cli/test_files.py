@@ -122,11 +122,6 @@ def test_a_file_is_for_its_owner_appears_whole_and_survives_a_failure(ids: dict[
     assert len([path.name for path in Path().iterdir() if "out" in path.name]) == 1
 
 
-def test_a_store_without_traces_gives_no_line_and_no_header(ids: dict[str, str]) -> None:
-    done = cli("export")
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "Exported 0 traces.\n")
-
-
 def write(name: str, *values: Any) -> str:
     Path(name).write_text("".join(f"{json.dumps(value)}\n" for value in values))
     return name

@@ -248,7 +248,7 @@ def test_review_show_says_what_a_run_was_shown_and_the_credit_of_its_own_trace(
     (example,) = values["shown"]
     assert (example["held_out"], example["objective"]) == (True, POUND)
     text, values = show(many.trace.id)  # of deleted ones
-    assert "shown to it  0, similarity 0.50 " in text
+    assert "shown to it  0, similarity 0.50\n" in text
     assert "             and 5 more; all of them: --json" in text
     assert (len(values["shown"]), values["shown"][0]["objective"]) == (15, None)
     figures = r"\ncredit +[+-]0\.\d\d \+- 0\.\d\d: shown to "

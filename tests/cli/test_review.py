@@ -230,7 +230,7 @@ def test_stats_say_what_costs_a_domain_its_runs() -> None:
     for part in (
         "What costs score, on the average", "\nRules", "single_tool",
         "What would pass if each threshold judged all of these runs", "verdicts          60 runs, ",
-        "near-duplicates   0 runs", "redacted          nothing", "dropped           nothing",
+        "twins             0 runs", "redacted          nothing", "dropped           nothing",
     ):  # fmt: skip
         assert part in one, part
     finance, code = parsed("review", "stats")

@@ -276,7 +276,7 @@ def test_the_claims_of_a_unit_stay_claims(store: TraceStore, server: LoopbackReg
         ),
         (
             {"steps": [{"step_id": n, "type": "thought"} for n in range(30_000)]},
-            "more than 50,000 values",
+            f"more than {MOST_CHARS:,} characters",
         ),
         (
             {"steps": [{"step_id": 0, "type": "thought", "content": "x" * MOST_CHARS}]},
@@ -315,7 +315,7 @@ def test_what_is_malformed_or_too_large_is_counted_and_costs_no_other(
     assert list(states(store)) == [unit(2)["id"]]
 
 
-@pytest.mark.parametrize("depth", [60, 900, 100_000])
+@pytest.mark.parametrize("depth", [700, 100_000])
 def test_deep_nesting_is_refused(store: TraceStore, server: LoopbackRegistry, depth: int) -> None:
     text = json.dumps({"unit": with_content(1, "") | {"deep": "DEEP"}})
     server.fragments = [text.replace('"DEEP"', '{"a":' * depth + "1" + "}" * depth)]
@@ -358,12 +358,6 @@ def test_what_was_not_asked_for_is_not_taken_and_what_comes_twice_counts_once(
     trace = store.pulled.trace(unit(2)["id"])
     assert trace is not None
     assert trace.metadata.task_domain == "finance"
-
-
-@pytest.mark.parametrize("one", [None, [], "unit", 3])
-def test_what_is_no_object_is_no_unit(one: Any) -> None:
-    with pytest.raises(RefusedUnitError, match="not a valid trace: the whole"):
-        UnitExaminer("finance", Settings()).examine(one)
 
 
 def test_an_id_that_is_personal_is_refused() -> None:

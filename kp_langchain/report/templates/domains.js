@@ -47,7 +47,7 @@ const topOf = trend => TOPS.find(top => top >= Math.max(...trend));
 const trendText = trend => `from ${percent(trend[0])} to ${percent(trend.at(-1))}`;
 
 function trendBars(domain) {
-  if (!domain.trend) return el("span", { class: "muted" }, "–");
+  if (!domain.trend) return "";
   return el("span", { class: "score" }, bars(domain.trend.map(share => share / topOf(domain.trend)), "spark"), el("span", { class: "muted" }, hidden(`from ${percent(domain.trend[0])} to `), percent(domain.trend.at(-1))));
 }
 
@@ -128,7 +128,7 @@ function startCard(domain) {
     const labels = labelsOf(passes), figure = fixed(threshold), aside = judged.length - mayPass.length;
     const text = `${amount(passes.length)} of ${count(judged.length, "run")} would pass at ${figure} (${percent(passes.length / Math.max(1, judged.length))}). `
       + (labels.length ? `${amount(labels.filter(Boolean).length)} of the ${amount(labels.length)} with a verdict succeeded.` : "None of them has a verdict.")
-      + (aside ? ` ${count(aside, "near-duplicate or withheld run", "near-duplicates and withheld runs")} cannot pass.` : "");
+      + (aside ? ` ${count(aside, "twin or withheld run", "twins and withheld runs")} cannot pass.` : "");
     place(handle, { left: across(threshold) });
     place(passing, { "clip-path": `inset(0 0 0 ${across(threshold)})` });
     handle.dataset.value = figure;
@@ -185,7 +185,7 @@ function notes({ own, redactions, redacted_runs, recovered }) {
   const duplicates = own.filter(isDuplicate).length, withheld = own.filter(run => run.withheld !== null).length;
   return el("p", { class: "muted small" }, [
     redacted_runs ? `Redacted in ${count(redacted_runs, "run")}: ${listed(redactions)}.` : "Nothing was redacted.",
-    duplicates ? `${count(duplicates, "near-duplicate")}.` : "",
+    duplicates ? `${count(duplicates, "twin")}.` : "",
     recovered ? `${count(recovered, "run")} recovered from errors.` : "",
     withheld ? `${count(withheld, "run")} withheld.` : "",
   ].filter(Boolean).join(" "));
