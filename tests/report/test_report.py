@@ -15,7 +15,6 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from kp_langchain import Verdict
 from kp_langchain.gate.run import ShownTrace
 from kp_langchain.run_keys import RunKeys
 from kp_langchain.scoring.dimensions import Worth
