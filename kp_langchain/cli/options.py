@@ -146,16 +146,12 @@ _FILTERS: dict[str, Any] = {
     "recovered_errors": _option(
         bool, "Only runs that went on after an error.", "--recovered-errors"
     ),
-    "near_duplicates": _option(
-        bool, "Only twins: runs that repeat a kept one, or were replaced.", "--near-duplicates"
-    ),
     "where": _option(
         list[str] | None,
         f"Only runs with this key: {', '.join(_KEYS)}. May be repeated.",
         metavar="KEY=VALUE",
     ),
 }
-_FLAGS = ("recovered_errors", "near_duplicates")
 
 
 def takes_filters(*names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
@@ -183,7 +179,7 @@ def takes_filters(*names: str) -> Callable[[Callable[..., None]], Callable[..., 
                 inspect.Parameter(
                     name,
                     parameter.KEYWORD_ONLY,
-                    default=False if name in _FLAGS else None,
+                    default=False if name == "recovered_errors" else None,
                     annotation=option,
                 )
                 for name, option in options.items()

@@ -132,7 +132,6 @@ class RunFilters(TypedDict, total=False):
             `single_tool`.
         tool: Only runs that used this tool (exact name).
         recovered_errors: If True, only runs that recovered from an error.
-        near_duplicates: If True, only runs that repeat a kept one, or whose place one took.
         session: Only runs of this session, in plain text or as the store has it.
         thread: Only runs in this LangGraph thread, in either form.
         user: Only runs for this user, in either form.
@@ -150,7 +149,6 @@ class RunFilters(TypedDict, total=False):
     rule: str | None
     tool: str | None
     recovered_errors: bool | None
-    near_duplicates: bool | None
     session: str | None
     thread: str | None
     user: str | None
@@ -200,7 +198,6 @@ _CONDITIONS: Mapping[str, Callable[[Any, Any], sa.ColumnElement[bool]]] = {
     "rule": lambda columns, value: _contains(columns.rules, f"{_json_text(value)}:"),
     "tool": lambda columns, value: _contains(columns.tools, _json_text(clean_name(value))),
     "recovered_errors": lambda columns, _: columns.recovered_errors > 0,
-    "near_duplicates": lambda _, __: is_near_duplicate,
 }
 
 

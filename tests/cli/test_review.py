@@ -67,7 +67,7 @@ ALL = "hedge mail repair"
     [
         ("--domain=code", "repair"), ("--search=EURO", "hedge"), ("--search=nothing like it", ""),
         ("--tool=soft", "repair"), ("--tool=search", ALL), ("--rule=single_tool", "hedge mail"),
-        ("--recovered-errors", "repair"), ("--near-duplicates", ""), ("--decision=kept", ALL),
+        ("--recovered-errors", "repair"), ("--decision=kept", ALL),
         ("--decision=twin", ""), ("--decision=below_threshold", ""),
         ("--where=session=desk 8", ""), ("--where=user=user of hedge", ""),
         ("--where=user=user of hedge the euro", "hedge"), ("--where=tag=nightly", ALL),

@@ -127,7 +127,6 @@ COMMANDS = (
     ("review", "--json", "--search", "Answer", "--limit", "3"),
     ("review", "--json", "--rule", "single_tool", "--limit", "3"),
     ("review", "--json", "--tool", "ledger", "--limit", "3"),
-    ("review", "--json", "--near-duplicates"),
     ("review", "--json", "--where", "name=LangGraph", "--limit", "2"),
     ("review", "--json", "--since", "2d", "--limit", "2"),
     ("review", "--json", "--since", "yesterday"),

@@ -140,13 +140,13 @@ def test_search_and_filters_narrow_the_table(some: Store, open_in_browser: Open)
 
 
 @pytest.mark.slow
-def test_near_duplicates_are_found_and_lead_to_the_run_they_repeat(
+def test_twins_are_found_and_lead_to_the_run_they_repeat(
     store: Store, open_in_browser: Open
 ) -> None:
     first = store.add("buy bread", threshold=0.1)
     store.add("buy bread again", threshold=0.1, twin_of=first, similarity_to_twin=0.97)
     page = open_in_browser(store.page()).page
-    page.check("#duplicate")
+    page.select_option("#decision", "twin")
     assert shown(page) == ["buy bread again"]
     page.locator("[data-id]").click()
     drawer = page.get_by_role("dialog")

@@ -241,8 +241,8 @@ FILTERS = [
     ({"search": "first"}, [5]), ({"search": "last"}, []),
     ({"rule": "single_tool"}, [6]), ({"rule": "single"}, []), ({"tool": ODD_TOOL}, [7]),
     ({"tool": ODD_TOOL.upper()}, []), ({"tool": "edge"}, []), ({"tool": "ledger"}, ALL[:7]),
-    ({"recovered_errors": True}, [7]), ({"near_duplicates": True}, [2]),
-    ({"near_duplicates": None, "recovered_errors": False}, ALL),
+    ({"recovered_errors": True}, [7]), ({"decision": "twin"}, [2]),
+    ({"decision": None, "recovered_errors": False}, ALL),
     ({"session": "s"}, [4, 5]), ({"session": "s", "tag": "u"}, [5]), ({"tag": "t"}, [4, 5]),
     ({"namespace": "n"}, [5]), ({"domain": "code", "tag": "t"}, []),
     ({"domain": "finance", "session": "s", "tag": "t", "search": "tokyo"}, []),
@@ -272,7 +272,7 @@ def test_conditions_select_runs(store):
         assert listed(store, **filters) == [tasks[number] for number in numbers], filters
     # The one whose place another took is one of the repeats, and is no longer kept.
     store.add(replace(_scored(9, objective="i"), replaces=(runs[0].trace.id,)))
-    assert listed(store, near_duplicates=True) == [tasks[0], tasks[2]]
+    assert listed(store, decision="twin") == [tasks[0], tasks[2]]
     assert store.get(runs[0].trace.id).decision == "twin"
     with pytest.raises(TypeError, match="colour"):
         store.runs(colour="red")

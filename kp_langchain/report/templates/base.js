@@ -87,7 +87,7 @@ const time = at => `${date(at)} ${clock(at)}`;
 const value = run => run[run.gate] ?? -1;
 const novelty = run => run.dimensions[1]?.[0] ?? -1;
 const isKept = run => run.decision === "kept";
-const isDuplicate = run => run.twin !== null || run.replaced_by !== null;
+const isTwin = run => run.twin !== null || run.replaced_by !== null;
 const short = (run, most) => { const text = whole(run.objective); return text.length > most ? text.slice(0, most) + "…" : text; };
 const shortId = id => id.replace("kp:trace:", "").slice(0, 8);
 

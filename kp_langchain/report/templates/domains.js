@@ -124,7 +124,7 @@ function startCard(domain) {
   const move = to => { threshold = to; update(); };
   const moveTo = to => move(Math.round(Math.min(1, Math.max(0, to)) * 100) / 100);
   function update() {
-    const mayPass = judged.filter(run => run.withheld === null && !isDuplicate(run)), passes = mayPass.filter(run => value(run) >= threshold);
+    const mayPass = judged.filter(run => run.withheld === null && !isTwin(run)), passes = mayPass.filter(run => value(run) >= threshold);
     const labels = labelsOf(passes), figure = fixed(threshold), aside = judged.length - mayPass.length;
     const text = `${amount(passes.length)} of ${count(judged.length, "run")} would pass at ${figure} (${percent(passes.length / Math.max(1, judged.length))}). `
       + (labels.length ? `${amount(labels.filter(Boolean).length)} of the ${amount(labels.length)} with a verdict succeeded.` : "None of them has a verdict.")
@@ -182,10 +182,10 @@ function trendChart({ own, trend }) {
 }
 
 function notes({ own, redactions, redacted_runs, recovered }) {
-  const duplicates = own.filter(isDuplicate).length, withheld = own.filter(run => run.withheld !== null).length;
+  const twins = own.filter(isTwin).length, withheld = own.filter(run => run.withheld !== null).length;
   return el("p", { class: "muted small" }, [
     redacted_runs ? `Redacted in ${count(redacted_runs, "run")}: ${listed(redactions)}.` : "Nothing was redacted.",
-    duplicates ? `${count(duplicates, "twin")}.` : "",
+    twins ? `${count(twins, "twin")}.` : "",
     recovered ? `${count(recovered, "run")} recovered from errors.` : "",
     withheld ? `${count(withheld, "run")} withheld.` : "",
   ].filter(Boolean).join(" "));

@@ -1,7 +1,7 @@
 /* ---- the table of runs: its filters, its order, and the link that leads back to them ---- */
 
 const PAGE_ROWS = 100;
-const CHOICES = ["domain", "decision", "rule", "tool"], TICKS = ["recovered", "duplicate", "withheld"];
+const CHOICES = ["domain", "decision", "rule", "tool"], TICKS = ["recovered", "withheld"];
 const IN_LINK = ["search", "in_steps", ...CHOICES, "verdict", ...TICKS, "sort"];
 const SORTS = { // by what to sort, ascending
   newest: run => run.index, oldest: run => -run.index, // the store's order, also of runs of one time
@@ -10,10 +10,10 @@ const SORTS = { // by what to sort, ascending
 };
 const FILTERS = {
   domain: run => run.domain, decision: run => run.decision, rule: run => run.rules.map(rule => rule[0]), tool: run => run.tools,
-  recovered: run => run.recoveries > 0, duplicate: isDuplicate, withheld: run => run.withheld !== null,
+  recovered: run => run.recoveries > 0, withheld: run => run.withheld !== null,
 };
 const VERDICTS = { "": () => true, none: one => one === null, some: one => one !== null, true: one => one === true, false: one => one === false };
-const DECISIONS = { kept: "kept", below_threshold: "below the threshold", twin: "repeats a kept run" };
+const DECISIONS = { kept: "kept", below_threshold: "below the threshold", twin: "twin of a kept run" };
 
 let shown = [], page = 0, hasStepTexts = false;
 
