@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -20,7 +18,7 @@ from kp_langchain.cli.output import (
     warn,
 )
 from kp_langchain.recall.credit import NO_CREDIT, credits_of
-from kp_langchain.review.recall_facts import credit_fields, credit_text, figures
+from kp_langchain.review.recall_facts import credit_text, figures
 from kp_langchain.text import one_line, short_id
 
 if TYPE_CHECKING:
@@ -151,7 +149,7 @@ def _print_examples(
                     "rank": one.rank,
                     "similarity": one.similarity,
                     "trust": one.trust,
-                    "credit": credit_fields(credits_.get(one.trace_id, NO_CREDIT)),
+                    "credit": credits_.get(one.trace_id, NO_CREDIT),
                     "objective": _objective(one),
                 }
                 for one in examples.matches
@@ -185,34 +183,6 @@ def _objective(example: Example) -> str:
 # ------------------------------------------------------------------ credit
 
 
-@dataclass(frozen=True, slots=True)
-class _Row:
-    """The credit of a trace that runs were shown.
-
-    Attributes:
-        domain: The domain of these runs.
-        trace_id: The id of the trace.
-        credit: Its credit.
-        why_not: Why it is no longer shown: `hurts` (runs ended worse with it), `planted` (something
-            in it looks like planted instructions), `not kept` (it is no kept success any more), or
-            `deleted`; None if it still is.
-        planted: What looks like planted instructions in it, if something does.
-        objective: Its task in words; "" if the store no longer has it.
-    """
-
-    domain: str
-    trace_id: str
-    credit: Credit
-    why_not: str | None
-    planted: str | None
-    objective: str
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return it as plain values, ready for JSON."""
-        credit = asdict(self.credit) | {"hurts": self.credit.hurts}
-        return asdict(self) | {"credit": credit, "still_shown": self.why_not is None}
-
-
 def _list_credits(store: TraceStore, domain: str | None, limit: int, *, as_json: bool) -> None:
     from kp_langchain.store.rows import clean_name
 
@@ -228,8 +198,8 @@ def _list_credits(store: TraceStore, domain: str | None, limit: int, *, as_json:
     ]
     ranked.sort(key=lambda one: (-one[2].value, -one[2].shown, one[1], one[0]))
     eligibility = store.recall_tasks.eligibility({trace_id for _, trace_id, _ in ranked[:limit]})
-    rows = [_row(*one, eligibility) for one in ranked[:limit]]
-    print_list(_COLUMNS, rows, as_json=as_json, to_json=_Row.to_dict)
+    rows = [_row(*one, eligibility.get(one[1])) for one in ranked[:limit]]
+    print_list(_COLUMNS, rows, as_json=as_json)
     if rows and not as_json:
         traces = count_text(len(ranked), "trace that runs were", "traces that runs were")
         say(f"{len(rows):,} of {traces} shown, in {store.location}. {_EXPLAIN}")
@@ -238,40 +208,50 @@ def _list_credits(store: TraceStore, domain: str | None, limit: int, *, as_json:
         say(f"No run{of} in {store.location} was shown a trace yet.")
 
 
-def _row(
-    domain: str, trace_id: str, credit: Credit, eligibility: Mapping[str, Eligibility]
-) -> _Row:
-    trace = eligibility.get(trace_id)
-    if trace is None:
-        return _Row(domain, trace_id, credit, "deleted", None, "")
+def _row(domain: str, trace_id: str, credit: Credit, trace: Eligibility | None) -> dict[str, Any]:
+    """Return the credit of a trace that runs of a domain were shown, as `--json` has it.
+
+    `why_not` says why it is no longer shown: `hurts` (runs ended worse with it), `planted`
+    (something in it looks like planted instructions), `not kept` (it is no kept success any more),
+    or `deleted`.
+    """
     why_not = None
-    if not trace.is_open:
+    if trace is None:
+        why_not = "deleted"
+    elif not trace.is_open:
         why_not = "not kept"
     elif trace.planted is not None:
         why_not = "planted"
     elif credit.hurts and trace.domain == domain:  # only there does it count
         why_not = "hurts"
-    return _Row(domain, trace_id, credit, why_not, trace.planted, trace.objective)
+    return {
+        "domain": domain,
+        "trace_id": trace_id,
+        "credit": credit,
+        "why_not": why_not,
+        "planted": trace and trace.planted,
+        "objective": trace.objective if trace else "",
+        "still_shown": why_not is None,
+    }
 
 
-def _style(row: _Row) -> str:
-    return "" if row.why_not is None else "bright_black"
+def _style(row: dict[str, Any]) -> str:
+    return "" if row["still_shown"] else "bright_black"
 
 
-def _figures(row: _Row) -> str:
-    return figures(row.credit)
-
-
-_COLUMNS: tuple[Column[_Row], ...] = (
-    Column(title="trace", text=lambda row: short_id(row.trace_id), style=_style),
-    Column(title="domain", text=lambda row: one_line(row.domain, 16), from_width=_WIDE),
-    Column(title="credit>", text=_figures, style=_style),
-    Column(title="shown>", text=lambda row: f"{row.credit.shown:,}"),
-    Column(title="held out>", text=lambda row: f"{row.credit.held_out:,}"),
-    Column(title="still shown", text=lambda row: f"no: {row.why_not}" if row.why_not else "yes"),
+_COLUMNS: tuple[Column[dict[str, Any]], ...] = (
+    Column(title="trace", text=lambda row: short_id(row["trace_id"]), style=_style),
+    Column(title="domain", text=lambda row: one_line(row["domain"], 16), from_width=_WIDE),
+    Column(title="credit>", text=lambda row: figures(row["credit"]), style=_style),
+    Column(title="shown>", text=lambda row: f"{row['credit'].shown:,}"),
+    Column(title="held out>", text=lambda row: f"{row['credit'].held_out:,}"),
+    Column(
+        title="still shown",
+        text=lambda row: "yes" if row["still_shown"] else f"no: {row['why_not']}",
+    ),
     Column(
         title="objective",
-        text=lambda row: one_line(" ".join(row.objective.split()), _OBJECTIVE_CHARS),
+        text=lambda row: one_line(" ".join(row["objective"].split()), _OBJECTIVE_CHARS),
         style=_style,
     ),
 )

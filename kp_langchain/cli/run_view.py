@@ -16,7 +16,6 @@ from kp_langchain.cli.output import Column, count_text, fact_table, indent, list
 from kp_langchain.errors import UnknownRunError
 from kp_langchain.review.recall_facts import (
     RecallFacts,
-    credit_fields,
     credit_text,
     planted_text,
     recall_facts,
@@ -228,7 +227,7 @@ def run_json(store: TraceStore, run: StoredRun) -> dict[str, Any]:
         "shown": [
             asdict(one) | {"objective": recall.objectives.get(one.trace_id)} for one in recall.shown
         ],
-        "credit": None if recall.credit is None else credit_fields(recall.credit),
+        "credit": recall.credit,
         "planted": recall.planted,
     }
 

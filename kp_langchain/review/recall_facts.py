@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from kp_langchain.gate.run import ShownTrace
@@ -54,11 +54,6 @@ def recall_facts(store: TraceStore, run: StoredRun) -> RecallFacts:
         credit=credit,
         planted=None if own is None else own.planted,
     )
-
-
-def credit_fields(credit: Credit) -> dict[str, Any]:
-    """Return a credit as plain values, ready for JSON."""
-    return asdict(credit) | {"hurts": credit.hurts}
 
 
 def credit_text(credit: Credit) -> str:
