@@ -56,6 +56,11 @@ def one_line(value: object, limit_chars: int) -> str:
     return printable(cut)
 
 
+def count_text(number: int, noun: str, plural: str = "") -> str:
+    """Return a number with its noun, such as `1 run` or `1,234 runs`."""
+    return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
+
+
 def both_ends(text: str, limit_chars: int) -> str:
     """Return a text, or its beginning and its end with an ellipsis between.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping
 from importlib import import_module
 from io import StringIO
 from typing import Annotated, Any
@@ -44,25 +43,6 @@ _PLACES = {
 }
 
 
-class _Modules(Mapping[str, Any]):
-    """The commands by name, of which each is imported when it is asked for."""
-
-    def __getitem__(self, name: str) -> Any:
-        if name not in COMMANDS:
-            raise KeyError(name)
-        module, app_name = _PLACES.get(name, f"{name}:app").split(":")
-        app_ = getattr(import_module(f"kp_langchain.cli.{module}"), app_name)
-        command = typer.main.get_command(app_)
-        command.name = name
-        return command
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(COMMANDS)
-
-    def __len__(self) -> int:
-        return len(COMMANDS)
-
-
 _SUBCOMMANDS = {
     **dict.fromkeys(("list", "show", "stats", "compare"), "review"),
     **dict.fromkeys(("next", "pull"), "label"),
@@ -73,11 +53,17 @@ _SUBCOMMANDS = {
 
 
 class _Program(TyperGroup):
-    """The program, whose help imports no command."""
+    """The program. A command is imported when it is asked for, and not for the help."""
 
-    def __init__(self, **attributes: Any) -> None:
-        super().__init__(**attributes)
-        self.commands = _Modules()  # type: ignore[assignment]
+    def get_command(self, _: Any, cmd_name: str) -> Any:
+        """Return a command; None if there is none of this name."""
+        if cmd_name not in COMMANDS:
+            return None
+        module, app_name = _PLACES.get(cmd_name, f"{cmd_name}:app").split(":")
+        app_ = getattr(import_module(f"kp_langchain.cli.{module}"), app_name)
+        command = typer.main.get_command(app_)
+        command.name = cmd_name
+        return command
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Return a command; for a subcommand alone, say of which command it is one."""

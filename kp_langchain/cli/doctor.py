@@ -19,7 +19,7 @@ import typer
 from kp_langchain import __version__
 from kp_langchain.cli.calibrate import model_lines
 from kp_langchain.cli.options import AsJsonLines, Database, is_missing, new_app
-from kp_langchain.cli.output import count_text, make_console, say_json
+from kp_langchain.cli.output import make_console, say_json
 from kp_langchain.config import Settings, unknown_variables
 from kp_langchain.config_files import candidate_files, read_files
 from kp_langchain.embedding.local_models import AutoEmbedder
@@ -32,7 +32,7 @@ from kp_langchain.registry.client import ANONYMOUS
 from kp_langchain.registry.credentials import agent_of, configured_registry, key_agent
 from kp_langchain.run_keys import redact_agent_id
 from kp_langchain.store.location import locate
-from kp_langchain.text import near_name, printable
+from kp_langchain.text import count_text, near_name, printable
 
 if TYPE_CHECKING:
     from kp_langchain.registry import Registry

@@ -24,10 +24,10 @@ from kp_langchain.cli.options import (
     parse_time,
 )
 from kp_langchain.cli.outbox import SEND_TIMEOUT_S, current_registry, send_due
-from kp_langchain.cli.output import STDIO, count_text, say, say_json, warn
+from kp_langchain.cli.output import STDIO, say, say_json, warn
 from kp_langchain.config import Settings
 from kp_langchain.errors import KPError, UnknownRunError
-from kp_langchain.text import one_line, printable, short_id
+from kp_langchain.text import count_text, one_line, printable, short_id
 from kp_langchain.verdict import RunVerdict, Verdict, counting
 
 if TYPE_CHECKING:

@@ -13,11 +13,11 @@ from rich.rule import Rule
 from rich.text import Text
 
 from kp_langchain.calibration.next_to_label import TaskVerdict, next_to_label, shortfall
-from kp_langchain.cli.output import count_text, fact_table, make_console, warn
+from kp_langchain.cli.output import fact_table, make_console, warn
 from kp_langchain.cli.run_view import print_steps, print_task, print_whole
 from kp_langchain.errors import StoreError, UnknownRunError
 from kp_langchain.review.run_facts import claims_of
-from kp_langchain.text import format_against_threshold, one_line, short_id
+from kp_langchain.text import count_text, format_against_threshold, one_line, short_id
 from kp_langchain.verdict import Verdict
 
 if TYPE_CHECKING:

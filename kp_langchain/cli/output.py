@@ -87,11 +87,6 @@ def _plain(value: Any) -> Any:
     return [_plain(item) for item in value] if isinstance(value, list | tuple) else value
 
 
-def count_text(number: int, noun: str, plural: str = "") -> str:
-    """Return a number with its noun, such as `1 run` or `1,234 runs`."""
-    return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
-
-
 def percent(share: float) -> str:
     """Return a share as a percentage, a small one with more digits."""
     return f"{share:.0%}" if share >= 0.01 or not share else f"{100 * share:.2g}%"

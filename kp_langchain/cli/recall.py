@@ -8,18 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from kp_langchain.cli.options import Database, domain_hint, new_app, open_store
-from kp_langchain.cli.output import (
-    Column,
-    count_text,
-    make_console,
-    print_list,
-    say,
-    say_json,
-    warn,
-)
+from kp_langchain.cli.output import Column, make_console, print_list, say, say_json, warn
 from kp_langchain.recall.credit import NO_CREDIT, credits_of
 from kp_langchain.review.recall_facts import credit_text, figures
-from kp_langchain.text import one_line, short_id
+from kp_langchain.text import count_text, one_line, short_id
 
 if TYPE_CHECKING:
     from kp_langchain.recall.credit import Credit

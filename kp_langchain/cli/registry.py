@@ -25,7 +25,6 @@ from kp_langchain.cli.options import (
 )
 from kp_langchain.cli.output import (
     Column,
-    count_text,
     fact_table,
     field_facts,
     make_console,
@@ -38,7 +37,7 @@ from kp_langchain.config import Settings
 from kp_langchain.errors import KPError
 from kp_langchain.registry.credentials import key_file, save_key, stored_key
 from kp_langchain.run_keys import check_agent_id, normalise_agent_id, redact_agent_id
-from kp_langchain.text import printable_json, short_id
+from kp_langchain.text import count_text, printable_json, short_id
 
 if TYPE_CHECKING:
     from kp_langchain.recall.quarantine import Pull

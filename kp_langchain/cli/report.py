@@ -11,7 +11,8 @@ import typer
 
 from kp_langchain.cli.label import Labelling
 from kp_langchain.cli.options import Database, new_app, open_store, takes_filters
-from kp_langchain.cli.output import STDIO, count_text, say, text_output
+from kp_langchain.cli.output import STDIO, say, text_output
+from kp_langchain.text import count_text
 
 if TYPE_CHECKING:
     from kp_langchain.report.collect import ReportData
@@ -98,11 +99,8 @@ def _serve(store: TraceStore, filters: dict[str, Any], limit: int, port: int) ->
     def read() -> ReportData:
         return collect(store, filters, limit=limit)  # type: ignore[arg-type]
 
-    data = read()
-    first = [render(data, stores_verdicts=True)]
-
     def make_page() -> str:
-        return first.pop() if first else render(read(), stores_verdicts=True)
+        return render(read(), stores_verdicts=True)
 
     def store_verdict(trace_id: str, verdict: Verdict) -> list[dict[str, Any]]:
         changes = labelling.store(trace_id, verdict)
@@ -110,6 +108,7 @@ def _serve(store: TraceStore, filters: dict[str, Any], limit: int, port: int) ->
         records = (read_record(store, id_) for id_ in dict.fromkeys(ids))
         return [record for record in records if record is not None]
 
+    data = read()
     with ReportServer(make_page, store_verdict, port=port) as server:
         say(f"Serving {_number(data)} at {server.address}")
         _say_damage(data)

@@ -19,7 +19,6 @@ from kp_langchain.cli.options import (
     takes_filters,
 )
 from kp_langchain.cli.output import (
-    count_text,
     fact_table,
     indent,
     make_console,
@@ -29,7 +28,7 @@ from kp_langchain.cli.output import (
     visible,
 )
 from kp_langchain.errors import KPError
-from kp_langchain.text import one_line
+from kp_langchain.text import count_text, one_line
 
 if TYPE_CHECKING:
     from rich.console import Console

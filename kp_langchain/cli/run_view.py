@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from kp_langchain.calibration.tool_calls import calls_of
-from kp_langchain.cli.output import Column, count_text, fact_table, indent, list_table, visible
+from kp_langchain.cli.output import Column, fact_table, indent, list_table, visible
 from kp_langchain.errors import UnknownRunError
 from kp_langchain.review.recall_facts import (
     RecallFacts,
@@ -22,7 +22,7 @@ from kp_langchain.review.recall_facts import (
 )
 from kp_langchain.review.run_facts import outcome_text
 from kp_langchain.scoring.dimensions import DIMENSIONS
-from kp_langchain.text import format_against_threshold, one_line, printable, short_id
+from kp_langchain.text import count_text, format_against_threshold, one_line, printable, short_id
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -19,10 +19,10 @@ from kp_langchain.cli.options import (
     takes_filters,
 )
 from kp_langchain.cli.outbox import current_registry, send_due
-from kp_langchain.cli.output import count_text, say, say_json, warn
+from kp_langchain.cli.output import say, say_json, warn
 from kp_langchain.config import Settings
 from kp_langchain.errors import KPError, StoreError
-from kp_langchain.text import one_line, short_id
+from kp_langchain.text import count_text, one_line, short_id
 
 if TYPE_CHECKING:
     from kp_langchain.store import Deletion, TraceStore

@@ -20,13 +20,13 @@ from kp_langchain.cli.options import (
     takes_filters,
 )
 from kp_langchain.cli.outbox import current_registry, send_due
-from kp_langchain.cli.output import STDIO, count_text, say, say_json, text_output, warn
+from kp_langchain.cli.output import STDIO, say, say_json, text_output, warn
 from kp_langchain.config import Settings, warn_of_domain
 from kp_langchain.errors import KPError
 from kp_langchain.gate import decide, threshold_of
 from kp_langchain.policy import PROFILES
 from kp_langchain.schema import ReasoningTrace
-from kp_langchain.text import first_fault, one_line, printable, short_id
+from kp_langchain.text import count_text, first_fault, one_line, printable, short_id
 
 if TYPE_CHECKING:
     from kp_langchain.importing.importer import Imported

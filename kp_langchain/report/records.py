@@ -221,7 +221,6 @@ def record_of(
         "dropped": _counts(run.dropped),
         "tools": [one_line(name, _NAME_CHARS) for name in (run.tools or ())[:_TOOLS_SHOWN]],
         "recoveries": run.recovered_errors or 0,
-        "n_steps": int(run.n_steps),
         "withheld": None if run.withheld is None else one_line(run.withheld, 3 * _NAME_CHARS),
         "kept_until": None if run.kept_until is None else milliseconds(run.kept_until),
         "keys": _keys(run),

@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from kp_langchain.text import count_text
+
 if TYPE_CHECKING:
     from kp_langchain.gate.run import ShownTrace
     from kp_langchain.recall.credit import Credit
@@ -60,8 +62,8 @@ def credit_text(credit: Credit) -> str:
     """Return a credit in one line, such as `+0.12 +- 0.08: shown to 14 runs, held out from 2`."""
     if not credit.shown:
         return f"none yet: shown to no run, held out from {credit.held_out}"
-    runs = "run" if credit.shown == 1 else "runs"
-    text = f"{figures(credit)}: shown to {credit.shown:,} {runs}, held out from {credit.held_out:,}"
+    runs = count_text(credit.shown, "run")
+    text = f"{figures(credit)}: shown to {runs}, held out from {credit.held_out:,}"
     hurts = "; runs ended worse with it, so it is no longer shown"
     return f"{text}{hurts if credit.hurts else ''}"
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from kp_langchain.novelty_sources import EMPTY_CACHE, NEAREST, REPEAT, reason
 from kp_langchain.scoring.dimensions import DIMENSION_NAMES, DIMENSIONS, novelty_factor
-from kp_langchain.text import one_line
+from kp_langchain.text import count_text, one_line
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -166,7 +166,7 @@ class DomainStats:
     def explanation(self) -> str:
         """Return in one sentence what it keeps, and what costs most of the others."""
         name = one_line(self.domain, _DOMAIN_CHARS)
-        start = f"{name} keeps {_percent(self.kept_share)} of {_counted(self.runs, 'run')}"
+        start = f"{name} keeps {_percent(self.kept_share)} of {count_text(self.runs, 'run')}"
         if self.judged != self.runs:
             start += f"; {self.judged:,} of them went by {self.gate}"
         causes = []
@@ -177,7 +177,7 @@ class DomainStats:
                 if part.lost > _CLOSE * self.parts[0].lost
             ]
         causes += [
-            f"{part.label} was not measured in {unmeasured:,} of {_counted(self.judged, 'run')} "
+            f"{part.label} was not measured in {unmeasured:,} of {count_text(self.judged, 'run')} "
             f"({', '.join(reasons)})"
             for part in self.parts
             if (reasons := {why: n for why, n in part.unmeasured.items() if why != _FIRST})
@@ -187,11 +187,11 @@ class DomainStats:
         if rule is not None:
             lost = f", {rule.passes_lost:,} of them their pass" if rule.passes_lost else ""
             causes.append(
-                f"`{rule.name}` cost {_counted(rule.runs, 'run')} {-rule.change:.2f}{lost}"
+                f"`{rule.name}` cost {count_text(rule.runs, 'run')} {-rule.change:.2f}{lost}"
             )
         if self.near_duplicates:
             repeats = "repeats a kept one" if self.near_duplicates == 1 else "repeat kept ones"
-            causes.append(f"{_counted(self.near_duplicates, 'run')} {repeats}")
+            causes.append(f"{count_text(self.near_duplicates, 'run')} {repeats}")
         return f"{start}: {'; '.join(causes)}." if causes else f"{start}."
 
     def to_dict(self) -> dict[str, Any]:
@@ -381,7 +381,3 @@ def _percent(share: float) -> str:
     if 0 < share < 0.01:
         return "less than 1 %"
     return f"{share:.0%}".replace("%", " %")
-
-
-def _counted(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
