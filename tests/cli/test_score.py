@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 
 from kp_langchain import ReasoningTrace, Scorer
-from kp_langchain.cli.json_files import LONGEST_LINE_BYTES, read_lines
 from tests import programs
 from tests.cli.made_runs import WITHOUT_MODEL, document
 from tests.commands import Done, cli
@@ -134,14 +133,6 @@ def test_what_is_strange_but_no_fault(command: Callable[..., Done]) -> None:
     assert "skipped 0" in done.stderr
 
 
-def test_a_line_too_long_for_the_memory(command: Callable[..., Done]) -> None:
-    with Path("in.jsonl").open("w") as file:
-        file.write(jsonl(wire(1)) + "{" + " " * (2 * LONGEST_LINE_BYTES) + "}\n" + jsonl(wire(2)))
-    done = command("in.jsonl", "--out", "out.jsonl")
-    assert "in.jsonl:2: too long to be read\n" in done.stderr
-    assert [record["source"]["line"] for record in read()] == [1, 3]
-
-
 def test_standard_input_and_output_and_several_files() -> None:
     Path("one.jsonl").write_text(jsonl(wire(1), "bad"))
     done = apart("one.jsonl", "-", text=jsonl("", wire(2)))
@@ -152,35 +143,6 @@ def test_standard_input_and_output_and_several_files() -> None:
     ]  # fmt: skip
     done = apart("-")
     assert (done.returncode, done.stdout) == (0, "")
-
-
-def test_help_tells_the_exit_statuses(command: Callable[..., Done]) -> None:
-    text = " ".join(command("--help").stdout.split())
-    for words in ("0, every line was scored", "1, some were skipped", "2, wrong usage"):
-        assert words in text
-
-
-# Outputs that end.
-
-
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
-def test_a_full_disk() -> None:
-    Path("in.jsonl").write_text(jsonl(*(wire(n) for n in range(100))))
-    with Path("/dev/full").open("wb") as full, Path("errors").open("wb") as errors:
-        assert start("in.jsonl", stdout=full, stderr=errors).wait() == 1
-    text = Path("errors").read_text()
-    assert "cannot be written: No space left" in text
-    assert "Traceback" not in text
-
-
-def test_a_reader_that_goes_away() -> None:
-    Path("in.jsonl").write_text(jsonl(*(wire(n) for n in range(2000))))
-    read_end, write_end = os.pipe()
-    os.close(read_end)
-    with os.fdopen(write_end, "wb") as pipe, Path("errors").open("wb") as errors:
-        assert start("in.jsonl", stdout=pipe, stderr=errors).wait() == 141
-    # Of all that it might say, only the warning that there is no model.
-    assert [line[:7] for line in Path("errors").read_text().splitlines()] == ["novelty"]
 
 
 def test_ctrl_c_leaves_the_file_as_it_was() -> None:
@@ -202,8 +164,3 @@ def test_ctrl_c_leaves_the_file_as_it_was() -> None:
     assert process.wait() == 130
     assert "interrupted after 64" in text
     assert Path("out.jsonl").read_text() == "before"
-
-
-def test_lines_are_read_whatever_they_hold() -> None:
-    Path("in.jsonl").write_bytes(b"\xef\xbb\xbf\n\n{}\r\n" + b"x" * 100 + b"\n" + b"y" * 17 * 2**20)
-    assert [line.number for line in read_lines("in.jsonl")] == [3, 4, 5]

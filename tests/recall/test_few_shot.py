@@ -127,9 +127,6 @@ INPUTS = {"a": [1, 2.5, None, True], "ü": {"deep": "ü"}, "nan": "inf"}
          [r"1\. search\({}\) -> error"]),
         ([attempted(3), ended(content="TimeoutError: no answer")], False,
          [r"1\. search\({}\) -> error \(TimeoutError\), 3 attempts"]),
-        # Calls side by side have their own endings.
-        ([called("a"), called("b"), ended("b", "KeyError: x"), ended("a", "fine")], False,
-         [r"1\. a\({}\) -> ok", r"2\. b\({}\) -> error \(KeyError\)"]),
         # Outputs are shown on request alone, and their middle is left out.
         ([called(), ended(content="the first\nline " + "x" * 5000 + " the end")], True,
          [r'1\. search\({}\) -> ok: "the first line x+…x+ the end"']),
