@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from itertools import compress
 from typing import TYPE_CHECKING, Any
 
+from pydantic import ValidationError
+
 from kp_langchain.report.records import Body, body_of, domain_name, figure, record_of
 from kp_langchain.review.recall_facts import credit_text
 from kp_langchain.review.stats import DomainStats, domain_stats
@@ -18,7 +20,6 @@ if TYPE_CHECKING:
 
 _RUNS_READ_AT_ONCE = 200
 _SENTENCE_CHARS = 1000
-_DAMAGE = (ValueError, TypeError, AttributeError, LookupError, RecursionError)
 
 
 @dataclass
@@ -100,7 +101,7 @@ def _add(
         if run.kept:
             try:
                 body = body_of(texts[run.trace_id])
-            except _DAMAGE:
+            except (ValidationError, KeyError):
                 data.damaged_traces += 1
         record = record_of(
             run,

@@ -9,8 +9,6 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pydantic import ValidationError
-
 from kp_langchain.review.recall_facts import planted_text
 from kp_langchain.review.run_facts import claims_of, outcome_text
 from kp_langchain.schema import ReasoningTrace
@@ -19,6 +17,7 @@ from kp_langchain.text import one_line, printable
 
 if TYPE_CHECKING:
     from kp_langchain.gate.run import ShownTrace
+    from kp_langchain.schema import TraceStep
     from kp_langchain.store import StoredRun
     from kp_langchain.verdict import Verdict
 
@@ -112,40 +111,30 @@ def body_of(text: str) -> Body:
     """Return the trace that the text of a stored body holds.
 
     Raises:
-        ValueError, TypeError, AttributeError, LookupError, RecursionError: It holds no trace.
+        ValidationError: It holds no trace.
     """
-    trace = json.loads(text)
-    steps = trace["steps"]
-    return {
-        "steps": [_step(step) for step in steps[:_STEPS_SHOWN]],
-        "left_out": max(0, len(steps) - _STEPS_SHOWN),
-        "result": _excerpt(trace["outcome"]["result_summary"]),
-        "claims": _claims(trace),
-    }
-
-
-def _claims(trace: dict[str, Any]) -> dict[str, list[str]] | None:
-    """Return what the answer claims by where it stands; None if the trace is too damaged to say."""
-    try:
-        claims = claims_of(ReasoningTrace.model_validate(trace))
-    except ValidationError:
-        return None
+    trace = ReasoningTrace.model_validate_json(text)
+    claims = claims_of(trace)
     by_place = {"tone": claims.tone, "seen": claims.seen, "unseen": claims.unseen}
     return {
-        place: [one_line(item, _NAME_CHARS) for item in items[:_CLAIMS_SHOWN]]
-        for place, items in by_place.items()
+        "steps": [_step(step) for step in trace.steps[:_STEPS_SHOWN]],
+        "left_out": max(0, len(trace.steps) - _STEPS_SHOWN),
+        "result": _excerpt(trace.outcome.result_summary),
+        "claims": {
+            place: [one_line(item, _NAME_CHARS) for item in items[:_CLAIMS_SHOWN]]
+            for place, items in by_place.items()
+        },
     }
 
 
-def _step(step: dict[str, Any]) -> list[Any]:
-    tool, arguments = step.get("tool") or {}, step.get("input")
+def _step(step: TraceStep) -> list[Any]:
     return [
-        one_line(step["type"], _NAME_CHARS),
-        one_line(tool.get("name") or "", _NAME_CHARS),
-        _excerpt(step.get("content")),
-        None if arguments is None else _excerpt(arguments),
-        figure(step.get("latency_ms")),
-        figure(step.get("attempts")) or 1,
+        step.type,
+        one_line(step.tool.name if step.tool else "", _NAME_CHARS),
+        _excerpt(step.content),
+        None if step.input is None else _excerpt(step.input),
+        figure(step.latency_ms),
+        step.tries,
     ]
 
 

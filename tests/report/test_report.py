@@ -176,7 +176,7 @@ def test_a_damaged_trace_costs_its_own_steps_alone(store: Store) -> None:
         )
     )
     done = report("--html", "page.html")
-    assert "3 stored traces cannot be read; their runs have no steps there." in done.stdout
+    assert "4 stored traces cannot be read; their runs have no steps there." in done.stdout
     assert len(store.records()) == len(changes)
 
 

@@ -54,8 +54,8 @@ function showRun(run) {
     run.withheld ? el("p", { class: "notice" }, `Withheld: ${run.withheld}.`) : null,
     el("h3", {}, "Answer"), answered, claims, el("h3", {}, "Score"), waterfall(run), facts(run), compareRow(run), steps, el("h3", {}, "Verdicts in the store"), verdictList(run));
   traceOf(run).then(trace => {
-    answered.replaceChildren(...(trace ? markClaims(trace.result || "The run gave no answer.", trace.claims?.unseen ?? []) : [missing(run)]));
-    if (trace?.claims) claims.replaceChildren(...claimLines(trace.claims));
+    answered.replaceChildren(...(trace ? markClaims(trace.result || "The run gave no answer.", trace.claims.unseen) : [missing(run)]));
+    if (trace) claims.replaceChildren(...claimLines(trace.claims));
     if (trace) steps.replaceChildren(...stepsOf(trace));
   }, error => answered.replaceChildren(`The trace cannot be read: ${error.message}`));
 }
