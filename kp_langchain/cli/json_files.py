@@ -74,16 +74,6 @@ class Line:
         """The file and the number, for messages."""
         return f"{'stdin' if self.file == STDIO else self.file}:{self.number}"
 
-    def read(self) -> Any:
-        """Return the value of the line.
-
-        Raises:
-            ValueError: It is too long, or not valid JSON; the message says which.
-        """
-        if self.content is None:
-            raise ValueError(TOO_LONG)
-        return read_json(self.content)
-
 
 def read_lines(file: str) -> Iterator[Line]:
     """Yield the lines of a file, or of standard input for `-`, reading as they are consumed.
@@ -164,8 +154,10 @@ def read_values(file: str) -> Iterator[tuple[str, Any, str]]:
 
 
 def _value(line: Line) -> tuple[str, Any, str]:
+    if line.content is None:
+        return line.place, None, TOO_LONG
     try:
-        return line.place, line.read(), ""
+        return line.place, read_json(line.content), ""
     except ValueError as error:
         return line.place, None, str(error)
 
