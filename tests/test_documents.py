@@ -299,14 +299,15 @@ def test_every_extra_is_named() -> None:
 def commands(group: Any, path: str = "kp-langchain") -> dict[str, Any]:
     """Every command of the command line by its full name; groups that do something, too."""
     every = {}
-    for name, command in group.commands.items():
-        every[f"{path} {name}"] = command
+    for name in group.list_commands(None):
+        command = every[f"{path} {name}"] = group.get_command(None, name)
         if hasattr(command, "commands"):
             every |= commands(command, f"{path} {name}")
     return every
 
 
-COMMANDS = commands(typer.main.get_command(APP))
+PROGRAM: Any = typer.main.get_command(APP)
+COMMANDS = commands(PROGRAM)
 
 
 def test_the_guide_lists_every_command() -> None:
@@ -314,7 +315,7 @@ def test_the_guide_lists_every_command() -> None:
         name.strip("`"): set(re.findall(r"`(.*?)`", parts))
         for name, parts, _ in rows(GUIDES / "coding-agents.md", "## Commands")
     }
-    every = typer.main.get_command(APP).commands  # type: ignore[attr-defined]
+    every = {name: COMMANDS[f"kp-langchain {name}"] for name in PROGRAM.list_commands(None)}
     assert listed == {
         f"kp-langchain {name}": {
             part for part, one in getattr(command, "commands", {}).items() if not one.hidden

@@ -55,6 +55,10 @@ _SUBCOMMANDS = {
 class _Program(TyperGroup):
     """The program. A command is imported when it is asked for, and not for the help."""
 
+    def list_commands(self, _: Any) -> list[str]:
+        """Return the names of the commands."""
+        return list(COMMANDS)
+
     def get_command(self, _: Any, cmd_name: str) -> Any:
         """Return a command; None if there is none of this name."""
         if cmd_name not in COMMANDS:

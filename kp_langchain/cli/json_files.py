@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import csv
-import gzip
 import sys
-import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import Any, BinaryIO
 
 import typer
 
@@ -81,7 +79,7 @@ def read_lines(file: str) -> Iterator[Line]:
     Skip blank lines, and a byte order mark at the beginning.
 
     Args:
-        file: The file; decompressed if its name ends in `.gz`.
+        file: The file, or `-`.
 
     Raises:
         KPError: The file cannot be read.
@@ -108,22 +106,15 @@ def _open(file: str) -> Iterator[BinaryIO]:
     if file == STDIO:
         yield sys.stdin.buffer
         return
-    try:
-        with file_errors(file, "read"), Path(file).open("rb") as stream:
-            if not file.endswith(".gz"):
-                yield stream
-                return
-            with gzip.open(stream) as content:
-                yield cast("BinaryIO", content)
-    except (EOFError, zlib.error) as error:  # of a compressed file
-        raise KPError(f"{file} cannot be read: {error}") from error
+    with file_errors(file, "read"), Path(file).open("rb") as stream:
+        yield stream
 
 
 def read_values(file: str) -> Iterator[tuple[str, Any, str]]:
     """Yield the values of a file: one a line if its first line is one, else over many lines.
 
     Args:
-        file: The file, decompressed if its name ends in `.gz`; or `-` for standard input.
+        file: The file, or `-` for standard input.
 
     Yields:
         The file and the line where a value begins; the value; why it cannot be read, or "".

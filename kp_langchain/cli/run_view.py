@@ -21,7 +21,6 @@ from kp_langchain.review.recall_facts import (
     recall_facts,
 )
 from kp_langchain.review.run_facts import outcome_text
-from kp_langchain.scoring.dimensions import DIMENSIONS
 from kp_langchain.text import count_text, format_against_threshold, one_line, printable, short_id
 
 if TYPE_CHECKING:
@@ -32,7 +31,7 @@ if TYPE_CHECKING:
     from kp_langchain.store import StoredRun, TraceStore
     from kp_langchain.verdict import Verdict
 
-_WIDE, _WIDEST = 100, 130
+_WIDE = 100
 _BAR_CELLS, _WATERFALL_CELLS = 10, 20
 _OBJECTIVE_CHARS, _RESULT_CHARS, _LINE_CHARS = 1000, 2000, 300
 _STEP_STYLES = {"error_recovery": "yellow", "tool_call": "cyan"}
@@ -48,8 +47,8 @@ def list_of_runs(
 ) -> Table:
     """Return scored runs as a table, one a row; the last column has what room is left.
 
-    A wide console has room for the threshold as a number, and a wider one for the dimensions. There
-    is a worth if any of the runs has one.
+    A wide console has room for the threshold as a number. There is a worth if any of the runs has
+    one.
 
     Args:
         runs: The runs.
@@ -57,8 +56,8 @@ def list_of_runs(
         titles: A title for each run, in place of its id, its time and its objective.
     """
     title_of = dict(zip((run.trace_id for run in runs), titles, strict=False))
-    time = "%Y-%m-%d %H:%M" if console.width >= _WIDEST else "%m-%d %H:%M"
-    time = time if console.width >= _WIDE else "%m-%d"
+    is_wide = console.width >= _WIDE
+    time = "%Y-%m-%d %H:%M" if is_wide else "%m-%d"
 
     def decision(run: StoredRun) -> str:
         twin = run.twin_of or run.replaced_by
@@ -68,11 +67,6 @@ def list_of_runs(
         Column(title="run", text=lambda run: short_id(run.trace_id)),
         Column(title="time", text=lambda run: run.created_at.astimezone().strftime(time)),
         Column(title="domain", text=lambda run: one_line(run.domain, 16 if is_wide else 9)),
-        *(Column(
-            title=f"{one.headings[0]}>",
-            text=lambda run, name=one.name: f"{run.breakdown.dimensions[name].value:.2f}",  # type: ignore[misc]
-            from_width=_WIDEST,
-        ) for one in DIMENSIONS),
         Column(title="score>", text=lambda run: f"{run.score:.3f}", style=_style),
         Column(title="worth>", text=lambda run: "" if run.worth is None else f"{run.worth:.3f}"),
         Column(title="of>", text=lambda run: f"{run.threshold:.2f}", from_width=_WIDE),
@@ -82,7 +76,6 @@ def list_of_runs(
         Column(title="decision", text=decision, style=_style),
         Column(title="objective", text=lambda run: _shorten(run.objective)),
     ]  # fmt: skip
-    is_wide = console.width >= _WIDE
     if titles:
         columns = [*columns[2:-1], Column(title="run", text=lambda run: title_of[run.trace_id])]
     if all(run.worth is None for run in runs):

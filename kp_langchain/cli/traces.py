@@ -234,9 +234,7 @@ def _refuse_constant(constant: str) -> None:
 
 @import_app.command("import")
 def import_runs(
-    files: Annotated[
-        list[str], typer.Argument(metavar="FILE", help="JSON or JSONL, also .gz; - for stdin.")
-    ],
+    files: Annotated[list[str], typer.Argument(metavar="FILE", help="JSON or JSONL; - for stdin.")],
     domain: Annotated[
         str | None, typer.Option(help="The domain of all runs; by default what each one names.")
     ] = None,

@@ -185,20 +185,18 @@ class DimensionDefinition:
         name: Its field in `ScoringWeights` and in `ScoreBreakdown`.
         label: Its name in the lines of `ScoreBreakdown.text`.
         short_label: Its name in the one line of `ScoreBreakdown.line`.
-        headings: The heading of its column in a table: in a wide one, and in a narrow one.
     """
 
     name: str
     label: str
     short_label: str
-    headings: tuple[str, str]
 
 
 DIMENSIONS = (
-    DimensionDefinition("complexity", "complexity", "complexity", ("compl.", "cplx")),
-    DimensionDefinition("novelty", "novelty", "novelty", ("novel.", "novl")),
-    DimensionDefinition("tool_diversity", "tool diversity", "tools", ("tools", "tool")),
-    DimensionDefinition("outcome_confidence", "outcome confidence", "outcome", ("outc.", "outc")),
+    DimensionDefinition("complexity", "complexity", "complexity"),
+    DimensionDefinition("novelty", "novelty", "novelty"),
+    DimensionDefinition("tool_diversity", "tool diversity", "tools"),
+    DimensionDefinition("outcome_confidence", "outcome confidence", "outcome"),
 )
 """The dimensions, in the order in which the weighted sum adds them."""
 

@@ -96,7 +96,6 @@ def test_the_newest_run_comes_first_and_columns_follow_the_width(ids: dict[str, 
     assert rows == [short_id(trace_id) for trace_id in reversed(ids.values())]
     assert narrow[1].split() == ["run", "time", "domain", "score", *"0 to 1".split(), "decision",
                                  "objective"]  # fmt: skip
-    assert "compl." in "".join(wide)
 
 
 def test_the_local_time_of_each_run_is_shown_as_far_as_there_is_room(ids: dict[str, str]) -> None:
@@ -104,20 +103,13 @@ def test_the_local_time_of_each_run_is_shown_as_far_as_there_is_room(ids: dict[s
         run = store.get(ids["hedge"])
     assert run is not None
     there = run.created_at.astimezone(timezone(timedelta(hours=-9)))
-    forms = {160: "%Y-%m-%d %H:%M", 100: "%m-%d %H:%M", 80: "%H:%M"}
 
     def row(columns: int) -> str:
         text = printed("review", columns=columns, TZ="XXX9")
         return next(line for line in text.splitlines() if "hedge" in line)
 
-    for columns, form in forms.items():
-        # At 80, of another day than today the day is shown.
-        assert f"{there:{form}}" in row(columns) or f"{there:%m-%d}" in row(columns)
-    with closing(sqlite3.connect("runs.db")) as connection, connection:
-        connection.execute("UPDATE runs SET created_at = '2024-02-03' || substr(created_at, 11)")
-    for columns, form in ((80, "02-0"), (100, "02-0"), (160, "2024-02-0")):
-        assert form in row(columns)
-        assert "2024" not in row(columns) or columns == 160
+    for columns, form in {100: "%Y-%m-%d %H:%M", 80: "%m-%d"}.items():
+        assert f" {there:{form}} " in row(columns)
 
 
 def test_what_passed_is_called_kept_whether_or_not_there_is_a_registry(
