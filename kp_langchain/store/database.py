@@ -17,7 +17,6 @@ from kp_langchain._forksafe import ForkSafeLock, leave_in_child
 from kp_langchain.store.connections import (
     WatchedFile,
     as_store_errors,
-    compact,
     new_engine,
     write_transaction,
 )
@@ -88,7 +87,7 @@ class Database:
             ConfigError: The URL cannot be read.
             StoreError: The database cannot be opened or read.
         """
-        with self._using("read") as engine, engine.connect() as connection:
+        with self.using("read") as engine, engine.connect() as connection:
             yield connection
 
     @contextmanager
@@ -99,21 +98,19 @@ class Database:
             ConfigError: The URL cannot be read.
             StoreError: The database cannot be opened or written.
         """
-        with self._using("write") as engine, write_transaction(engine) as connection:
+        with self.using("write") as engine, write_transaction(engine) as connection:
             yield connection
 
-    def compact(self) -> bool:
-        """Give back the room of deleted rows; SQLite writes the file anew, PostgreSQL vacuums.
+    @contextmanager
+    def using(self, purpose: str) -> Iterator[sa.Engine]:
+        """Yield the engine; errors of the drivers become `StoreError`.
 
-        Returns:
-            Whether no file has text of deleted rows any more. If not, other processes kept reading
-            an earlier state of the file; it is complete when someone compacts it after them.
-
-        Raises:
-            StoreError: The database cannot be opened, has no room for it, or others kept writing.
+        Args:
+            purpose: What the block does with the database: `read`, `write` or `compact`.
         """
-        with self._using("compact") as engine:
-            return compact(engine)
+        engine = self.open()
+        with as_store_errors(self.location, purpose):
+            yield engine
 
     def leave_to_parent(self) -> None:
         """Start without connections in a forked child; those inherited belong to the parent."""
@@ -122,12 +119,6 @@ class Database:
         if self._engine is not None:
             _inherited_engines.append(self._engine)
         self._engine = self._dispose = None
-
-    @contextmanager
-    def _using(self, purpose: str) -> Iterator[sa.Engine]:
-        engine = self.open()
-        with as_store_errors(self.location, purpose):
-            yield engine
 
     def _warn_of_loss(self) -> None:
         with suppress(Exception):  # a handler or filter of the host's

@@ -16,6 +16,7 @@ from kp_langchain.gate.check import JudgedRun
 from kp_langchain.scoring.breakdown import ScoreBreakdown
 from kp_langchain.store import run_queries
 from kp_langchain.store.confidence_models import ConfidenceModels
+from kp_langchain.store.connections import compact
 from kp_langchain.store.database import Database
 from kp_langchain.store.deletion import Deletion, Deletions
 from kp_langchain.store.journal import Journal
@@ -119,7 +120,8 @@ class TraceStore:
         Raises:
             StoreError: There is no room for it, or another process kept writing for 10 s.
         """
-        return self.database.compact()
+        with self.database.using("compact") as engine:
+            return compact(engine)
 
     def close(self) -> None:
         """Release the connections. The next use opens them again."""
