@@ -150,6 +150,3 @@ class StorePart:
 
     def __init__(self, database: Database) -> None:
         self._database = database
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({str(self._database.location)!r})"

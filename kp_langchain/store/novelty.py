@@ -80,9 +80,6 @@ class StoredMemory:
         self._due_at = float("-inf")
         self._writes_until_pruning = 0  # so that a process that writes little prunes as well
 
-    def __repr__(self) -> str:
-        return f"StoredMemory({str(self._database.location)!r})"
-
     def __reduce__(self) -> tuple[partial[StoredMemory], tuple[()]]:
         # What reads and writes belongs to this process, and so does the window.
         return (partial(type(self), self._database, self._max_elements), ())

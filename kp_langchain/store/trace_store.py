@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from kp_langchain.gate import Rescored
 from kp_langchain.gate.check import JudgedRun
 from kp_langchain.scoring.breakdown import ScoreBreakdown
-from kp_langchain.store import run_queries
+from kp_langchain.store import run_queries, side_tables
 from kp_langchain.store.confidence_models import ConfidenceModels
 from kp_langchain.store.connections import compact
 from kp_langchain.store.database import Database
@@ -40,7 +40,7 @@ from kp_langchain.store.selection import (
 )
 from kp_langchain.store.side_tables import ExternalTraces, PausedRuns, ShownTraces
 from kp_langchain.store.tables import runs
-from kp_langchain.store.verdicts import judge_stored, redact_note, stored_as_scored
+from kp_langchain.store.verdicts import judge_stored, load_run, redact_note
 from kp_langchain.verdict import Verdict
 
 if TYPE_CHECKING:
@@ -251,7 +251,11 @@ class TraceStore:
         Returns:
             None if there is no such run. Without a body, its trace has no steps.
         """
-        return stored_as_scored(self.database, trace_id)
+        key = trace_key(trace_id)
+        with self.database.reading() as connection:
+            rows = run_queries.whole_rows(connection, [key])
+            external = side_tables.external_of(connection, key)
+        return load_run(rows[0], external) if rows else None
 
     def verdicts(self, trace_id: str) -> list[Verdict]:
         """Return the verdicts on a run, the oldest first.

@@ -37,7 +37,6 @@ from kp_langchain.store.outbox import (
 from kp_langchain.store.rows import (
     expiry_after,
     json_text,
-    trace_key,
 )
 from kp_langchain.store.run_columns import keys_of, outcome_columns, trace_of
 from kp_langchain.store.selection import ambiguous_id, unknown_run
@@ -169,19 +168,6 @@ def _decide(connection: sa.Connection, row: dict[str, Any], run: ScoredTrace) ->
     run = drop_stored_repeats(connection, run, candidate)
     replace_kept(connection, run.replaces, trace_id, is_stated=candidate.is_stated)
     return run
-
-
-def stored_as_scored(database: Database, trace_id: str) -> ScoredTrace | None:
-    """Return a run, with where other tracers recorded it; None if there is no such run.
-
-    Raises:
-        StoreError: The database or the run's body cannot be read.
-    """
-    with database.reading() as connection:
-        key = trace_key(trace_id)
-        rows = run_queries.whole_rows(connection, [key])
-        external = side_tables.external_of(connection, key)
-        return load_run(rows[0], external) if rows else None
 
 
 def load_run(row: dict[str, Any], external_traces: Mapping[str, ExternalTrace]) -> ScoredTrace:
