@@ -316,7 +316,6 @@ class Importer:
             on_scored=self._receive,
             send_scores_to=(),
         )
-        options.check()
         # What a paused run recorded stays in memory: its resumption is in the same file, or nowhere
         # that a later import would find again.
         memory_only = settings.model_copy(update={"paused_days": 0.0})

@@ -373,8 +373,8 @@ def _record_parts(root: RunRecord, answer: Call, parts: Sequence[Part]) -> Call:
                 last = _new_call(answer, "model", answer.name)
                 root.timeline.add("start", last)
             last.text = root.read(clip, part.value)
-    if root.state.last_call is answer:
-        root.state.last_call = last
+    if root.last_call is answer:
+        root.last_call = last
     return last
 
 

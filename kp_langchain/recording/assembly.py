@@ -18,11 +18,9 @@ from kp_langchain.policy import PROFILES
 from kp_langchain.recording.bounds import Counters
 from kp_langchain.recording.context import HandlerContext, Windows
 from kp_langchain.recording.engine import Engine
-from kp_langchain.recording.pauses import HandlerPauses
 from kp_langchain.recording.recorder import Recorder
-from kp_langchain.recording.run_builder import RunBuilder
-from kp_langchain.recording.score_receivers import TraceFinder, receivers_of, score_sender
-from kp_langchain.recording.user_calls import JUDGING, UserFunctions, lane_for
+from kp_langchain.recording.score_receivers import receivers_of, score_sender
+from kp_langchain.recording.user_calls import JUDGING, lane_for
 from kp_langchain.run_keys import check_agent_id
 from kp_langchain.scoring.scorer import Scorer
 from kp_langchain.store import TraceStore, default_store
@@ -50,7 +48,11 @@ class Default(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HandlerOptions:
-    """The arguments of `KPCallbackHandler`, unresolved; its docstring explains them."""
+    """The arguments of `KPCallbackHandler`, unresolved; its docstring explains them.
+
+    Raises:
+        ConfigError: One cannot be used; the message names it, its value, and what would be right.
+    """
 
     domain: str = "default"
     policy: DomainPolicy | Mapping[str, DomainPolicy] | None = None
@@ -65,13 +67,7 @@ class HandlerOptions:
     redactor: Callable[[str], str] | None = None
     send_scores_to: Sequence[str | ScoreReceiver] | None = None
 
-    def check(self) -> None:
-        """Refuse arguments that cannot be used.
-
-        Raises:
-            ConfigError: One cannot be used; the message names it, its value, and what would be
-                right.
-        """
+    def __post_init__(self) -> None:
         for name, (is_usable, advice) in _CHECKS.items():
             value = getattr(self, name)
             is_left_out = value is None and name not in _NEVER_NONE
@@ -132,15 +128,6 @@ _CHECKS: dict[str, tuple[Callable[[Any], bool], str]] = {
 }
 
 
-def _known_domains(
-    policy: DomainPolicy | Mapping[str, DomainPolicy] | None, scorer: object, settings: Settings
-) -> frozenset[str]:
-    """Return the names of the domains with weights or a policy of their own."""
-    policy_domains = policy if isinstance(policy, Mapping) else ()
-    profiles = scorer.profiles if isinstance(scorer, Scorer) else PROFILES
-    return frozenset(chain(PROFILES, profiles, settings.domains, policy_domains))
-
-
 def _policies(
     policy: DomainPolicy | Mapping[str, DomainPolicy] | None, settings: Settings
 ) -> Callable[[str], DomainPolicy]:
@@ -162,35 +149,38 @@ def _policies(
     return lambda domain: settings.policy_for(domain, override(domain))
 
 
-def _agent_id_of(option: str | None, settings: Settings, registry: Registry | None) -> str | None:
+def _agent_id_of(option: str | None, settings: Settings, sender: Sender | None) -> str | None:
     """Return the agent id that traces carry: the option, else the settings', else the key's."""
-    if registry is None:
+    if sender is None:
         agent_id = option or settings.agent_id
         return None if agent_id is None else check_agent_id(agent_id, settings.redaction)
     from kp_langchain.registry.credentials import agent_of
 
-    return agent_of(option, settings, registry)
+    return agent_of(option, settings, sender.registry)
 
 
-def _registry_of(
+def _sender_of(
     registry: Registry | str | None, store: TraceStore | None, settings: Settings
-) -> Registry | None:
-    """Return the registry of the argument, or the one of the settings; None if nothing is sent.
+) -> Sender | None:
+    """Return what sends to the registry of the argument, or of the settings; None without one.
 
     Raises:
         ConfigError: The argument is not a registry or its URL, or there is no store.
     """
     if registry is None and (store is None or settings.registry_url is None):
         return None
-    # Imported here because it takes 25 ms, and most handlers send nothing.
-    from kp_langchain.registry import Registry
-    from kp_langchain.registry.credentials import configured_registry
-
     if store is None:
         raise ConfigError(
             "registry needs a store, because what is to be sent waits there; leave out store=None"
         )
-    return registry if isinstance(registry, Registry) else configured_registry(settings, registry)
+    # Imported here because it takes 25 ms, and most handlers send nothing.
+    from kp_langchain.registry import Registry
+    from kp_langchain.registry.credentials import configured_registry
+    from kp_langchain.registry.sender import sender_for
+
+    if not isinstance(registry, Registry):
+        registry = configured_registry(settings, registry)
+    return None if registry is None else sender_for(store, registry)
 
 
 def assemble(
@@ -199,72 +189,58 @@ def assemble(
     """Make the parts of a handler: what records its runs, and what takes them to the engine.
 
     Args:
-        options: The handler's arguments, checked.
+        options: The handler's arguments.
         settings: Defaults for arguments that were left out.
         recorder_class: The kind of recorder.
 
     Raises:
         ConfigError: An argument or setting cannot be used; the message says which and why.
     """
-    domains = _known_domains(options.policy, options.scorer, settings)
+    policy, store = options.policy, options.store
+    profiles = options.scorer.profiles if isinstance(options.scorer, Scorer) else ()
+    own_policies = policy if isinstance(policy, Mapping) else ()
+    domains = frozenset(chain(PROFILES, profiles, settings.domains, own_policies))
     warn_of_domain(options.domain, domains)
-    store = _store(options, settings)
-    registry = _registry_of(options.registry, store, settings)
-    agent_id = _agent_id_of(options.agent_id, settings, registry)
+    if store is not None and not isinstance(store, TraceStore):
+        store = default_store(settings.database_url if isinstance(store, Default) else store)
+    sender = _sender_of(options.registry, store, settings)
+    agent_id = _agent_id_of(options.agent_id, settings, sender)
     redactor = options.redactor or settings.redaction.load_redactor()
-    sender = _sender(store, registry)
     receivers = _receivers(options, settings, store)
     engine = _engine_of(store, settings.max_queue)
     windows = Windows(None, Backoff()) if store is None else engine.windows
-    functions = _user_functions(options, settings, redactor, store)
-    counters = functions.counters
+    counters = Counters()
+    # One lane for all handlers with functions of the same code.
+    functions = (options.scorer, options.outcome, options.on_scored, redactor, *options.verifiers)
+    lane = lane_for((id(store), *map(_identity, functions)), JUDGING)
     context = HandlerContext(
         engine=engine,
-        max_queue=settings.max_queue,
+        options=options,
+        settings=settings,
         store=store,
-        builder=RunBuilder(
-            domain=options.domain,
-            domains=domains,
-            policy_for=_policies(options.policy, settings),
-            agent_id=agent_id,
-            registry=sender.registry.url if sender else None,
-            outcome=options.outcome,
-            redactor=redactor,
-            rules=settings.redaction,
-            functions=functions,
-            paused_runs=HandlerPauses(
-                store if settings.paused_days > 0 else None, (options.domain, agent_id), settings
-            ),
-        ),
+        domains=domains,
+        policy_for=_policies(policy, settings),
+        agent_id=agent_id,
+        redactor=redactor,
         scorer=options.scorer or windows.scorer(),
         windows=windows,
-        verifiers=tuple(options.verifiers),
-        functions=functions,
+        lane=lane,
+        counters=counters,
         sender=sender,
         score_senders=tuple(
             score_sender(one, store, counters) for one in receivers if store is not None
         ),
-        on_scored=options.on_scored,
     )
     recorder = recorder_class(
         settings,
         counters,
-        context,
+        context.add,
+        prepare=context.prepare,
         keeps_output=options.outcome is not None,
         objective_of=options.objective,
-        find_traces=TraceFinder(receivers, counters) if receivers else None,
+        receivers=receivers,
     )
     return recorder, context
-
-
-def _store(options: HandlerOptions, settings: Settings) -> TraceStore | None:
-    """Return the store of the argument, or the one of the settings."""
-    option, store = options.store, None
-    if isinstance(option, TraceStore):
-        store = option
-    elif option is not None:
-        store = default_store(settings.database_url if isinstance(option, Default) else option)
-    return store
 
 
 def _receivers(
@@ -285,18 +261,6 @@ def _receivers(
     return () if store is None else receivers
 
 
-def _user_functions(
-    options: HandlerOptions,
-    settings: Settings,
-    redactor: Callable[[str], str] | None,
-    store: TraceStore | None,
-) -> UserFunctions:
-    """Return what calls the functions of a handler: on one lane with those of the same code."""
-    user_code = (options.scorer, options.outcome, options.on_scored, redactor, *options.verifiers)
-    lane = lane_for((id(store), *map(_identity, user_code)), JUDGING)
-    return UserFunctions(lane, settings.function_timeout_s, Counters())
-
-
 def _identity(function: object) -> Hashable:
     """Return a key that is equal for functions with the same code.
 
@@ -305,29 +269,16 @@ def _identity(function: object) -> Hashable:
     return getattr(function, "__code__", None) or (None if function is None else id(function))
 
 
-def _sender(store: TraceStore | None, registry: Registry | None) -> Sender | None:
-    if store is None or registry is None:
-        return None
-    # Imported here because it takes 25 ms, and most handlers send nothing.
-    from kp_langchain.registry.sender import sender_for
-
-    return sender_for(store, registry)
-
-
 def _engine_of(store: TraceStore | None, max_waiting: int) -> Engine:
     """Return the engine of a store, or that of all handlers without one; one for the process."""
-    global _storeless_engine
     with _engines_lock:
-        if store is None:
-            if _storeless_engine is None:
-                _storeless_engine = Engine(None, max_waiting)
-            return _storeless_engine
         engine = _engines_by_store.get(store)
         if engine is None:
             engine = _engines_by_store[store] = Engine(store, max_waiting)
         return engine
 
 
-_engines_by_store: weakref.WeakValueDictionary[TraceStore, Engine] = weakref.WeakValueDictionary()
+_engines_by_store: weakref.WeakValueDictionary[TraceStore | None, Engine] = (
+    weakref.WeakValueDictionary()
+)
 _engines_lock = ForkSafeLock()
-_storeless_engine: Engine | None = None

@@ -13,6 +13,7 @@ from functools import wraps
 from typing import Any, Final, TypeVar, cast
 
 from kp_langchain._forksafe import ForkSafeLock
+from kp_langchain._logging import describe_error, warn_once
 from kp_langchain.values import clip
 
 NAME_CHARS: Final = 200
@@ -45,6 +46,23 @@ class Counters:
         """Add `n`, which may be negative, to the count called `name`."""
         with self._lock:
             self._counts[name] += n
+
+    def report_failure(self, name: str, what: str, error: BaseException) -> None:
+        """Count a failure, and warn of it once for each kind.
+
+        Args:
+            name: The name of the count.
+            what: What failed, as the beginning of a sentence.
+            error: The error.
+        """
+        self.add(name)
+        warn_once(
+            f"{name}:{what}:{type(error).__name__}",
+            "%s (%s); counted under '%s'",
+            what,
+            describe_error(error),
+            name,
+        )
 
     def counts(self) -> dict[str, int]:
         """Return a copy of all counts."""

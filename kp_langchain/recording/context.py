@@ -35,14 +35,13 @@ if TYPE_CHECKING:
 
     from kp_langchain.calibration.model import ConfidenceModel
     from kp_langchain.gate import ScoredTrace
-    from kp_langchain.policy import Gate
+    from kp_langchain.policy import DomainPolicy, Gate
+    from kp_langchain.recording.assembly import HandlerOptions
     from kp_langchain.recording.bounds import Counters
     from kp_langchain.recording.engine import Engine
-    from kp_langchain.recording.outcome import Verifier
-    from kp_langchain.recording.run_builder import RunBuilder
     from kp_langchain.recording.run_record import RunRecord
     from kp_langchain.recording.score_receivers import ScoreSender
-    from kp_langchain.recording.user_calls import UserFunctions
+    from kp_langchain.recording.user_calls import Lane
     from kp_langchain.registry.sender import Sender
     from kp_langchain.store import TraceStore
     from kp_langchain.store.jobs import Backoff
@@ -58,40 +57,41 @@ class HandlerContext:
 
     Attributes:
         engine: The engine of the handler's store.
-        max_queue: Most finished runs that wait, in this process.
+        options: The arguments of the handler.
+        settings: The settings.
         store: Where runs are kept; None to keep nothing.
-        builder: Makes the redacted runs, and redacts the notes of verdicts.
+        domains: Names of the domains with weights or a policy of their own.
+        policy_for: Returns the policy of a domain.
+        agent_id: `kp:agent:<id>` that traces carry, if any.
+        redactor: The user's function that redacts further, if any.
         scorer: The scorer.
         windows: What its runs are judged beside.
-        verifiers: Judge runs that nobody else called a success or a failure.
-        functions: Calls the user's functions; has the counters of run outcomes.
+        lane: Where the user's functions are called.
+        counters: Counts what becomes of runs.
         sender: Sends to the registry; None without one.
         score_senders: Send the scores of runs to other tools.
-        on_scored: The user's function that is called with each judged run, if any.
         observers: Functions that are called with each judged run and must not wait.
         last: The newest judged run.
         n_live: The number of its items that the engine is not done with; the engine counts them.
     """
 
     engine: Engine
-    max_queue: int
+    options: HandlerOptions
+    settings: Settings
     store: TraceStore | None
-    builder: RunBuilder
+    domains: frozenset[str]
+    policy_for: Callable[[str], DomainPolicy]
+    agent_id: str | None
+    redactor: Callable[[str], str] | None
     scorer: Scorer
     windows: Windows
-    verifiers: tuple[Verifier, ...]
-    functions: UserFunctions
+    lane: Lane
+    counters: Counters
     sender: Sender | None
     score_senders: tuple[ScoreSender, ...]
-    on_scored: Callable[[ScoredTrace], object] | None
     observers: list[Callable[[ScoredTrace], object]] = field(default_factory=list)
     last: ScoredTrace | None = None
     n_live: int = field(default=0, init=False)
-
-    @property
-    def counters(self) -> Counters:
-        """The counters of run outcomes."""
-        return self.functions.counters
 
     @property
     def is_foreign_scorer(self) -> bool:
@@ -101,21 +101,32 @@ class HandlerContext:
     @property
     def judges_with_user_code(self) -> bool:
         """Whether functions of the user are called to judge a run."""
-        return bool(self.verifiers) or self.builder.outcome is not None or self.is_foreign_scorer
+        has_judge = self.options.outcome is not None or bool(self.options.verifiers)
+        return has_judge or self.is_foreign_scorer
 
     @property
     def has_user_code(self) -> bool:
         """Whether any function of the user is called for a run."""
         return (
             self.judges_with_user_code
-            or self.on_scored is not None
-            or self.builder.redactor is not None
+            or self.options.on_scored is not None
+            or self.redactor is not None
         )
+
+    @property
+    def registry_url(self) -> str | None:
+        """URL of the registry that traces are sent to; None without one."""
+        return None if self.sender is None else self.sender.registry.url
 
     @property
     def tools(self) -> tuple[str, ...]:
         """The names of the tools that are sent the scores of runs."""
         return tuple(sender.tool for sender in self.score_senders)
+
+    def may_wait(self, record: RunRecord) -> bool:
+        """Return whether making a run calls the user's function, or asks the store."""
+        asks_store = record.ending == "paused" or bool(record.resumed_thread)
+        return asks_store or self.redactor is not None
 
     def wait_for_scorer(self, timeout_s: float = 0.0) -> bool:
         """Wait for a model that is loading, some seconds at most; return False if it still is."""
@@ -130,22 +141,22 @@ class HandlerContext:
 
     def add(self, record: RunRecord) -> None:
         """Take a run that ended or paused; drop it (counted) if too many wait."""
-        if self.verifiers and is_inside_verifier():
+        if self.options.verifiers and is_inside_verifier():
             self.counters.add("by_verifiers")  # verifying it would recurse
-        elif self.engine.waiting(self) >= self.max_queue:
+        elif self.engine.waiting(self) >= self.settings.max_queue:
             self.counters.add("dropped")
             warn_once(
                 "queue full",
                 "%d finished runs wait to be scored, so new ones are dropped and counted under "
                 "'dropped'; raise max_queue or score less",
-                self.max_queue,
+                self.settings.max_queue,
             )
         else:
             is_paused = record.ending == "paused"
             self.counters.add("paused" if is_paused else "queued")
             self._submit(
                 Item(self, "pause" if is_paused else "run", record),
-                needs_lane=self.has_user_code or self.builder.may_wait(record),
+                needs_lane=self.has_user_code or self.may_wait(record),
             )
 
     def add_verdict(self, run: str, verdict: Verdict) -> None:
@@ -161,7 +172,7 @@ class HandlerContext:
 
     def _submit(self, item: Item, *, needs_lane: bool) -> None:
         if needs_lane:  # now, because an interpreter that is ending starts no threads
-            self.functions.lane.prepare()
+            self.lane.prepare()
         self.engine.submit(item)
 
     def wait(self, timeout_s: float | None = None) -> bool:
@@ -178,14 +189,21 @@ class HandlerContext:
 
     # ---------------------------------------------------------------- on the engine's thread
 
+    def call(self, function: Callable[[], T]) -> T:
+        """Call a user's function from a job of the lane.
+
+        Raises:
+            LateError: It takes longer than the limit, and is abandoned.
+            BaseException: Whatever it raises.
+        """
+        return self.lane.call(function, self.settings.function_timeout_s)
+
     def for_taken_over(self) -> HandlerContext:
         """Return it as it judges runs of processes that have ended: without the user's code."""
         return replace(
             self,
-            builder=replace(self.builder, outcome=None),
             scorer=self.windows.scorer(),
-            verifiers=(),
-            on_scored=None,
+            options=replace(self.options, outcome=None, verifiers=(), on_scored=None),
         )
 
     def count(self, scored: ScoredTrace) -> None:
@@ -228,13 +246,13 @@ class HandlerContext:
         try:
             receive()
         except BaseException as error:  # noqa: BLE001 - the next one must get it all the same
-            self.functions.report_failure("on_scored_errors", f"{name} failed", error)
+            self.counters.report_failure("on_scored_errors", f"{name} failed", error)
 
     def call_on_scored(self, scored: ScoredTrace) -> None:
         """Call the user's function with a judged run; from a job of the lane."""
-        on_scored = self.on_scored
+        on_scored = self.options.on_scored
         if on_scored is not None:
-            call = partial(self.functions.call, partial(on_scored, scored))
+            call = partial(self.call, partial(on_scored, scored))
             self._try(f"on_scored ({name_of(on_scored)})", call)
 
     def wake_senders(self) -> None:
@@ -320,24 +338,22 @@ class DomainWindow:
                 begin with the held-out ones of the runs that it was fitted to.
         """
         since = None if model is None else model.created_at
-        known = self._recent_values.get(gate)
-        if known is not None and known[0] == since:
-            return known[1]
-        held_out: tuple[float, ...] = ()
-        if model is not None:
-            held_out = model.worths if gate == "worth" else model.scores
-        judged_runs = self._read(
-            "the last runs",
-            "the gate's pass rate does not count them",
-            lambda store: store.recent_values(self._domain, gate, since=since),
-        )
-        values = RecentValues(held_out, judged_runs or ())
-        if judged_runs is None and self._store is not None:
-            return values
         with self._lock:
-            if self._recent_values.get(gate) is known:  # else another thread was faster
+            known = self._recent_values.get(gate)
+            if known is not None and known[0] == since:
+                return known[1]
+            held_out: tuple[float, ...] = ()
+            if model is not None:
+                held_out = model.worths if gate == "worth" else model.scores
+            judged_runs = self._read(
+                "the last runs",
+                "the gate's pass rate does not count them",
+                lambda store: store.recent_values(self._domain, gate, since=since),
+            )
+            values = RecentValues(held_out, judged_runs or ())
+            if judged_runs is not None or self._store is None:
                 self._recent_values[gate] = since, values
-            return self._recent_values[gate][1]
+            return values
 
     def add(self, scored: ScoredTrace) -> None:
         """Add a judged run to the recent values that are in use."""

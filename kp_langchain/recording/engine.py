@@ -283,7 +283,7 @@ class Engine:
         elif stage == "engine":
             self._continue(item)
         elif stage == "lane":
-            item.context.functions.lane.submit(
+            item.context.lane.submit(
                 lambda: self._incoming.put(partial(self._place, item, self._next_stage(item)))
             )
 

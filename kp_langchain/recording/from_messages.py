@@ -104,26 +104,15 @@ def _verdict(
 
 def _record(messages: list[BaseMessage], objective: str | None) -> RunRecord:
     """Return what a recorder records of the messages."""
-    receiver = _LastRecord()
+    records: list[RunRecord] = []
     objective_of = None if objective is None else lambda _: objective
     # The bounds are the defaults, whatever the environment says.
-    recorder = Recorder(Settings.model_construct(), Counters(), receiver, objective_of=objective_of)
+    settings = Settings.model_construct()
+    recorder = Recorder(settings, Counters(), records.append, objective_of=objective_of)
     root = uuid.uuid4()
     replay_messages(messages, recorder, Start(root))
     # If there is none, there are only human messages, for which the caller raises.
-    return receiver.record or RunRecord(recorder, Start(root))
-
-
-class _LastRecord:
-    """Holds the record of the run that ended last."""
-
-    record: RunRecord | None = None
-
-    def prepare(self) -> None:
-        pass
-
-    def add(self, record: RunRecord) -> None:
-        self.record = record
+    return records[0] if records else RunRecord(recorder, Start(root))
 
 
 def replay_messages(

@@ -102,7 +102,6 @@ class KPCallbackHandler(LangChainCallbacks):
         arguments = locals()
         super().__init__()
         options = HandlerOptions(**{name: arguments[name] for name in HandlerOptions.__slots__})
-        options.check()
         settings = Settings.current()
         # Only settings change what holds for the whole process.
         exit_hooks.exit_timeout_s = settings.exit_timeout_s

@@ -16,10 +16,10 @@ joined to what the paused one recorded when it has ended; see `pauses`.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from kp_langchain._forksafe import leave_in_child
@@ -32,7 +32,12 @@ from kp_langchain.recording.answers import (
 )
 from kp_langchain.recording.bounds import MARGIN_CHARS
 from kp_langchain.recording.calls import Call, error_text
-from kp_langchain.recording.langchain_context import Start, ambient_run_id, thread_id_in
+from kp_langchain.recording.langchain_context import (
+    Start,
+    ambient_run_id,
+    find_traces,
+    thread_id_in,
+)
 from kp_langchain.recording.outcome import confidence_in
 from kp_langchain.recording.run_record import Ending, RunRecord
 from kp_langchain.recording.values import is_command
@@ -42,10 +47,9 @@ if TYPE_CHECKING:
     from kp_langchain.config import Settings
     from kp_langchain.gate.run import ShownTrace
     from kp_langchain.recording.bounds import Counters
-    from kp_langchain.recording.score_receivers import TraceFinder
+    from kp_langchain.recording.score_receivers import ScoreReceiver
 
 _MAX_OVER = 2000
-_ABSENT = object()
 # Chains between a tool and what it calls, such as those of `chain.as_tool()`.
 _MAX_CHAINS = 8
 # LangGraph's name for an update of a thread's state, which resumes nothing.
@@ -92,7 +96,7 @@ class OpenRun:
     @property
     def has_paused(self) -> bool:
         """Whether a root run has paused, although it has not ended."""
-        return self.is_interrupted or self.root.state.is_interrupted
+        return self.is_interrupted or self.root.is_interrupted
 
     def note_pause(self) -> None:
         """Note where a run paused, for the record of its root."""
@@ -110,32 +114,21 @@ class OpenRun:
         return None
 
 
-class RunReceiver(Protocol):
-    """Takes the runs of a recorder, on the agent's thread: it must not wait."""
-
-    def prepare(self) -> None:
-        """Get ready for a run that begins."""
-
-    def add(self, record: RunRecord) -> None:
-        """Take a run that ended, or one that paused."""
-
-
 class OpenRuns:
     """The runs that one handler sees, as long as they are open, and the fates of root runs.
 
     Args:
         settings: Bounds how much is recorded.
         counters: Counts the fates of runs.
-        receiver: Takes each root run that ends or pauses, in the thread of its last event.
+        receive: Takes each root run that ends or pauses, in the thread of its last event: it must
+            not wait.
+        prepare: Called when a root run begins.
         keeps_output: Whether a record holds on to what the root run returned.
         objective_of: The user's function that reads the objective from a root run's inputs, before
             the usual places are searched.
-        find_traces: Looks up where other tracers record a root run, whenever something begins or
-            ends inside it; None if nobody wants to know.
+        receivers: Tools that are sent scores; where they record a root run is looked up.
 
     Attributes:
-        settings: As above.
-        counters: As above.
         raw_text_chars: Characters kept of one text or input until it is redacted: a margin more on
             both sides of a cut.
     """
@@ -144,21 +137,22 @@ class OpenRuns:
         self,
         settings: Settings,
         counters: Counters,
-        receiver: RunReceiver,
+        receive: Callable[[RunRecord], object],
         *,
+        prepare: Callable[[], object] = lambda: None,
         keeps_output: bool = False,
         objective_of: Callable[[Any], str | None] | None = None,
-        find_traces: TraceFinder | None = None,
+        receivers: Sequence[ScoreReceiver] = (),
     ) -> None:
         self.settings = settings
         self.counters = counters
         self.raw_text_chars = settings.max_text_chars + 2 * MARGIN_CHARS
-        self._receiver = receiver
+        self._receive, self._prepare = receive, prepare
         self._keeps_output = keeps_output
         self._given_objective = objective_of
-        self._find_traces = find_traces
+        self._receivers = receivers
         self._open: dict[UUID, OpenRun] = {}
-        self._roots: dict[RunRecord, None] = {}  # in the order in which they began
+        self._roots: dict[RunRecord, bool] = {}  # in the order in which they began
         # The roots that ended last, and (True) the runs inside them that may go on.
         self._over: dict[UUID, bool] = {}
         self._next_sweep_s = 0.0
@@ -182,20 +176,20 @@ class OpenRuns:
             if outer_id != run_id:
                 parent = self._open.get(outer_id)  # type: ignore[arg-type]
         root = RunRecord(self, start) if parent is None else parent.root
-        run = OpenRun(run_id, root, parent, metadata, len(root.state.error_ids))
+        run = OpenRun(run_id, root, parent, metadata, len(root.error_ids))
         if self._open.setdefault(run_id, run) is not run:
             return None
-        root.state.open_runs.add(run)
+        root.open_runs.add(run)
         if parent is None:
-            self._roots[root] = None
+            self._roots[root] = True
             self.counters.add("runs")
-            self._receiver.prepare()
+            self._prepare()
             self._make_room()
         else:
-            root.state.last_seen_s = time.monotonic()
-            if self._find_traces is not None:
-                self._find_traces(root, parent.run_id)
-        if root.state.is_over:  # it ended in another thread just now
+            root.last_seen_s = time.monotonic()
+            if self._receivers:
+                find_traces(self._receivers, root, parent.run_id)
+        if root.is_over:  # it ended in another thread just now
             self._open.pop(run_id, None)
             self._note_ended(run_id)
             return None
@@ -208,22 +202,22 @@ class OpenRuns:
         run = self._open.pop(run_id, None)
         if run is not None:
             root = run.root
-            root.state.open_runs.discard(run)
-            root.state.last_seen_s = time.monotonic()
-            if self._find_traces is not None:
-                self._find_traces(root, run_id)  # inside a model, nothing begins
+            root.open_runs.discard(run)
+            root.last_seen_s = time.monotonic()
+            if self._receivers:
+                find_traces(self._receivers, root, run_id)  # inside a model, nothing begins
         return run
 
     def _claim_end(self, root: RunRecord) -> bool:
         """Claim the end of a root and forget its runs; return False if somebody else has."""
-        if self._roots.pop(root, _ABSENT) is _ABSENT:
+        if not self._roots.pop(root, False):
             return False
-        root.state.is_over = True
+        root.is_over = True
         self._note_ended(root.run_id, is_inside=False)
-        for run in list(root.state.open_runs):
+        for run in list(root.open_runs):
             self._open.pop(run.run_id, None)
             self._note_ended(run.run_id)
-        root.state.open_runs.clear()
+        root.open_runs.clear()
         return True
 
     def _note_ended(self, run_id: UUID, *, is_inside: bool = True) -> None:
@@ -259,7 +253,7 @@ class OpenRuns:
             self._end_with_error(root, error)
             return
         try:
-            call = root.state.last_call
+            call = root.last_call
             root.answer = answer_in(output, self.raw_text_chars, inputs)
             root.confidence = confidence_in(output)
             root.has_structured_answer = structured_response_in(output) is not None
@@ -272,8 +266,8 @@ class OpenRuns:
 
     def _has_answered(self, root: RunRecord) -> bool:
         """Return whether the model has answered and nothing is under way."""
-        is_busy = root.requested_calls or root.state.open_runs
-        return not is_busy and bool(answer_in(root.state.final_message, self.raw_text_chars))
+        is_busy = root.requested_calls or root.open_runs
+        return not is_busy and bool(answer_in(root.final_message, self.raw_text_chars))
 
     def _end_with_error(self, root: RunRecord, error: BaseException) -> None:
         root.error = error_text(error, self.raw_text_chars)
@@ -292,7 +286,7 @@ class OpenRuns:
         elif ending != "paused" and not root.timeline and not root.resumed_thread:
             self.counters.add("empty")
         else:
-            self._receiver.add(root)
+            self._receive(root)
 
     # ---------------------------------------------------------------- roots that never end
 
@@ -315,11 +309,11 @@ class OpenRuns:
         now = time.monotonic()
         self._next_sweep_s = now + self.settings.run_timeout_s / 10
         for root in list(self._roots):
-            if root.state.last_seen_s < now - self.settings.run_timeout_s:
+            if root.last_seen_s < now - self.settings.run_timeout_s:
                 self._abandon(root)
 
     def _most_silent(self) -> RunRecord | None:
-        return min(list(self._roots), key=lambda root: root.state.last_seen_s, default=None)
+        return min(list(self._roots), key=lambda root: root.last_seen_s, default=None)
 
     def _abandon(self, root: RunRecord | None) -> bool:
         if root is None or self._pause_if_left(root):
@@ -347,7 +341,7 @@ class OpenRuns:
         runs, self._open = self._open, {}
         roots, self._roots = self._roots, {}
         for run in runs.values():
-            run.root.state.is_over = True
+            run.root.is_over = True
             if run.parent is not None:
                 self._note_ended(run.parent.run_id)
         counts = self.counters.counts()
@@ -375,9 +369,9 @@ class OpenRuns:
             return
         if inputs is not None:
             root.human.resume(inputs)
-        state, thread_id = root.state, thread_id_in(metadata)
-        has_paused_inside, state.is_interrupted = state.is_interrupted, False
-        state.waiting_model = None
+        thread_id = thread_id_in(metadata)
+        has_paused_inside, root.is_interrupted = root.is_interrupted, False
+        root.waiting_model = None
         if thread_id is None or has_paused_inside:
             return
         for other in list(self._roots):
@@ -394,7 +388,7 @@ class OpenRuns:
     def graph_resumed(self, run_id: UUID | None) -> None:
         """Note that a graph continues from a pause."""
         if run_id is not None and (run := self._open.get(run_id)) is not None:
-            run.root.state.is_interrupted = False
+            run.root.is_interrupted = False
 
     # ---------------------------------------------------------------- what is said of them
 

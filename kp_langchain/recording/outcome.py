@@ -8,7 +8,7 @@ a third party. So it sees redacted text only, and has a time limit.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import partial
@@ -20,12 +20,13 @@ from uuid import UUID
 from kp_langchain.errors import BusyError, ConfigError, VerdictError
 from kp_langchain.recording.answers import structured_response_in
 from kp_langchain.recording.bounds import default_on_error, member
-from kp_langchain.recording.user_calls import UserFunctions, name_of
+from kp_langchain.recording.user_calls import name_of
 from kp_langchain.values import clean_text
 from kp_langchain.verdict import Verdict, is_unit
 
 if TYPE_CHECKING:
     from kp_langchain.gate.run import Run
+    from kp_langchain.recording.context import HandlerContext
     from kp_langchain.schema import TraceStep
 
 
@@ -78,30 +79,29 @@ def is_inside_verifier() -> bool:
     return _inside.get()
 
 
-def ask_verifiers(
-    verifiers: Iterable[Verifier], functions: UserFunctions, judged: Run
-) -> list[Verdict]:
+def ask_verifiers(context: HandlerContext, judged: Run) -> list[Verdict]:
     """Ask one after the other, until one says whether the run succeeded; from a lane's job.
 
     Args:
-        verifiers: The verifiers.
-        functions: Calls them, each with the time limit of one verifier, and counts what fails.
+        context: Has the verifiers, calls each with the time limit of one, and counts what fails.
         judged: The redacted run; verifiers receive its `looked_successful` as `success`.
 
     Returns:
         The verdicts of those that were asked, in order; their notes are not redacted.
     """
     verdicts: list[Verdict] = []
-    for verifier in verifiers:
+    for verifier in context.options.verifiers:
         source, counter = f"verifier {name_of(verifier)}", "verifier_errors"
         run = _finished_run(judged)
         try:
-            verdict = functions.call(partial(_ask, verifier, run, source, functions.time_limit_s))
+            verdict = context.call(
+                partial(_ask, verifier, run, source, context.settings.function_timeout_s)
+            )
         except BaseException as error:  # noqa: BLE001 - the caller's function
             if isinstance(error, (BusyError, TimeoutError)):
                 is_busy = isinstance(error, BusyError)
                 counter = "verifiers_skipped" if is_busy else "verifier_timeouts"
-            functions.report_failure(counter, f"{source} cannot be used", error)
+            context.counters.report_failure(counter, f"{source} cannot be used", error)
             continue
         if verdict is not None:
             verdicts.append(verdict)

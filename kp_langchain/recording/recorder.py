@@ -66,15 +66,15 @@ class Recorder(OpenRuns):
         run = self._begin(start)
         if run is None:
             return
-        root, state, metadata = run.root, run.root.state, start.metadata
+        root, metadata = run.root, start.metadata
         run.name, run.task = short_name(start.name), metadata_text(metadata, _TASK)
         if run.parent is None:
             run.inputs = last_items(inputs)
         else:
             _note_namespace(root, metadata)
-        if state.last_failure is not None:
-            root.timeline.add("start", state.last_failure)  # the run continued after it
-            state.last_failure = None
+        if root.last_failure is not None:
+            root.timeline.add("start", root.last_failure)  # the run continued after it
+            root.last_failure = None
         if "langgraph_node" not in metadata:  # a whole graph or chain, not a node of one
             self._resume(root, inputs, metadata)
         self._note_objective(run, inputs)
@@ -90,18 +90,18 @@ class Recorder(OpenRuns):
         run = self._finish(run_id)
         if run is None:
             return
-        root, state = run.root, run.root.state
+        root = run.root
         if run.parent is not None:
             if run.is_interrupted:  # unless something begins next, the root pauses as well
-                state.is_interrupted = True
+                root.is_interrupted = True
                 run.note_pause()
-                state.waiting_model = state.last_call
+                root.waiting_model = root.last_call
             if root.requested_calls.may_be_answered:
                 record_answers(root, outputs)
             return
         if inputs is not None:
             self._note_objective(run, inputs)
-        call = state.last_call
+        call = root.last_call
         is_model_open = call is not None and call.kind == "model" and not call.has_ended
         if run.has_paused:
             self._pause_root(run)
@@ -125,11 +125,11 @@ class Recorder(OpenRuns):
         if inputs is not None:
             self._note_objective(run, inputs)
         if meaning == "error" and not _is_recorded(error, run):
-            _record_failure(run, error, is_root=is_root)
+            _record_failure(run, error)
         if is_root:
             self._fail_root(run, error, meaning)
         elif meaning == "cancelled":
-            root.state.final_message = None
+            root.final_message = None
 
     def _pass_on_interrupt(self, run: OpenRun, error: BaseException) -> None:
         human = run.root.human
@@ -147,7 +147,7 @@ class Recorder(OpenRuns):
         elif meaning == "cancelled" and not self._has_answered(root):
             self._end_root(root, "cancelled")
         else:  # left after its answer, or handed over
-            output = root.state.final_message if meaning == "cancelled" else None
+            output = root.final_message if meaning == "cancelled" else None
             self._finish_root(root, output)
 
     # ---------------------------------------------------------------- calls
@@ -162,8 +162,8 @@ class Recorder(OpenRuns):
             outer.inner = (*outer.inner, call)[:2]
         call.is_void = is_lookup or is_inner_call(metadata, root.metadata)
         if not call.is_void:
-            root.state.last_call = call
-        root.state.is_interrupted = False
+            root.last_call = call
+        root.is_interrupted = False
         root.timeline.add("start", call)
         return call
 
@@ -188,7 +188,7 @@ class Recorder(OpenRuns):
         root.human.note(newest_exchanges(messages))
         call.offers_choice = isinstance(tools, list) and len(tools) > 1
         if not call.is_void:
-            root.state.final_message = None
+            root.final_message = None
             if not root.fallback_objective:
                 root.fallback_objective = objective_in(messages, self.raw_text_chars)
         self._note_objective(run, messages)
@@ -224,9 +224,9 @@ class Recorder(OpenRuns):
                 return
             call.is_incomplete = bool(info) and ended_early(info)
             if message is None:
-                call.text, root.state.final_message = root.read(clip, text), text
+                call.text, root.final_message = root.read(clip, text), text
             elif not record_model_answer(root, call, message):
-                root.state.final_message = message
+                root.final_message = message
         finally:
             if run.parent is None:
                 self._finish_root(root, message if message is not None else text)
@@ -296,7 +296,7 @@ class Recorder(OpenRuns):
         root, meaning = run.root, meaning_of(error)
         call.is_cancelled = meaning == "cancelled"
         if call.is_cancelled:
-            root.state.final_message = None
+            root.final_message = None
         if meaning == "interrupt":
             call.is_void = True
             root.requested_calls.pause(call)
@@ -306,10 +306,10 @@ class Recorder(OpenRuns):
         elif meaning == "error":
             call.has_failed = True
             text = root.read(error_text, error)
-            failure = root.state.last_failure
+            failure = root.last_failure
             if failure is not None and _is_recorded(error, run):
                 failure.is_void = True  # the same failure, of a chain inside this call
-                root.state.last_failure = None
+                root.last_failure = None
             root.note_error(error)
             root.requested_calls.answer(call.tool_call_id)
             if call.kind == "model":  # a model's failure stands where the model was asked
@@ -336,20 +336,14 @@ def _note_namespace(root: RunRecord, metadata: Mapping[str, Any]) -> None:
 def _is_recorded(error: BaseException, run: OpenRun) -> bool:
     """Return whether an error of a run, or a cause of it, is recorded already, below the run."""
     # Only errors since the run began: an earlier exception, now freed, may have had the same id.
-    return stems_from(error, run.root.state.error_ids[run.errors_before :])
+    return stems_from(error, run.root.error_ids[run.errors_before :])
 
 
-def _record_failure(run: OpenRun, error: BaseException, *, is_root: bool) -> None:
-    """Record that a chain raised an error of its own, not that of a call below it.
-
-    Args:
-        run: The chain.
-        error: What it raised.
-        is_root: Whether the chain is the root run.
-    """
-    root = run.root
+def _record_failure(run: OpenRun, error: BaseException) -> None:
+    """Record that a chain raised an error of its own, not that of a call below it."""
+    root, is_root = run.root, run.parent is None
     # The chain failed before the tool calls that the model requested last could run.
-    for request in root.requested_calls.of_model(root.state.last_call):
+    for request in root.requested_calls.of_model(root.last_call):
         root.requested_calls.take(request.call_id)
         begin_requested(root, request)
     # All attempts of a LangGraph node have one task; those of other chains have one parent.
@@ -358,7 +352,7 @@ def _record_failure(run: OpenRun, error: BaseException, *, is_root: bool) -> Non
     # There is always room for the error that ends the run: it is the run's result.
     call.error = error_text(error, root.raw_text_chars) if is_root else root.read(error_text, error)
     root.timeline.add("error", call)
-    root.state.last_failure = call
+    root.last_failure = call
     root.note_error(error)
 
 
@@ -366,7 +360,7 @@ def _mark_end(run: OpenRun, call: Call, text: Any) -> None:
     """Record how a tool or retriever ended, with its output or error."""
     if len(run.inner) == 1 and run.inner[0].kind == "model":
         run.inner[0].leave_to(text, run.root.raw_text_chars)
-    run.root.state.final_message = None  # of a model that works inside a tool
+    run.root.final_message = None  # of a model that works inside a tool
     call.is_after_rejection = run.root.human.decision == "rejected"
     run.root.timeline.add(call.set_result(text), call)
 

@@ -1,4 +1,4 @@
-"""From the record of a run to its redacted `Run`: the trace, and `RunBuilder`.
+"""From the record of a run to its redacted `Run`, or to what is kept of it while it is paused.
 
 Redaction comes before all else: no text is embedded, logged or written before it.
 """
@@ -6,7 +6,7 @@ Redaction comes before all else: no text is embedded, logged or written before i
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -18,15 +18,16 @@ from kp_langchain.errors import VerdictError
 from kp_langchain.gate.judge import choose_outcome
 from kp_langchain.gate.run import Run
 from kp_langchain.recording.bounds import default_on_error
-from kp_langchain.recording.outcome import FinishedRun, OutcomeFunction, read_verdict
+from kp_langchain.recording.outcome import FinishedRun, read_verdict
+from kp_langchain.recording.pauses import put_paused
 from kp_langchain.recording.redactor import (
     KNOWN_SECRETS,
-    Key,
     Redactor,
     clean_texts,
 )
-from kp_langchain.recording.run_record import join_paused, paused_body
+from kp_langchain.recording.run_record import CALL_FIELDS, join_paused
 from kp_langchain.recording.steps import StepList, build_steps
+from kp_langchain.recording.values import as_input
 from kp_langchain.run_keys import (
     SESSION_NAMES,
     Kind,
@@ -42,16 +43,16 @@ from kp_langchain.verdict import LONGEST_NOTE_CHARS, Verdict
 
 if TYPE_CHECKING:
     from kp_langchain.config import DomainPolicy
-    from kp_langchain.recording.pauses import HandlerPauses
+    from kp_langchain.recording.calls import Call
+    from kp_langchain.recording.context import HandlerContext
     from kp_langchain.recording.run_record import RunRecord
-    from kp_langchain.recording.user_calls import UserFunctions
-    from kp_langchain.redaction.custom_rules import Rules
 
 Result = TypeVar("Result")
 AskOutcome = Callable[[], object]
 """The user's outcome function, with the run that it is to judge."""
 
 OUTCOME_EVENT = "kp.outcome event"
+_NAMES = ("name", "mcp_server")  # fields of a call
 
 
 def build_trace(
@@ -103,139 +104,103 @@ def build_trace(
 # ------------------------------------------------------------------ runs
 
 
-@dataclass(frozen=True, slots=True)
-class RunBuilder:
-    """Makes the redacted runs of one handler.
+def build_run(context: HandlerContext, record: RunRecord) -> tuple[Run, AskOutcome | None] | None:
+    """Make the redacted run of a record, and what judges it.
 
-    Attributes:
-        domain: The domain of runs that name none.
-        policy_for: Returns the policy of a domain.
-        domains: Names of the domains with weights or a policy of their own.
-        agent_id: `kp:agent:<id>` that traces carry, if any.
-        outcome: The user's function that judges finished runs, if any.
-        registry: URL of the registry to contribute to, if any.
-        rules: What is redacted besides what always is.
-        redactor: The user's function that redacts further, if any.
-        functions: Calls the user's functions; has the counters of run outcomes.
-        paused_runs: Where what paused runs recorded waits.
+    Returns:
+        None if there is none, or if that failed; it is counted.
     """
-
-    domain: str
-    policy_for: Callable[[str], DomainPolicy]
-    domains: frozenset[str]
-    agent_id: str | None
-    outcome: OutcomeFunction | None
-    registry: str | None
-    rules: Rules
-    redactor: Callable[[str], str] | None
-    functions: UserFunctions
-    paused_runs: HandlerPauses
-
-    def may_wait(self, record: RunRecord) -> bool:
-        """Return whether making a run calls the user's function, or asks the store."""
-        asks_store = record.ending == "paused" or bool(record.resumed_thread)
-        return asks_store or self.redactor is not None
-
-    def build(self, record: RunRecord) -> tuple[Run, AskOutcome | None] | None:
-        """Make the redacted run of a record, and what judges it.
-
-        Returns:
-            None if there is none, or if that failed; it is counted.
-        """
-        try:
-            self._complete(record)
-            for name, count in _dropped(record).items():
-                self.functions.counters.add(f"dropped_{name}", count)
-            step_list = build_steps(record.timeline, fatal=record.error, answer=record.answer or "")
-            if not step_list.steps:
-                self.functions.counters.add("empty")
-                return None
-            return self._redacting(record, partial(self._run, record, step_list))
-        except Exception as error:  # noqa: BLE001 - whatever it is, the next run must go on
-            self.functions.report_failure("failed", "a finished run cannot be recorded", error)
+    try:
+        _complete(context, record)
+        for name, count in _dropped(record).items():
+            context.counters.add(f"dropped_{name}", count)
+        step_list = build_steps(record.timeline, fatal=record.error, answer=record.answer or "")
+        if not step_list.steps:
+            context.counters.add("empty")
             return None
+        max_chars = record.recorder.settings.max_text_chars
+        return _redact(
+            context, max_chars, lambda one: _Builder(context, record, one).run(step_list)
+        )
+    except Exception as error:  # noqa: BLE001 - whatever it is, the next run must go on
+        context.counters.report_failure("failed", "a finished run cannot be recorded", error)
+        return None
 
-    def _complete(self, record: RunRecord) -> None:
-        """Join a record to what was recorded before a pause, and write out its texts."""
-        join_paused(record, self.paused_runs)
-        record.write_out()
-        record.drop_quotes()
 
-    def keep_paused(self, record: RunRecord) -> None:
-        """Redact what a paused run recorded, and keep it for a run that resumes it.
+def keep_paused(context: HandlerContext, record: RunRecord) -> None:
+    """Redact what a paused run recorded, and keep it for a run that resumes it.
 
-        What fails is logged.
-        """
-        try:
-            self._complete(record)
-            body = self._redacting(record, partial(self._paused_body, record))
-            n_dropped = self.paused_runs.put(record.thread_id or "", body)
-            self.functions.counters.add("paused_expired", n_dropped)
-        except Exception as error:  # noqa: BLE001 - whatever it is, the next run must go on
-            warn_once(
-                f"paused:{type(error).__name__}",
-                "what a paused run recorded cannot be kept (%s)",
-                describe_error(error),
-            )
-
-    def _paused_body(self, record: RunRecord, redaction: Redactor) -> dict[str, Any]:
-        domain, policy = self._learn(record, redaction)
-        level = policy.privacy_level
-        return paused_body(
-            record,
-            redaction,
-            level,
-            domain=domain if record.domain else "",
-            verdict=self._reported(record, redaction, level),
-            keys=self._keys(record, redaction),
-            task=_task(record.metadata) or record.earlier_task,
+    What fails is logged.
+    """
+    try:
+        _complete(context, record)
+        max_chars = record.recorder.settings.max_text_chars
+        body = _redact(context, max_chars, lambda one: _Builder(context, record, one).paused_body())
+        n_dropped = put_paused(context, record.thread_id or "", body)
+        context.counters.add("paused_expired", n_dropped)
+    except Exception as error:  # noqa: BLE001 - whatever it is, the next run must go on
+        warn_once(
+            f"paused:{type(error).__name__}",
+            "what a paused run recorded cannot be kept (%s)",
+            describe_error(error),
         )
 
-    def _redactor(self, max_chars: int) -> Redactor:
-        return Redactor(self.functions.counters, max_chars, rules=self.rules, hook=self.redactor)
 
-    def _redacting(self, record: RunRecord, make: Callable[[Redactor], Result]) -> Result:
-        return self._call(make, self._redactor(record.recorder.settings.max_text_chars))
+def redact_note(
+    context: HandlerContext, verdict: Verdict, run: str, level: str = "aggregated"
+) -> Verdict:
+    """Redact the note of a verdict; by default at the strictest level, whatever run it is for.
 
-    def _call(self, make: Callable[[Redactor], Result], redaction: Redactor) -> Result:
-        """Call `make` with a redactor; if the user's redactor fails, every text is dropped."""
-        if self.redactor is None:
-            return make(redaction)
-        try:
-            return self.functions.call(partial(make, redaction))
-        except BaseException as error:  # noqa: BLE001 - the caller's function
-            redaction.fail(describe_error(error))
-            return make(redaction)
+    Args:
+        context: The handler.
+        verdict: The verdict.
+        run: The id of the run; secrets that it named here are removed from the note.
+        level: The privacy level.
+    """
+    note = verdict.note
+    if note is None:
+        return verdict
 
-    def _learn(self, record: RunRecord, redaction: Redactor) -> tuple[str, DomainPolicy]:
-        """Learn the secrets of a whole run; return its domain and that domain's policy."""
-        _, policy = self._domain_and_policy(record, redaction)
-        conversations = self._conversations(record)
-        redaction.learn(record.parts(), policy.privacy_level, record.answers())
-        KNOWN_SECRETS.recall(conversations, redaction.secrets)
-        KNOWN_SECRETS.remember([*conversations, (str(record.run_id),)], redaction.secrets)
-        return self._domain_and_policy(record, redaction)
+    def redact(redaction: Redactor) -> str:
+        KNOWN_SECRETS.recall([(run,)], redaction.secrets)
+        return redaction.text(note, level)
 
-    def _conversations(self, record: RunRecord) -> list[Key]:
-        namespace = namespace_text(record.metadata) or ""
-        keys = [("thread", record.thread_id or "")]
-        keys += [("session", id_text(record.metadata.get(name))) for name in SESSION_NAMES]
-        return [(kind, text, namespace) for kind, text in keys if text]
+    return replace(verdict, note=_redact(context, LONGEST_NOTE_CHARS, redact))
 
-    def _domain_and_policy(
-        self, record: RunRecord, redaction: Redactor
-    ) -> tuple[str, DomainPolicy]:
-        # The run's own metadata named it, so it is as little to be trusted as the run's text.
-        domain = (record.domain and redaction.name(record.domain, "aggregated")) or self.domain
-        domain = self.domain if redaction.has_failed else domain
-        return domain, self.policy_for(domain)
 
-    def _run(
-        self, record: RunRecord, step_list: StepList, redaction: Redactor
-    ) -> tuple[Run, AskOutcome | None]:
-        domain, policy = self._learn(record, redaction)
-        warn_of_domain(domain, self.domains)
-        level = policy.privacy_level
+def _complete(context: HandlerContext, record: RunRecord) -> None:
+    """Join a record to what was recorded before a pause, and write out its texts."""
+    join_paused(record, context)
+    record.write_out()
+    record.drop_quotes()
+
+
+def _redact(context: HandlerContext, max_chars: int, make: Callable[[Redactor], Result]) -> Result:
+    """Call `make` with a redactor; if the user's redactor fails, every text is dropped."""
+    rules, hook = context.settings.redaction, context.redactor
+    redaction = Redactor(context.counters, max_chars, rules=rules, hook=hook)
+    if hook is None:
+        return make(redaction)
+    try:
+        return context.call(partial(make, redaction))
+    except BaseException as error:  # noqa: BLE001 - the caller's function
+        redaction.fail(describe_error(error))
+        return make(redaction)
+
+
+@dataclass(frozen=True, slots=True)
+class _Builder:
+    """Makes the redacted form of one record."""
+
+    context: HandlerContext
+    record: RunRecord
+    redaction: Redactor
+
+    def run(self, step_list: StepList) -> tuple[Run, AskOutcome | None]:
+        """Return the run, and what judges it."""
+        context, record, redaction = self.context, self.record, self.redaction
+        domain, policy = self._learn()
+        warn_of_domain(domain, context.domains)
         answer = step_list.last_thought if record.answer is None else record.answer
         ended_well = record.ending == "finished" and step_list.ends_well(answer)
         success = step_list.looks_successful(
@@ -245,7 +210,7 @@ class RunBuilder:
             record,
             step_list,
             domain=domain,
-            agent_id=self.agent_id,
+            agent_id=context.agent_id,
             policy=policy,
             verdict=choose_outcome(success),
             answer=answer,
@@ -259,23 +224,63 @@ class RunBuilder:
             looked_successful=success,
             failed=bool(record.error),
             proves_failure=not ended_well,
-            reported=self._reported(record, redaction, level),
+            reported=self._reported(policy.privacy_level),
             structured=record.confidence,
             task=_task(record.metadata) or record.earlier_task,
             withheld="redaction failed" if redaction.has_failed or record.is_withheld else None,
-            registry=self.registry,
-            keys=self._keys(record, redaction),
+            registry=context.registry_url,
+            keys=self._keys(),
             dropped=_dropped(record),
             external_traces=record.external_traces,
             shown=tuple(record.shown.values()),
         )
-        return run, self._judge_of(record, domain, step_list, answer, success=success)
+        outcome = context.options.outcome
+        if outcome is None:
+            return run, None
 
-    def _keys(self, record: RunRecord, redaction: Redactor) -> RunKeys:
+        def judge() -> object:
+            finished = FinishedRun(
+                run_id=record.run_id,
+                domain=domain,
+                objective=record.objective or record.fallback_objective,
+                steps=tuple(
+                    TraceStep.model_validate(clean_texts(step)) for step in step_list.steps
+                ),
+                answer=answer,
+                output=record.output,
+                error=record.error,
+                success=success,
+                metadata=record.metadata,
+            )
+            return outcome(finished)
+
+        return run, judge
+
+    def _learn(self) -> tuple[str, DomainPolicy]:
+        """Learn the secrets of a whole run; return its domain and that domain's policy."""
+        record, redaction = self.record, self.redaction
+        _, policy = self._domain_and_policy()
+        namespace = namespace_text(record.metadata) or ""
+        keys = [("thread", record.thread_id or "")]
+        keys += [("session", id_text(record.metadata.get(name))) for name in SESSION_NAMES]
+        conversations = [(kind, text, namespace) for kind, text in keys if text]
+        redaction.learn(record.parts(), policy.privacy_level, record.answers())
+        KNOWN_SECRETS.recall(conversations, redaction.secrets)
+        KNOWN_SECRETS.remember([*conversations, (str(record.run_id),)], redaction.secrets)
+        return self._domain_and_policy()
+
+    def _domain_and_policy(self) -> tuple[str, DomainPolicy]:
+        # The run's own metadata named it, so it is as little to be trusted as the run's text.
+        own = self.record.domain and self.redaction.name(self.record.domain, "aggregated")
+        domain = self.context.options.domain if self.redaction.has_failed or not own else own
+        return domain, self.context.policy_for(domain)
+
+    def _keys(self) -> RunKeys:
         """Return the keys to find the run by; strictly redacted, because the log has them, too."""
+        record, rules = self.record, self.context.settings.redaction
 
         def form(kind: Kind, text: str) -> str | None:
-            return stored_form(kind, text, self.rules, redaction.is_unchanged)
+            return stored_form(kind, text, rules, self.redaction.is_unchanged)
 
         keys = collect(record.metadata, record.tags, record.name, form)
         for text in record.inner_namespaces:
@@ -283,62 +288,90 @@ class RunBuilder:
             keys = keys.after(inner)  # if that is another one, it is shown to no other run
         return keys.after(record.earlier_keys)
 
-    def _reported(self, record: RunRecord, redaction: Redactor, level: str) -> Verdict | None:
+    def _reported(self, level: str) -> Verdict | None:
         """Return the verdict that came before the run ended: by the event, or by the handler."""
         verdict: Verdict | None
-        if isinstance(record.verdict, Verdict):
-            verdict = record.verdict.with_certainty()
+        if isinstance(self.record.verdict, Verdict):
+            verdict = self.record.verdict.with_certainty()
         else:
             try:
-                verdict = read_verdict(record.verdict, OUTCOME_EVENT)
+                verdict = read_verdict(self.record.verdict, OUTCOME_EVENT)
             except VerdictError as error:
                 what = f"the verdict of the {OUTCOME_EVENT} is invalid"
-                self.functions.report_failure("outcome_errors", what, error)
+                self.context.counters.report_failure("outcome_errors", what, error)
                 return None
         if verdict is None or verdict.note is None:
             return verdict
-        return replace(verdict, note=redaction.text(verdict.note, level))
+        return replace(verdict, note=self.redaction.text(verdict.note, level))
 
-    def _judge_of(
-        self, record: RunRecord, domain: str, step_list: StepList, answer: str, *, success: bool
-    ) -> AskOutcome | None:
-        outcome = self.outcome
-        if outcome is None:
-            return None
+    # ---------------------------------------------------------------- while it is paused
 
-        def judge() -> object:
-            return outcome(
-                FinishedRun(
-                    run_id=record.run_id,
-                    domain=domain,
-                    objective=record.objective or record.fallback_objective,
-                    steps=tuple(
-                        TraceStep.model_validate(clean_texts(step)) for step in step_list.steps
-                    ),
-                    answer=answer,
-                    output=record.output,
-                    error=record.error,
-                    success=success,
-                    metadata=record.metadata,
-                )
-            )
+    def paused_body(self) -> dict[str, Any]:
+        """Return what a paused run recorded as JSON-like values; see `paused_record`."""
+        record, redaction = self.record, self.redaction
+        domain, policy = self._learn()
+        level = policy.privacy_level
+        calls: dict[Call, int] = {}  # those that are stored, numbered in order
+        for call in record.timeline.calls():
+            if (
+                not call.is_void or call.tool_call_id is not None
+            ):  # that is made again, in its place
+                calls[call] = len(calls)
+        key_numbers: dict[object, int] = {}
+        verdict = self._reported(level)
+        body = {
+            "run_id": str(record.run_id),
+            "name": redaction.name(record.name, level),
+            "started_at": record.started_at.isoformat(),
+            "domain": domain if record.domain else "",
+            "objective": redaction.task(record.objective, level),
+            "fallback_objective": redaction.task(record.fallback_objective, level),
+            "question": redaction.text(record.human.question, level),
+            "dropped_steps": record.timeline.dropped,
+            "dropped_texts": record.dropped_texts,
+            "requested": self._requests_body(calls, level),
+            "calls": [
+                self._call_body(call, key_numbers.setdefault(call.key, len(key_numbers)), level)
+                for call in calls
+            ],
+            "marks": [(mark, calls[call]) for mark, call in record.timeline if call in calls],
+            "reported": verdict and verdict.to_list(),
+            "keys": self._keys().to_dict(),
+            "task": _task(record.metadata) or record.earlier_task,
+            "shown": [asdict(one) for one in record.shown.values()],
+        }
+        # Last, because only now everything has been redacted, or has failed to be.
+        return body | {"withheld": record.is_withheld or redaction.has_failed}
 
-        return judge
+    def _requests_body(self, calls: Mapping[Call, int], level: str) -> list[list[Any]]:
+        redaction, limit = self.redaction, self.record.recorder.settings.max_text_chars
+        return [
+            [
+                request.call_id,
+                redaction.name(request.name, level),
+                redaction.mapping(as_input(request.arguments, limit), level),
+                None if request.model is None else calls.get(request.model),
+            ]
+            for request in self.record.requested_calls.decisions
+            if redaction.text(request.call_id, level) == request.call_id
+        ]
 
-    def redact_note(self, verdict: Verdict, run: str, level: str = "aggregated") -> Verdict:
-        """Redact the note of a verdict; by default at the strictest level, whatever run it is for.
-
-        Args:
-            verdict: The verdict.
-            run: The id of the run; secrets that it named here are removed from the note.
-            level: The privacy level.
-        """
-        note = verdict.note
-        if note is None:
-            return verdict
-        redaction = self._redactor(LONGEST_NOTE_CHARS)
-        KNOWN_SECRETS.recall([(run,)], redaction.secrets)
-        return replace(verdict, note=self._call(lambda one: one.text(note, level), redaction))
+    def _call_body(self, call: Call, key_number: int, level: str) -> dict[str, Any]:
+        redaction = self.redaction
+        body: dict[str, Any] = {"kind": call.kind, "key": key_number, "tool_call_id": None}
+        for name in CALL_FIELDS:
+            value = getattr(call, name)
+            if isinstance(value, Mapping):
+                value = redaction.mapping(value, level)
+            elif isinstance(value, str) and name in _NAMES:
+                value = redaction.name(value, level)
+            elif isinstance(value, str):
+                value = redaction.text(redaction.secrets.clean_answer(value, is_step=True), level)
+            body[name] = value
+        call_id = call.tool_call_id
+        if call_id is not None and redaction.text(call_id, level) == call_id:
+            body["tool_call_id"] = call_id
+        return body
 
 
 def _dropped(record: RunRecord) -> dict[str, int]:

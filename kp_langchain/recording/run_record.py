@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import InitVar, asdict, dataclass, field, fields
+from dataclasses import fields
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 from uuid import UUID
@@ -21,6 +21,7 @@ from kp_langchain.recording.langchain_context import Start, metadata_text, threa
 from kp_langchain.recording.pauses import (
     Exchange,
     HumanInput,
+    claim_paused,
     exchange_by_tool,
     name_answers,
     note_rejections,
@@ -34,9 +35,8 @@ from kp_langchain.verdict import NOTE_READ_CHARS, Verdict
 if TYPE_CHECKING:
     from kp_langchain.gate.run import ExternalTrace
     from kp_langchain.recording.calls import Mark
-    from kp_langchain.recording.open_runs import OpenRuns
-    from kp_langchain.recording.pauses import HandlerPauses
-    from kp_langchain.recording.redactor import Redactor
+    from kp_langchain.recording.context import HandlerContext
+    from kp_langchain.recording.open_runs import OpenRun, OpenRuns
 
 Ending = Literal["finished", "failed", "cancelled", "paused"]
 _Text = TypeVar("_Text")
@@ -45,36 +45,6 @@ _Text = TypeVar("_Text")
 _GRAPHS = ("langgraph", "langchain_create_agent")
 
 
-@dataclass(slots=True)
-class OpenState:
-    """What is known of a run while it is under way.
-
-    Attributes:
-        last_seen_s: When its last event came, in seconds of `time.monotonic`.
-        open_runs: Its runs that have not ended, each an `OpenRun`.
-        last_call: The call that began last.
-        last_failure: The error of a chain, as long as nothing has begun after it.
-        final_message: What the model answered last, if that asks for no tool; None if a model was
-            asked, or anything was cancelled, since then.
-        error_ids: The ids of the exceptions that are recorded already.
-        is_interrupted: Whether a graph inside it has paused, and nothing has begun since.
-        waiting_model: The model that was called last when a graph inside it paused that has not
-            been resumed: its tool calls wait for an approval.
-        is_over: Whether it has ended, been abandoned, or been left to a parent process.
-    """
-
-    last_seen_s: float
-    open_runs: set[Any] = field(default_factory=set)
-    last_call: Call | None = None
-    last_failure: Call | None = None
-    final_message: object = None
-    error_ids: list[int] = field(default_factory=list)
-    is_interrupted: bool = False
-    waiting_model: Call | None = None
-    is_over: bool = False
-
-
-@dataclass(slots=True, eq=False)
 class RunRecord:
     """What is recorded of one root run.
 
@@ -95,7 +65,6 @@ class RunRecord:
         objective: The task as its inputs state it.
         fallback_objective: The task as the first model was asked, in case the inputs state none.
         requested_calls: The tool calls that a model asked for and nobody has answered yet.
-        state: What is known of it while it is under way.
         human: What a human was asked and answered.
         output: What the root run returned, by reference, if the recorder keeps that.
         confidence: The confidence that its structured output states, 0 to 1.
@@ -116,54 +85,60 @@ class RunRecord:
         examples: The texts of these examples.
         inner_namespaces: The namespaces in plain text of chains inside it, where they differ from
             its own; "" stands for an unusable one.
+
+    While it is under way:
+        last_seen_s: When its last event came, in seconds of `time.monotonic`.
+        open_runs: Its runs that have not ended, each an `OpenRun`.
+        last_call: The call that began last.
+        last_failure: The error of a chain, as long as nothing has begun after it.
+        final_message: What the model answered last, if that asks for no tool; None if a model was
+            asked, or anything was cancelled, since then.
+        error_ids: The ids of the exceptions that are recorded already.
+        is_interrupted: Whether a graph inside it has paused, and nothing has begun since.
+        waiting_model: The model that was called last when a graph inside it paused that has not
+            been resumed: its tool calls wait for an approval.
+        is_over: Whether it has ended, been abandoned, or been left to a parent process.
     """
 
-    recorder: OpenRuns
-    start: InitVar[Start]
-    run_id: UUID = field(init=False)
-    name: str = field(init=False)
-    metadata: Mapping[str, Any] = field(init=False)
-    tags: object = field(init=False)
-    domain: str = field(init=False)
-    thread_id: str | None = field(init=False)
-    is_langgraph: bool = field(init=False)
-    timeline: Timeline = field(init=False)
-    room_chars: int = field(init=False)
-    raw_text_chars: int = field(init=False)
-    dropped_texts: int = 0
-    started_at: datetime = field(default_factory=lambda: datetime.now(UTC))
-    objective: str = ""
-    fallback_objective: str = ""
-    requested_calls: RequestedCalls = field(default_factory=RequestedCalls)
-    state: OpenState = field(init=False)
-    human: HumanInput = field(default_factory=HumanInput)
-    output: object = None
-    confidence: float | None = None
-    has_structured_answer: bool = False
-    ending: Ending | None = None
-    error: str = ""
-    answer: Any = None
-    verdict: Any = None
-    resumed_thread: str = ""
-    earlier_keys: RunKeys | None = None
-    earlier_task: str | None = None
-    is_withheld: bool = False
-    external_traces: dict[str, ExternalTrace] = field(default_factory=dict)
-    searches: int = 0
-    shown: dict[str, ShownTrace] = field(default_factory=dict)
-    examples: list[str] = field(default_factory=list)
-    inner_namespaces: list[str] = field(default_factory=list)
-
-    def __post_init__(self, start: Start) -> None:
+    def __init__(self, recorder: OpenRuns, start: Start) -> None:
+        self.recorder = recorder
         self.run_id, self.metadata, self.tags = start.run_id, start.metadata, start.tags
         self.name = short_name(start.name)
         self.domain = clip(metadata_text(self.metadata, "kp_domain"), 4 * NAME_CHARS).strip()[:100]
         self.thread_id = thread_id_in(self.metadata)
         self.is_langgraph = metadata_text(self.metadata, "ls_integration") in _GRAPHS
-        self.room_chars = self.recorder.settings.max_run_chars
-        self.raw_text_chars = self.recorder.raw_text_chars
-        self.timeline = Timeline(self.recorder.settings.max_steps)
-        self.state = OpenState(time.monotonic())
+        self.timeline = Timeline(recorder.settings.max_steps)
+        self.room_chars = recorder.settings.max_run_chars
+        self.raw_text_chars = recorder.raw_text_chars
+        self.dropped_texts = 0
+        self.started_at = datetime.now(UTC)
+        self.objective = self.fallback_objective = ""
+        self.requested_calls = RequestedCalls()
+        self.human = HumanInput()
+        self.output: object = None
+        self.confidence: float | None = None
+        self.has_structured_answer = False
+        self.ending: Ending | None = None
+        self.error = self.resumed_thread = ""
+        self.answer: Any = None
+        self.verdict: Any = None
+        self.earlier_keys: RunKeys | None = None
+        self.earlier_task: str | None = None
+        self.is_withheld = False
+        self.external_traces: dict[str, ExternalTrace] = {}
+        self.searches = 0
+        self.shown: dict[str, ShownTrace] = {}
+        self.examples: list[str] = []
+        self.inner_namespaces: list[str] = []
+        self.last_seen_s = time.monotonic()
+        self.open_runs: set[OpenRun] = set()
+        self.last_call: Call | None = None
+        self.last_failure: Call | None = None
+        self.final_message: object = None
+        self.error_ids: list[int] = []
+        self.is_interrupted = False
+        self.waiting_model: Call | None = None
+        self.is_over = False
 
     def read(self, reader: Callable[[Any, int], _Text], value: object) -> _Text:
         """Return a step's text or input, read from `value` within what there is room for.
@@ -186,8 +161,8 @@ class RunRecord:
 
     def note_error(self, error: BaseException) -> None:
         """Remember a recorded exception, so that it is not recorded again when it propagates."""
-        if len(self.state.error_ids) < self.recorder.settings.max_steps:
-            self.state.error_ids.append(id(error))
+        if len(self.error_ids) < self.recorder.settings.max_steps:
+            self.error_ids.append(id(error))
 
     def parts(self) -> Iterator[Any]:
         """Yield all that is recorded of it in words, once it is written out."""
@@ -230,7 +205,7 @@ class RunRecord:
             model = request.model
             if model is None or model.kind != "model" or model.is_incomplete:
                 continue
-            if model is self.state.waiting_model:
+            if model is self.waiting_model:
                 continue
             structure = self.read(as_input, request.arguments)
             if request.name and (model.offers_choice or not structure):  # it tells the choice
@@ -283,96 +258,11 @@ class RunRecord:
 
 # Fields of a call that are not stored, or not as they are.
 _NOT_STORED = ("kind", "key", "tool_call_id", "started_s", "returns_examples")
-_CALL_FIELDS = tuple(one.name for one in fields(Call) if one.name not in _NOT_STORED)
-_NAMES = ("name", "mcp_server")
-
-
-def paused_body(
-    record: RunRecord,
-    redaction: Redactor,
-    level: str,
-    *,
-    domain: str,
-    verdict: Verdict | None,
-    keys: RunKeys,
-    task: str | None,
-) -> dict[str, Any]:
-    """Return what a paused run recorded as JSON-like values, with every text redacted.
-
-    Args:
-        record: The run, its structures written out as text.
-        redaction: Redacts the run.
-        level: The privacy level of the run's domain.
-        domain: The domain that the run's metadata name, redacted; "" if they name none.
-        verdict: What was said of its outcome while it was under way, redacted.
-        keys: The keys by which it is found in the store.
-        task: The hash that tells repeats of its task.
-    """
-    calls: dict[Call, int] = {}  # those that are stored, numbered in order
-    for call in record.timeline.calls():
-        if not call.is_void or call.tool_call_id is not None:  # that is made again, in its place
-            calls[call] = len(calls)
-    key_numbers: dict[object, int] = {}
-    body = {
-        "run_id": str(record.run_id),
-        "name": redaction.name(record.name, level),
-        "started_at": record.started_at.isoformat(),
-        "domain": domain,
-        "objective": redaction.task(record.objective, level),
-        "fallback_objective": redaction.task(record.fallback_objective, level),
-        "question": redaction.text(record.human.question, level),
-        "dropped_steps": record.timeline.dropped,
-        "dropped_texts": record.dropped_texts,
-        "requested": _requests_body(record, calls, redaction, level),
-        "calls": [
-            _call_body(call, key_numbers.setdefault(call.key, len(key_numbers)), redaction, level)
-            for call in calls
-        ],
-        "marks": [(mark, calls[call]) for mark, call in record.timeline if call in calls],
-        "reported": verdict and verdict.to_list(),
-        "keys": keys.to_dict(),
-        "task": task,
-        "shown": [asdict(one) for one in record.shown.values()],
-    }
-    # Last, because only now everything has been redacted, or has failed to be.
-    return body | {"withheld": record.is_withheld or redaction.has_failed}
-
-
-def _requests_body(
-    record: RunRecord, calls: Mapping[Call, int], redaction: Redactor, level: str
-) -> list[list[Any]]:
-    limit = record.recorder.settings.max_text_chars
-    return [
-        [
-            request.call_id,
-            redaction.name(request.name, level),
-            redaction.mapping(as_input(request.arguments, limit), level),
-            None if request.model is None else calls.get(request.model),
-        ]
-        for request in record.requested_calls.decisions
-        if redaction.text(request.call_id, level) == request.call_id
-    ]
-
-
-def _call_body(call: Call, key_number: int, redaction: Redactor, level: str) -> dict[str, Any]:
-    body: dict[str, Any] = {"kind": call.kind, "key": key_number, "tool_call_id": None}
-    for name in _CALL_FIELDS:
-        value = getattr(call, name)
-        if isinstance(value, Mapping):
-            value = redaction.mapping(value, level)
-        elif isinstance(value, str) and name in _NAMES:
-            value = redaction.name(value, level)
-        elif isinstance(value, str):
-            value = redaction.text(redaction.secrets.clean_answer(value, is_step=True), level)
-        body[name] = value
-    call_id = call.tool_call_id
-    if call_id is not None and redaction.text(call_id, level) == call_id:
-        body["tool_call_id"] = call_id
-    return body
+CALL_FIELDS = tuple(one.name for one in fields(Call) if one.name not in _NOT_STORED)
 
 
 def paused_record(body: Mapping[str, Any], recorder: OpenRuns) -> RunRecord:
-    """Return the record of a paused run from what `paused_body` returned.
+    """Return the record of a paused run from what was stored of it.
 
     Args:
         body: What it recorded, as it was stored.
@@ -407,21 +297,21 @@ def _call(body: Mapping[str, Any], run_id: UUID) -> Call:
     call_id = body["tool_call_id"]
     # All attempts of one call have one key; those after the pause are known by the call's id alone.
     key = ("tool", call_id) if call_id else ("paused", run_id, body["key"])
-    stored = {name: body[name] for name in _CALL_FIELDS}
+    stored = {name: body[name] for name in CALL_FIELDS}
     return Call(kind=body["kind"], key=key, tool_call_id=call_id, **stored)
 
 
-def join_paused(record: RunRecord, paused_runs: HandlerPauses) -> None:
+def join_paused(record: RunRecord, context: HandlerContext) -> None:
     """Put what a resumed run recorded before its pause in front of the rest.
 
     Args:
         record: The run; changed.
-        paused_runs: Where it waits.
+        context: The handler whose runs it is among.
     """
     thread_id, record.resumed_thread = record.resumed_thread, ""
     if not thread_id:
         return
-    body = paused_runs.claim(thread_id) if record.is_langgraph else None
+    body = claim_paused(context, thread_id) if record.is_langgraph else None
     earlier = None
     try:
         earlier = None if body is None else paused_record(body, record.recorder)

@@ -12,8 +12,7 @@ from __future__ import annotations
 
 import time
 import weakref
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable
 from functools import cache
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol, cast
@@ -22,16 +21,14 @@ from uuid import UUID
 from kp_langchain._forksafe import ForkSafeLock, fork_gate
 from kp_langchain._logging import describe_error, warn_once
 from kp_langchain.errors import ConfigError, KPError
-from kp_langchain.gate.run import ExternalTrace
 from kp_langchain.store.jobs import SCORE, JobLoop
 
 if TYPE_CHECKING:
     from kp_langchain.gate import ScoredTrace
+    from kp_langchain.gate.run import ExternalTrace
     from kp_langchain.recording.bounds import Counters
-    from kp_langchain.recording.run_record import RunRecord
     from kp_langchain.store import TraceStore
 
-_MOST_SEARCHES = 8
 _ATTEMPTS = 4  # a tool often takes in the trace only after the run has ended
 
 RECEIVERS: Final = {
@@ -114,49 +111,6 @@ def new_receiver(name: str) -> ScoreReceiver:
 
 # One for each process, so that handlers made per request share its thread and connections.
 _shared_receiver = cache(new_receiver)
-
-
-@dataclass(frozen=True, slots=True)
-class TraceFinder:
-    """Looks up, while a run is under way, where the tools record it.
-
-    Attributes:
-        receivers: One for each tool.
-        counters: Counts what fails.
-    """
-
-    receivers: Sequence[ScoreReceiver]
-    counters: Counters
-
-    def __call__(self, root: RunRecord, parent_id: UUID) -> None:
-        """Look a run up; called when something begins inside it, or ends.
-
-        Args:
-            root: The run.
-            parent_id: The id of the run inside which something begins, or of the one that ends.
-        """
-        if root.searches >= _MOST_SEARCHES:
-            return
-        root.searches += 1
-        for receiver in self.receivers:
-            if receiver.name in root.external_traces:
-                continue
-            try:
-                external: object = receiver.find_trace(root.run_id, parent_id)
-            except Exception as error:  # noqa: BLE001 - the tool's package
-                self.counters.add("callback_errors")
-                warn_once(
-                    f"find_trace:{receiver.name}:{type(error).__name__}",
-                    "the trace that %s has of a run cannot be looked up (%s), so the run's score "
-                    "is not sent there",
-                    receiver.name,
-                    describe_error(error),
-                )
-            else:
-                if isinstance(external, ExternalTrace):
-                    root.external_traces[receiver.name] = external
-        if len(root.external_traces) == len(self.receivers):
-            root.searches = _MOST_SEARCHES
 
 
 # ------------------------------------------------------------------ sending

@@ -20,7 +20,12 @@ from kp_langchain.gate.check import check
 from kp_langchain.gate.judge import explain_outcome, judge, outcome_of, trace_with_outcome
 from kp_langchain.novelty_sources import SCORER_FAILED, STILL_LOADING
 from kp_langchain.recording.outcome import ask_verifiers, read_verdict
-from kp_langchain.recording.run_builder import OUTCOME_EVENT
+from kp_langchain.recording.run_builder import (
+    OUTCOME_EVENT,
+    build_run,
+    keep_paused,
+    redact_note,
+)
 from kp_langchain.recording.user_calls import name_of
 from kp_langchain.scoring.breakdown import ScoreBreakdown
 from kp_langchain.scoring.novelty_memory import MemoryEntry
@@ -51,9 +56,9 @@ def steps_of(item: Item) -> Iterator[Stage]:
 def _run_steps(item: Item) -> Iterator[Stage]:
     context = item.context
     if item.record is not None:
-        if context.builder.may_wait(item.record):
+        if context.may_wait(item.record):
             yield "lane"
-        built = context.builder.build(item.record)
+        built = build_run(context, item.record)
         item.record = None
         if built is None:
             context.counters.add("queued", -1)
@@ -62,7 +67,7 @@ def _run_steps(item: Item) -> Iterator[Stage]:
         del built  # else it keeps the user's own values
         yield "record"
     yield "judge"
-    lane = context.functions.lane
+    lane = context.lane
     # After those that are in it: runs of a handler keep their order.
     if context.judges_with_user_code or lane.runs or not context.wait_for_scorer():
         lane.runs += 1
@@ -81,12 +86,12 @@ def _run_steps(item: Item) -> Iterator[Stage]:
 
 
 def _verdict_steps(item: Item) -> Iterator[Stage]:
-    context, builder = item.context, item.context.builder
+    context = item.context
     yield "earlier runs"
-    if context.judges_with_user_code or builder.redactor is not None:
+    if context.judges_with_user_code or context.redactor is not None:
         yield "lane"  # behind the run, which may still be on its way
     if item.verdict is not None:
-        item.verdict = builder.redact_note(item.verdict, item.verdict_on)
+        item.verdict = redact_note(context, item.verdict, item.verdict_on)
     context.counters.add("queued_verdicts", -1)
     yield from _writing_steps(item)
 
@@ -103,7 +108,7 @@ def _writing_steps(item: Item) -> Iterator[Stage]:
             item.scored = scored = replace(scored, stored=False)
         context.last = scored
         context.announce(scored)
-        if context.on_scored is not None:
+        if context.options.on_scored is not None:
             yield "lane"
             context.call_on_scored(scored)
             yield "engine"
@@ -113,7 +118,7 @@ def _writing_steps(item: Item) -> Iterator[Stage]:
         yield "write"
     # Only changed runs: else an `on_scored` that reports an outcome has no end.
     for scored in item.changed_runs:
-        if context.announce_rescored(scored) and context.on_scored is not None:
+        if context.announce_rescored(scored) and context.options.on_scored is not None:
             yield "lane"
             context.call_on_scored(scored)
 
@@ -127,14 +132,14 @@ def _judge(item: Item) -> None:
         item.scored = _judge_run(item.context, run, ask_outcome)
     except BaseException as error:  # noqa: BLE001 - whatever it is, the next run must go on
         what = "a finished run cannot be scored"
-        item.context.functions.report_failure("failed", what, error)
+        item.context.counters.report_failure("failed", what, error)
 
 
 def _pause_steps(item: Item) -> Iterator[Stage]:
     """Redact and keep what a paused run recorded, for a run that resumes it."""
     yield "lane"
     if item.record is not None:
-        item.context.builder.keep_paused(item.record)
+        keep_paused(item.context, item.record)
 
 
 # ------------------------------------------------------------------ how a run is judged
@@ -156,7 +161,7 @@ def _judge_run(context: HandlerContext, run: Run, ask_outcome: AskOutcome | None
     verdicts = _verdicts(context, run, ask_outcome)
     decisive = first_decisive(verdicts)
     if decisive is not None and decisive is not run.reported:  # that one is redacted already
-        decisive = context.builder.redact_note(decisive, str(run.run_id), run.policy.privacy_level)
+        decisive = redact_note(context, decisive, str(run.run_id), run.policy.privacy_level)
     domain = run.trace.metadata.task_domain
     window = windows.of(domain)
     model = window.model()
@@ -217,7 +222,7 @@ def _verdicts(context: HandlerContext, run: Run, ask_outcome: AskOutcome | None)
     verdicts = _verdicts_before_verifiers(context, run, ask_outcome)
     # A run that could not be redacted has no text left to judge.
     if not run.withheld and first_decisive(verdicts) is None:
-        verdicts += ask_verifiers(context.verifiers, context.functions, run)
+        verdicts += ask_verifiers(context, run)
     return verdicts
 
 
@@ -228,15 +233,14 @@ def _verdicts_before_verifiers(
     earlier = [] if run.reported is None else [run.reported]
     if ask_outcome is None:
         return earlier
-    functions = context.functions
     try:
         # What it returns may be a mapping of its own kind, which takes its time, too.
-        verdict = functions.call(lambda: read_verdict(ask_outcome(), OUTCOME_FUNCTION))
+        verdict = context.call(lambda: read_verdict(ask_outcome(), OUTCOME_FUNCTION))
     except BaseException as error:  # noqa: BLE001 - the user's function
-        what = f"the outcome function ({name_of(context.builder.outcome)}) failed"
+        what = f"the outcome function ({name_of(context.options.outcome)}) failed"
         if isinstance(error, VerdictError):
             what = f"the verdict of the {OUTCOME_FUNCTION} is invalid"
-        functions.report_failure("outcome_errors", what, error)
+        context.counters.report_failure("outcome_errors", what, error)
         return earlier
     if verdict is None:
         return earlier
@@ -265,10 +269,10 @@ def _score(
     if not context.is_foreign_scorer:
         return both()
     try:
-        return context.functions.call(both)
+        return context.call(both)
     except BaseException as error:  # noqa: BLE001 - the caller's scorer or embedder
         what = f"the scorer ({name_of(scorer)}) failed"
-        context.functions.report_failure("scorer_errors", what, error)
+        context.counters.report_failure("scorer_errors", what, error)
         breakdown = Scorer(embedder=None).score(trace, weights=run.policy.weights)
         source = f"{SCORER_FAILED}: {type(error).__name__}"
         return breakdown.with_unmeasured_novelty(source), None

@@ -234,7 +234,7 @@ class StoreWriter:
                 item.verdict_on,
                 verdict,
                 jobs=self._store.journal.jobs,
-                registry=context.builder.registry,
+                registry=context.registry_url,
                 tools=context.tools,
             )
         except UnknownRunError as error:

@@ -15,16 +15,12 @@ from collections.abc import Callable
 from concurrent.futures import Future, wait
 from contextlib import suppress
 from contextvars import Context
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from kp_langchain._forksafe import ForkSafeLock, leave_in_child
 from kp_langchain._logging import describe_error, warn_once
 from kp_langchain.errors import BusyError, LateError
 from kp_langchain.values import clean_text
-
-if TYPE_CHECKING:
-    from kp_langchain.recording.bounds import Counters
 
 Job = Callable[[], None]
 Result = TypeVar("Result")
@@ -180,47 +176,6 @@ def _make(call: Future[Result], function: Callable[[], Result]) -> None:
         call.set_exception(error)
 
 
-@dataclass(frozen=True, slots=True)
-class UserFunctions:
-    """Calls the user's functions for one handler.
-
-    Attributes:
-        lane: The lane on which they are called.
-        time_limit_s: Longest wait for one call, in seconds.
-        counters: Counts what fails.
-    """
-
-    lane: Lane
-    time_limit_s: float
-    counters: Counters
-
-    def call(self, function: Callable[[], Result]) -> Result:
-        """Call a function from a job of the lane.
-
-        Raises:
-            LateError: It takes longer than the limit, and is abandoned.
-            BaseException: Whatever it raises.
-        """
-        return self.lane.call(function, self.time_limit_s)
-
-    def report_failure(self, counter: str, what: str, error: BaseException) -> None:
-        """Count a failure, and warn of it once for each kind.
-
-        Args:
-            counter: The count in `stats`.
-            what: What failed, as the beginning of a sentence.
-            error: The error.
-        """
-        self.counters.add(counter)
-        warn_once(
-            f"{counter}:{what}:{type(error).__name__}",
-            "%s (%s); counted under '%s'",
-            what,
-            describe_error(error),
-            counter,
-        )
-
-
 def lane_for(key: object, pool: Pool) -> Lane:
     """Return the lane of all that have an equal, hashable `key`; its jobs are done on a pool."""
     with _lanes_lock:
@@ -240,16 +195,12 @@ def name_of(function: object) -> str:
     return clean_text(name)[:_NAME_CHARS]
 
 
-class _Local(threading.local):
-    is_own = False  # whether this thread is one of ours
-
-
-_local = _Local()
+_local = threading.local()
 
 
 def is_own_thread() -> bool:
     """Return whether the current thread is one of ours, which must not wait for itself."""
-    return _local.is_own
+    return getattr(_local, "is_own", False)
 
 
 def mark_own_thread() -> None:

@@ -46,6 +46,7 @@ from tests.recording.provider_answers import (
     used,
 )
 from tests.recording.situations import SEARCHED, graph_of
+from tests.recording.test_bounds import LoudMapping
 
 STOPPED = [
     one
@@ -117,18 +118,11 @@ def test_secrets_of_a_search_do_not_reach_the_store(tmp_path: Path) -> None:
         assert SECRET.encode() not in file.read_bytes()
 
 
-class Rude(dict[str, Any]):
-    def get(self, *_: Any) -> Any:
-        raise RuntimeError("no")
-
-    items = keys = get  # type: ignore[assignment]
-
-
 _cycle: dict[str, Any] = {"type": "web_search_call", "id": "w"}
 _cycle.update(action=_cycle, outputs=[_cycle])
 _values = st.sampled_from(
     [None, float("nan"), "", "\ud800", "x" * 20_000, b"\x00" * 9, 7, True, [], {}, [None], object(),
-     {"type": "x_error"}, [{"text": 1}], _cycle, Rude(), {"return_code": "1", "stderr": 5},
+     {"type": "x_error"}, [{"text": 1}], _cycle, LoudMapping(), {"return_code": "1", "stderr": 5},
      '{"a": ' * 2000, "a", "b"]
 )  # fmt: skip
 _kinds = st.sampled_from(

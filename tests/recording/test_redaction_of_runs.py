@@ -203,32 +203,11 @@ RUNS = [
         {"login": "welcome, you used {password}"},
     ),
     Run(
-        "an output names, a command and the answer use it",
-        [KEY],
-        task("deploy"),
-        [runs("env"), runs(f"./deploy {KEY}"), say(f"I used {KEY[:14]}… and {KEY}.")],
-        {"env": f"PATH=/bin\nAPP_TOKEN={KEY}\n"},
-    ),
-    Run(
-        "bare first, named later",
-        [STRONG],
-        task("deploy"),
-        [runs("cat pw"), runs(f"mysql -uroot --password={STRONG}"), DONE],
-        {"cat pw": f"{STRONG}\n"},
-    ),
-    Run(
         "bare first, named later, word",
         [WORD],
         task("deploy"),
         [runs("cat pw"), runs(f"mysql -uroot --password={WORD}"), DONE],
         {"cat pw": f"{WORD}\n"},
-    ),
-    Run(
-        "encoded",
-        [STRONG, _base64(f"bob:{STRONG}"), urllib.parse.quote(STRONG)],
-        task(f"user bob, password {STRONG}"),
-        [runs("a"), runs("b"), DONE],
-        {"a": _base64(f"bob:{STRONG}"), "b": f"GET /?p={urllib.parse.quote(STRONG)}"},
     ),
     Run(
         "an error has it",

@@ -54,6 +54,7 @@ from tests.recording.situations import (
     in_thread,
     play,
 )
+from tests.recording.test_bounds import LoudMapping
 
 # Importing them adds their situations to the list.
 assert situations_of_inner_calls
@@ -463,11 +464,6 @@ def using(made: Any) -> Any:
     return agent(say("I search.", asked), say("42"), tools=(made,))
 
 
-class Hostile(dict[str, Any]):
-    def get(self, *_: Any) -> Any:
-        raise RuntimeError("no")
-
-
 @pytest.mark.parametrize(
     ("metadata", "name"),
     [
@@ -481,7 +477,7 @@ class Hostile(dict[str, Any]):
         ({"mcp": {"server": ["github"]}}, None),
         ({"mcp": {"tool": {"_meta": {"name": "github"}}}}, None),
         ({"mcp": None, "mcp_server": None}, None),
-        ({"mcp": Hostile()}, None),
+        ({"mcp": LoudMapping()}, None),
         ({}, None),
         ({"mcp_server": "n" * 100_000}, "n" * 100_000),
     ],

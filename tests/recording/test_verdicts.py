@@ -7,7 +7,6 @@ import logging
 import math
 import sqlite3
 import threading
-from collections.abc import Iterator, Mapping
 from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
@@ -53,6 +52,7 @@ from tests.agents import (
 )
 from tests.loopback_registry import LoopbackRegistry
 from tests.recording.playing import APPROVED, SECRET, approving, last, scored_by, stored
+from tests.recording.test_bounds import Endless
 from tests.store.conftest import execute
 
 
@@ -216,17 +216,6 @@ def test_a_verifier_sees_redacted_text_only_and_changes_nothing() -> None:
     assert len(seen) == 2  # what cannot be redacted is shown to no verifier
 
 
-class Endless(Mapping[str, Any]):
-    def __getitem__(self, key: str) -> Any:
-        return 1
-
-    def __len__(self) -> int:
-        return 1 << 60
-
-    def __iter__(self) -> Iterator[str]:
-        return (f"{n}" for n in iter(int, 1))
-
-
 class Weird:
     def __getattribute__(self, name: str) -> Any:
         raise SystemExit(name)
@@ -256,7 +245,7 @@ HURTFUL: list[Any] = [
     *((lambda _, answer=answer: answer) for answer in (
         SECRET, 7, float("nan"), 10**400, {"success": True, "score": 1}, {"success": 1},
         {"confidence": SECRET}, {"confidence": True}, {"sucess": True}, {"success": {"a": {}}},
-        {"success": True, "note": 7}, [True], b"x" * 50_000_000, Endless(), Weird(), object,
+        {"success": True, "note": 7}, [True], b"x" * 50_000_000, Endless(value=1), Weird(), object,
     )),
 ]  # fmt: skip
 
