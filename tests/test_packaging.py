@@ -57,7 +57,7 @@ PUBLIC = [
     "kp_langchain.scoring", "kp_langchain.store",
 ]  # fmt: skip
 KNOW_LANGCHAIN = {
-    "recording/callbacks.py", "recording/handler.py", "recording/from_messages.py",
+    "recording/callbacks.py", "recording/capture.py", "recording/from_messages.py",
     "importing/langchain_values.py", "recording/provider_messages.py", "importing/json_runs.py",
     "recording/langchain_context.py", "integrations/langsmith.py",
     "recall/chains.py", "recall/middleware.py",

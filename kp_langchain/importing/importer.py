@@ -30,11 +30,12 @@ from kp_langchain.importing.recorded_run import (
     runs_of_calls,
 )
 from kp_langchain.importing.spans import SpanRuns, is_otlp
-from kp_langchain.recording.assembly import HandlerOptions, assemble
+from kp_langchain.recording.assembly import assemble
 from kp_langchain.recording.calls import Call, CallKind
 from kp_langchain.recording.from_messages import replay_messages
 from kp_langchain.recording.langchain_context import Start
 from kp_langchain.recording.open_runs import OpenRun
+from kp_langchain.recording.options import HandlerOptions
 from kp_langchain.recording.recorder import Recorder
 from kp_langchain.recording.run_record import Ending, RunRecord
 from kp_langchain.values import clip
@@ -319,7 +320,7 @@ class Importer:
         # What a paused run recorded stays in memory: its resumption is in the same file, or nowhere
         # that a later import would find again.
         memory_only = settings.model_copy(update={"paused_days": 0.0})
-        self._recorder, self._context = assemble(options, memory_only, ReplayRecorder)
+        self._recorder, self._engine, self._context = assemble(options, memory_only, ReplayRecorder)
         self._store = store
         self._scored: dict[UUID, ScoredTrace] = {}
         self._group_size = min(_RUNS_AT_ONCE, settings.max_queue)
@@ -363,7 +364,7 @@ class Importer:
     def _record(self, run: RecordedRun) -> Fate:
         if run.is_incomplete:
             return "incomplete"
-        self._context.prepare()
+        self._engine.prepare(self._context)
         replay(run, self._recorder)
         if self._recorder.open_count:
             self._recorder.close()
@@ -382,7 +383,7 @@ class Importer:
             yield Imported(run, fate, scored)
 
     def _wait(self) -> None:
-        if not self._context.wait():
+        if not self._engine.wait(None, self._context):
             raise StoreError(f"the runs cannot be written into {self._store.location}")
 
     def _receive(self, scored: ScoredTrace) -> None:

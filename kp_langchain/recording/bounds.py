@@ -10,16 +10,25 @@ import weakref
 from collections import Counter
 from collections.abc import Callable
 from functools import wraps
-from typing import Any, Final, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from kp_langchain._forksafe import ForkSafeLock
 from kp_langchain._logging import describe_error, warn_once
 from kp_langchain.values import clip
 
+if TYPE_CHECKING:
+    from kp_langchain.config import Settings
+
 NAME_CHARS: Final = 200
 """Characters kept of a name or id: of a run, tool, thread or checkpoint."""
 MARGIN_CHARS: Final = 2048
 """Characters kept on each side of a cut until redaction, which needs to see whole secrets."""
+
+
+def raw_text_chars(settings: Settings) -> int:
+    """Return how much is kept of one text until it is redacted: a margin more beside each cut."""
+    return settings.max_text_chars + 2 * MARGIN_CHARS
+
 
 COUNTERS: Final = (
     "runs", "scored", "kept", "below_threshold", "twin", "cancelled", "abandoned",

@@ -1,4 +1,4 @@
-"""`HandlerContext`: takes the runs of one handler to an engine, and has what that needs for them.
+"""`HandlerContext`: what one handler adds to the engine that its runs go through.
 
 `Windows` is what judging reads: confidence models, recent runs, kept runs, and the novelty memory.
 """
@@ -19,8 +19,6 @@ from kp_langchain.gate import Rescored
 from kp_langchain.gate.check import JudgedRun, RecentValues
 from kp_langchain.gate.judge import OFF, KeptTrace, drop_repeats
 from kp_langchain.gate.run import gated_value
-from kp_langchain.recording.outcome import is_inside_verifier
-from kp_langchain.recording.store_writer import Item
 from kp_langchain.recording.user_calls import name_of
 from kp_langchain.scoring.novelty_memory import Window
 from kp_langchain.scoring.process_scorer import default_scorer
@@ -36,9 +34,9 @@ if TYPE_CHECKING:
     from kp_langchain.calibration.model import ConfidenceModel
     from kp_langchain.gate import ScoredTrace
     from kp_langchain.policy import DomainPolicy, Gate
-    from kp_langchain.recording.assembly import HandlerOptions
     from kp_langchain.recording.bounds import Counters
-    from kp_langchain.recording.engine import Engine
+    from kp_langchain.recording.options import HandlerOptions
+    from kp_langchain.recording.pauses import HandlerPauses
     from kp_langchain.recording.run_record import RunRecord
     from kp_langchain.recording.score_receivers import ScoreSender
     from kp_langchain.recording.user_calls import Lane
@@ -46,17 +44,15 @@ if TYPE_CHECKING:
     from kp_langchain.store import TraceStore
     from kp_langchain.store.jobs import Backoff
     from kp_langchain.store.vectors import Page
-    from kp_langchain.verdict import Verdict
 
 T = TypeVar("T")
 
 
 @dataclass(slots=True, eq=False)
 class HandlerContext:
-    """Takes the runs and verdicts of one handler to its engine, and has what is needed for them.
+    """What is needed to build, judge and announce the runs of one handler.
 
     Attributes:
-        engine: The engine of the handler's store.
         options: The arguments of the handler.
         settings: The settings.
         store: Where runs are kept; None to keep nothing.
@@ -64,6 +60,7 @@ class HandlerContext:
         policy_for: Returns the policy of a domain.
         agent_id: `kp:agent:<id>` that traces carry, if any.
         redactor: The user's function that redacts further, if any.
+        paused_runs: Where what paused runs recorded waits.
         scorer: The scorer.
         windows: What its runs are judged beside.
         lane: Where the user's functions are called.
@@ -75,7 +72,6 @@ class HandlerContext:
         n_live: The number of its items that the engine is not done with; the engine counts them.
     """
 
-    engine: Engine
     options: HandlerOptions
     settings: Settings
     store: TraceStore | None
@@ -83,6 +79,7 @@ class HandlerContext:
     policy_for: Callable[[str], DomainPolicy]
     agent_id: str | None
     redactor: Callable[[str], str] | None
+    paused_runs: HandlerPauses
     scorer: Scorer
     windows: Windows
     lane: Lane
@@ -132,62 +129,6 @@ class HandlerContext:
         """Wait for a model that is loading, some seconds at most; return False if it still is."""
         scorer: object = self.scorer  # the caller's own takes what time it needs
         return not isinstance(scorer, Scorer) or Scorer.wait_until_ready(scorer, timeout_s)
-
-    # ---------------------------------------------------------------- on the agent's thread
-
-    def prepare(self) -> None:
-        """Start the threads when the first run begins, so that it does not wait when it ends."""
-        self.engine.prepare(self)
-
-    def add(self, record: RunRecord) -> None:
-        """Take a run that ended or paused; drop it (counted) if too many wait."""
-        if self.options.verifiers and is_inside_verifier():
-            self.counters.add("by_verifiers")  # verifying it would recurse
-        elif self.engine.waiting(self) >= self.settings.max_queue:
-            self.counters.add("dropped")
-            warn_once(
-                "queue full",
-                "%d finished runs wait to be scored, so new ones are dropped and counted under "
-                "'dropped'; raise max_queue or score less",
-                self.settings.max_queue,
-            )
-        else:
-            is_paused = record.ending == "paused"
-            self.counters.add("paused" if is_paused else "queued")
-            self._submit(
-                Item(self, "pause" if is_paused else "run", record),
-                needs_lane=self.has_user_code or self.may_wait(record),
-            )
-
-    def add_verdict(self, run: str, verdict: Verdict) -> None:
-        """Take a verdict on a run that ended; it is written behind the run itself.
-
-        Args:
-            run: A trace id, a run id, or the beginning of either.
-            verdict: The verdict; its note is not redacted yet.
-        """
-        self.counters.add("queued_verdicts")
-        item = Item(self, "verdict", verdict=verdict, verdict_on=run)
-        self._submit(item, needs_lane=self.has_user_code)
-
-    def _submit(self, item: Item, *, needs_lane: bool) -> None:
-        if needs_lane:  # now, because an interpreter that is ending starts no threads
-            self.lane.prepare()
-        self.engine.submit(item)
-
-    def wait(self, timeout_s: float | None = None) -> bool:
-        """Wait until all runs that ended so far are judged, stored and announced.
-
-        Args:
-            timeout_s: Seconds to wait at most; None for no limit.
-
-        Returns:
-            Whether that was done in time.
-        """
-        self.prepare()
-        return self.engine.wait(timeout_s, self)
-
-    # ---------------------------------------------------------------- on the engine's thread
 
     def call(self, function: Callable[[], T]) -> T:
         """Call a user's function from a job of the lane.

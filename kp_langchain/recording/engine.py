@@ -25,6 +25,7 @@ from kp_langchain._forksafe import fork_gate, leave_in_child
 from kp_langchain._logging import describe_error, warn_once
 from kp_langchain.recording import exit_hooks
 from kp_langchain.recording.context import Windows
+from kp_langchain.recording.outcome import inside_verifier
 from kp_langchain.recording.stages import steps_of
 from kp_langchain.recording.store_writer import MAX_BATCH, Item, Stage, StoreWriter
 from kp_langchain.recording.user_calls import mark_own_thread
@@ -32,7 +33,9 @@ from kp_langchain.store.jobs import JUDGE, LEASE_S, Backoff
 
 if TYPE_CHECKING:
     from kp_langchain.recording.context import HandlerContext
+    from kp_langchain.recording.run_record import RunRecord
     from kp_langchain.store import TraceStore
+    from kp_langchain.verdict import Verdict
 
 log = logging.getLogger("kp_langchain")
 
@@ -117,6 +120,39 @@ class Engine:
         if self._for_taken_over is None and self._store is not None:
             self._for_taken_over = context.for_taken_over()
         self._start()
+
+    def add(self, context: HandlerContext, record: RunRecord) -> None:
+        """Take a run that ended or paused; drop it (counted) if too many wait."""
+        counters, most = context.counters, context.settings.max_queue
+        if context.options.verifiers and inside_verifier.get():
+            counters.add("by_verifiers")  # verifying it would recurse
+        elif self.waiting(context) >= most:
+            counters.add("dropped")
+            warn_once(
+                "queue full",
+                "%d finished runs wait to be scored, so new ones are dropped and counted under "
+                "'dropped'; raise max_queue or score less",
+                most,
+            )
+        else:
+            is_paused = record.ending == "paused"
+            counters.add("paused" if is_paused else "queued")
+            if context.has_user_code or context.may_wait(record):
+                context.lane.prepare()  # an interpreter that is ending starts no threads
+            self.submit(Item(context, "pause" if is_paused else "run", record))
+
+    def add_verdict(self, context: HandlerContext, run: str, verdict: Verdict) -> None:
+        """Take a verdict on a run that ended; it is written behind the run itself.
+
+        Args:
+            context: The handler.
+            run: A trace id, a run id, or the beginning of either.
+            verdict: The verdict; its note is not redacted yet.
+        """
+        context.counters.add("queued_verdicts")
+        if context.has_user_code:
+            context.lane.prepare()
+        self.submit(Item(context, "verdict", verdict=verdict, verdict_on=run))
 
     def submit(self, item: Item) -> None:
         """Take a finished run, or something to be written; never blocks for long."""
@@ -259,7 +295,7 @@ class Engine:
     def _begin(self, item: Item) -> None:
         self._number += 1
         item.number = self._number
-        item.steps = steps_of(item)
+        item.steps = steps_of(item, self._wait_for_scorer)
         item.context.n_live += 1
         self._items[item] = None
         self._continue(item)
@@ -345,7 +381,7 @@ class Engine:
             context.counters.add("adopted")
             self._begin(Item(context, "run", run=run, is_recorded=True))
 
-    def wait_for_scorer(self, context: HandlerContext) -> None:
+    def _wait_for_scorer(self, context: HandlerContext) -> None:
         """Wait for a model that is loading: the run is on disk, and the agent does not wait."""
         if not context.wait_for_scorer():
             # The 30 s begin with the first run of the engine, and once only: a download may hang,

@@ -76,7 +76,7 @@ def trace_from_messages(
     answer = step_list.last_thought if record.answer is None else record.answer
     verdict = _verdict(step_list, answer, success, confidence)
     policy = policy or DomainPolicy()
-    redaction = Redactor(record.recorder.counters, record.recorder.settings.max_text_chars)
+    redaction = Redactor(record.counters, record.settings.max_text_chars)
     redaction.learn(record.parts(), policy.privacy_level, record.answers())
     return build_trace(
         record,
@@ -112,7 +112,7 @@ def _record(messages: list[BaseMessage], objective: str | None) -> RunRecord:
     root = uuid.uuid4()
     replay_messages(messages, recorder, Start(root))
     # If there is none, there are only human messages, for which the caller raises.
-    return records[0] if records else RunRecord(recorder, Start(root))
+    return records[0] if records else RunRecord(settings, recorder.counters, Start(root))
 
 
 def replay_messages(

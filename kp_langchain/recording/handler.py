@@ -15,9 +15,10 @@ from kp_langchain.config import DomainPolicy, Settings
 from kp_langchain.errors import ConfigError
 from kp_langchain.gate import ScoredTrace
 from kp_langchain.recording import exit_hooks
-from kp_langchain.recording.assembly import Default, HandlerOptions, assemble
+from kp_langchain.recording.assembly import assemble
 from kp_langchain.recording.bounds import COUNTERS
 from kp_langchain.recording.callbacks import LangChainCallbacks
+from kp_langchain.recording.options import Default, HandlerOptions
 from kp_langchain.recording.outcome import OutcomeFunction, Verifier, plain_number
 from kp_langchain.recording.recorder import Recorder
 from kp_langchain.recording.user_calls import is_own_thread
@@ -105,7 +106,7 @@ class KPCallbackHandler(LangChainCallbacks):
         settings = Settings.current()
         # Only settings change what holds for the whole process.
         exit_hooks.exit_timeout_s = settings.exit_timeout_s
-        self._recorder, self._context = assemble(options, settings, Recorder)
+        self._recorder, self._engine, self._context = assemble(options, settings, Recorder)
         self.domain = domain
         self._disabled = self._is_off = settings.disabled
         self._hears_graphs = False
@@ -142,7 +143,10 @@ class KPCallbackHandler(LangChainCallbacks):
             something was dropped; False at once if called from `on_scored`.
         """
         self._recorder.sweep()
-        return False if is_own_thread() else self._context.wait(timeout)
+        if is_own_thread():
+            return False
+        self._engine.prepare(self._context)
+        return self._engine.wait(timeout, self._context)
 
     def report_outcome(
         self,
@@ -176,7 +180,7 @@ class KPCallbackHandler(LangChainCallbacks):
                 "this handler keeps no runs (store=None), so none can be judged later"
             )
         if not self._disabled and not self._recorder.report_outcome(_as_uuid(run), verdict):
-            self._context.add_verdict(str(_as_uuid(run) or run), verdict)
+            self._engine.add_verdict(self._context, str(_as_uuid(run) or run), verdict)
 
     def note_shown(self, run: UUID, shown: Iterable[ShownTrace], examples: str = "") -> bool:
         """Note which kept traces a run is shown as examples; for retrieval of your own.

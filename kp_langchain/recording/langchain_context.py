@@ -6,22 +6,15 @@ Neither is imported before something runs: that takes 0.3 s and 0.7 s.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from uuid import UUID
 
-from kp_langchain._logging import describe_error, warn_once
-from kp_langchain.gate.run import ExternalTrace
 from kp_langchain.recording.bounds import NAME_CHARS, default_on_error, short_name
 from kp_langchain.recording.values import as_text
 
-if TYPE_CHECKING:
-    from kp_langchain.recording.run_record import RunRecord
-    from kp_langchain.recording.score_receivers import ScoreReceiver
-
-_MOST_SEARCHES = 8
 _graph_classes: dict[type, type] = {}
 _LONG_ID_CHARS = 10_000
 # By these, LangChain's middleware marks the models that it asks for itself, and all runs in them.
@@ -119,38 +112,6 @@ def current_handlers(module: str, class_name: str) -> Iterator[Any]:
     for handler in getattr(_callback_manager(), "handlers", ()):
         if isinstance(handler, kind):
             yield handler
-
-
-def find_traces(receivers: Sequence[ScoreReceiver], root: RunRecord, parent_id: UUID) -> None:
-    """Look up where the tools record a run; called when something begins inside it, or ends.
-
-    Args:
-        receivers: One for each tool.
-        root: The run.
-        parent_id: The id of the run inside which something begins, or of the one that ends.
-    """
-    if root.searches >= _MOST_SEARCHES:
-        return
-    root.searches += 1
-    for receiver in receivers:
-        if receiver.name in root.external_traces:
-            continue
-        try:
-            external: object = receiver.find_trace(root.run_id, parent_id)
-        except Exception as error:  # noqa: BLE001 - the tool's package
-            root.recorder.counters.add("callback_errors")
-            warn_once(
-                f"find_trace:{receiver.name}:{type(error).__name__}",
-                "the trace that %s has of a run cannot be looked up (%s), so the run's score "
-                "is not sent there",
-                receiver.name,
-                describe_error(error),
-            )
-        else:
-            if isinstance(external, ExternalTrace):
-                root.external_traces[receiver.name] = external
-    if len(root.external_traces) == len(receivers):
-        root.searches = _MOST_SEARCHES
 
 
 def hear_graph_events(handler: object) -> bool:

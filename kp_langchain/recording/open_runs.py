@@ -30,12 +30,11 @@ from kp_langchain.recording.answers import (
     parsing_error_in,
     structured_response_in,
 )
-from kp_langchain.recording.bounds import MARGIN_CHARS
+from kp_langchain.recording.bounds import raw_text_chars
 from kp_langchain.recording.calls import Call, error_text
 from kp_langchain.recording.langchain_context import (
     Start,
     ambient_run_id,
-    find_traces,
     thread_id_in,
 )
 from kp_langchain.recording.outcome import confidence_in
@@ -146,7 +145,7 @@ class OpenRuns:
     ) -> None:
         self.settings = settings
         self.counters = counters
-        self.raw_text_chars = settings.max_text_chars + 2 * MARGIN_CHARS
+        self.raw_text_chars = raw_text_chars(settings)
         self._receive, self._prepare = receive, prepare
         self._keeps_output = keeps_output
         self._given_objective = objective_of
@@ -175,7 +174,7 @@ class OpenRuns:
                 return None
             if outer_id != run_id:
                 parent = self._open.get(outer_id)  # type: ignore[arg-type]
-        root = RunRecord(self, start) if parent is None else parent.root
+        root = RunRecord(self.settings, self.counters, start) if parent is None else parent.root
         run = OpenRun(run_id, root, parent, metadata, len(root.error_ids))
         if self._open.setdefault(run_id, run) is not run:
             return None
@@ -188,7 +187,7 @@ class OpenRuns:
         else:
             root.last_seen_s = time.monotonic()
             if self._receivers:
-                find_traces(self._receivers, root, parent.run_id)
+                root.find_traces(self._receivers, parent.run_id)
         if root.is_over:  # it ended in another thread just now
             self._open.pop(run_id, None)
             self._note_ended(run_id)
@@ -205,7 +204,7 @@ class OpenRuns:
             root.open_runs.discard(run)
             root.last_seen_s = time.monotonic()
             if self._receivers:
-                find_traces(self._receivers, root, run_id)  # inside a model, nothing begins
+                root.find_traces(self._receivers, run_id)  # inside a model, nothing begins
         return run
 
     def _claim_end(self, root: RunRecord) -> bool:

@@ -7,26 +7,20 @@ a third party. So it sees redacted text only, and has a time limit.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass
-from functools import partial
-from inspect import isawaitable
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from kp_langchain.errors import BusyError, ConfigError, VerdictError
+from kp_langchain.errors import ConfigError, VerdictError
 from kp_langchain.recording.answers import structured_response_in
 from kp_langchain.recording.bounds import default_on_error, member
-from kp_langchain.recording.user_calls import name_of
 from kp_langchain.values import clean_text
 from kp_langchain.verdict import Verdict, is_unit
 
 if TYPE_CHECKING:
-    from kp_langchain.gate.run import Run
-    from kp_langchain.recording.context import HandlerContext
     from kp_langchain.schema import TraceStep
 
 
@@ -74,77 +68,8 @@ def confidence_in(output: object) -> float | None:
     return float(confidence) if is_unit(confidence) else None  # type: ignore[arg-type]
 
 
-def is_inside_verifier() -> bool:
-    """Return whether this code runs inside a verifier."""
-    return _inside.get()
-
-
-def ask_verifiers(context: HandlerContext, judged: Run) -> list[Verdict]:
-    """Ask one after the other, until one says whether the run succeeded; from a lane's job.
-
-    Args:
-        context: Has the verifiers, calls each with the time limit of one, and counts what fails.
-        judged: The redacted run; verifiers receive its `looked_successful` as `success`.
-
-    Returns:
-        The verdicts of those that were asked, in order; their notes are not redacted.
-    """
-    verdicts: list[Verdict] = []
-    for verifier in context.options.verifiers:
-        source, counter = f"verifier {name_of(verifier)}", "verifier_errors"
-        run = _finished_run(judged)
-        try:
-            verdict = context.call(
-                partial(_ask, verifier, run, source, context.settings.function_timeout_s)
-            )
-        except BaseException as error:  # noqa: BLE001 - the caller's function
-            if isinstance(error, (BusyError, TimeoutError)):
-                is_busy = isinstance(error, BusyError)
-                counter = "verifiers_skipped" if is_busy else "verifier_timeouts"
-            context.counters.report_failure(counter, f"{source} cannot be used", error)
-            continue
-        if verdict is not None:
-            verdicts.append(verdict)
-            if verdict.success is not None:
-                break
-    return verdicts
-
-
-def _ask(function: Verifier, run: FinishedRun, source: str, limit_s: float) -> Verdict | None:
-    """Call a verifier and read its verdict.
-
-    Raises:
-        VerdictError: Its answer cannot be used.
-        BaseException: What it raises.
-    """
-    _inside.set(True)
-    answer: object = function(run)
-    if isawaitable(answer):
-        answer = asyncio.run(asyncio.wait_for(answer, limit_s))
-    if isinstance(answer, Mapping):
-        answer = dict(islice(answer.items(), 4))  # a mapping of a foreign class may be endless
-    return read_verdict(answer, source)
-
-
-def _finished_run(run: Run) -> FinishedRun:
-    trace = run.trace
-    result = trace.outcome.result_summary
-    return FinishedRun(
-        run_id=run.run_id,
-        domain=trace.metadata.task_domain,
-        objective=trace.task.objective,
-        # Copies, because a late verifier still has its steps when the trace is stored.
-        steps=tuple(step.model_copy(deep=True) for step in trace.steps),
-        answer="" if run.failed else result,
-        output=None,
-        error=result if run.failed else "",
-        success=run.looked_successful,
-        metadata={},
-    )
-
-
-_inside: ContextVar[bool] = ContextVar("kp_langchain_inside_verifier", default=False)
-
+inside_verifier: ContextVar[bool] = ContextVar("kp_langchain_inside_verifier", default=False)
+"""Whether this code runs inside a verifier."""
 
 # ------------------------------------------------------------------ what a value states
 

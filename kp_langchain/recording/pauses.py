@@ -30,7 +30,7 @@ from kp_langchain.run_keys import paused_run_key, stored_form
 from kp_langchain.values import ANSWER_CHARS, ASKED_CHARS, MAPPING, MAX_ITEMS, members
 
 if TYPE_CHECKING:
-    from kp_langchain.recording.context import HandlerContext
+    from kp_langchain.config import Settings
     from kp_langchain.store import TraceStore
 
 HumanDecision = Literal["approved", "rejected", "unclear"]
@@ -232,71 +232,78 @@ Body = dict[str, Any]
 _waiting: dict[tuple[str, str], Body] = {}
 
 
-def put_paused(context: HandlerContext, thread_id: str, body: Body) -> int:
-    """Keep what a paused run recorded, in place of an earlier one of its thread.
+@dataclass(frozen=True, slots=True)
+class HandlerPauses:
+    """The paused runs of one handler's domain and agent.
 
-    If the store cannot be written, log that and keep it in this process, which alone can then
-    resume the run. So it is without a store, or if `paused_days` is 0.
-
-    Returns:
-        The number of others that were dropped from the store for it.
+    Attributes:
+        store: Where they wait; None to keep them in this process.
+        scope: The handler's domain and agent.
+        settings: Say how many wait, how long, and what is redacted besides what always is.
     """
-    store, key = _store_of(context), _key(context, thread_id)
-    if key is None:
+
+    store: TraceStore | None
+    scope: tuple[str, str | None]
+    settings: Settings
+
+    def put(self, thread_id: str, body: Body) -> int:
+        """Keep what a paused run recorded, in place of an earlier one of its thread.
+
+        If the store cannot be written, log that and keep it in this process, which alone can then
+        resume the run.
+
+        Returns:
+            The number of others that were dropped from the store for it.
+        """
+        key = self._key(thread_id)
+        if key is None:
+            return 0
+        _waiting.pop(key, None)
+        days, most = self.settings.paused_days, self.settings.max_paused_runs
+        if self.store is not None:
+            try:
+                now = datetime.now(UTC)
+                return self.store.paused.put(key[1], body, paused_at=now, days=days, most=most)
+            except Exception as error:  # noqa: BLE001 - a full disk, a dead server
+                self._warn_of_store(error, "written to", "only this process can resume it")
+        _waiting[key] = body
+        for oldest in list(_waiting)[:-most]:
+            _waiting.pop(oldest, None)
         return 0
-    _waiting.pop(key, None)
-    days, most = context.settings.paused_days, context.settings.max_paused_runs
-    if store is not None:
+
+    def claim(self, thread_id: str) -> Body | None:
+        """Remove and return what the run paused in a thread recorded.
+
+        None also if the store cannot give it, which is logged.
+        """
+        key = self._key(thread_id)
+        if key is None:
+            return None
+        body = _waiting.pop(key, None)
+        if body is not None or self.store is None:
+            return body
         try:
-            return store.paused.put(key[1], body, paused_at=datetime.now(UTC), days=days, most=most)
+            return self.store.paused.claim(key[1])
         except Exception as error:  # noqa: BLE001 - a full disk, a dead server
-            _warn_of_store(store, error, "written to", "only this process can resume it")
-    _waiting[key] = body
-    for oldest in list(_waiting)[:-most]:
-        _waiting.pop(oldest, None)
-    return 0
+            self._warn_of_store(error, "read from", "the resumed run is scored without it")
+            return None
 
+    def _warn_of_store(self, error: Exception, action: str, consequence: str) -> None:
+        location = None if self.store is None else self.store.location
+        warn_once(
+            f"pause {action}:{location}:{type(error).__name__}",
+            "what a run recorded before it paused cannot be %s %s now (%s); %s",
+            action,
+            location,
+            describe_error(error),
+            consequence,
+        )
 
-def claim_paused(context: HandlerContext, thread_id: str) -> Body | None:
-    """Remove and return what the run paused in a thread recorded.
-
-    None also if the store cannot give it, which is logged.
-    """
-    store, key = _store_of(context), _key(context, thread_id)
-    if key is None:
-        return None
-    body = _waiting.pop(key, None)
-    if body is not None or store is None:
-        return body
-    try:
-        return store.paused.claim(key[1])
-    except Exception as error:  # noqa: BLE001 - a full disk, a dead server
-        _warn_of_store(store, error, "read from", "the resumed run is scored without it")
-        return None
-
-
-def _warn_of_store(store: TraceStore, error: Exception, action: str, consequence: str) -> None:
-    warn_once(
-        f"pause {action}:{store.location}:{type(error).__name__}",
-        "what a run recorded before it paused cannot be %s %s now (%s); %s",
-        action,
-        store.location,
-        describe_error(error),
-        consequence,
-    )
-
-
-def _store_of(context: HandlerContext) -> TraceStore | None:
-    return context.store if context.settings.paused_days > 0 else None
-
-
-def _key(context: HandlerContext, thread_id: str) -> tuple[str, str] | None:
-    """Return where a run that paused in a thread waits: the store, and the key there."""
-    thread = stored_form("thread", thread_id, context.settings.redaction)
-    store = _store_of(context)
-    where = "" if store is None else str(store.location)
-    key = paused_run_key(thread or "", context.options.domain, context.agent_id)
-    return (where, key) if thread else None
+    def _key(self, thread_id: str) -> tuple[str, str] | None:
+        """Return where a run that paused in a thread waits: the store, and the key there."""
+        thread = stored_form("thread", thread_id, self.settings.redaction)
+        where = "" if self.store is None else str(self.store.location)
+        return (where, paused_run_key(thread, *self.scope)) if thread else None
 
 
 # ------------------------------------------------------------------ calls before and after a pause

@@ -19,7 +19,6 @@ from kp_langchain.gate.judge import choose_outcome
 from kp_langchain.gate.run import Run
 from kp_langchain.recording.bounds import default_on_error
 from kp_langchain.recording.outcome import FinishedRun, read_verdict
-from kp_langchain.recording.pauses import put_paused
 from kp_langchain.recording.redactor import (
     KNOWN_SECRETS,
     Redactor,
@@ -118,7 +117,7 @@ def build_run(context: HandlerContext, record: RunRecord) -> tuple[Run, AskOutco
         if not step_list.steps:
             context.counters.add("empty")
             return None
-        max_chars = record.recorder.settings.max_text_chars
+        max_chars = record.settings.max_text_chars
         return _redact(
             context, max_chars, lambda one: _Builder(context, record, one).run(step_list)
         )
@@ -134,9 +133,9 @@ def keep_paused(context: HandlerContext, record: RunRecord) -> None:
     """
     try:
         _complete(context, record)
-        max_chars = record.recorder.settings.max_text_chars
+        max_chars = record.settings.max_text_chars
         body = _redact(context, max_chars, lambda one: _Builder(context, record, one).paused_body())
-        n_dropped = put_paused(context, record.thread_id or "", body)
+        n_dropped = context.paused_runs.put(record.thread_id or "", body)
         context.counters.add("paused_expired", n_dropped)
     except Exception as error:  # noqa: BLE001 - whatever it is, the next run must go on
         warn_once(
@@ -170,7 +169,7 @@ def redact_note(
 
 def _complete(context: HandlerContext, record: RunRecord) -> None:
     """Join a record to what was recorded before a pause, and write out its texts."""
-    join_paused(record, context)
+    join_paused(record, context.paused_runs)
     record.write_out()
     record.drop_quotes()
 
@@ -344,7 +343,7 @@ class _Builder:
         return body | {"withheld": record.is_withheld or redaction.has_failed}
 
     def _requests_body(self, calls: Mapping[Call, int], level: str) -> list[list[Any]]:
-        redaction, limit = self.redaction, self.record.recorder.settings.max_text_chars
+        redaction, limit = self.redaction, self.record.settings.max_text_chars
         return [
             [
                 request.call_id,

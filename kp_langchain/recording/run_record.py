@@ -7,21 +7,20 @@ attempts belong to one call, is known only when the run has ended.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 from uuid import UUID
 
 from kp_langchain._logging import describe_error, warn_once
-from kp_langchain.gate.run import ShownTrace
-from kp_langchain.recording.bounds import NAME_CHARS, member, short_name
+from kp_langchain.gate.run import ExternalTrace, ShownTrace
+from kp_langchain.recording.bounds import NAME_CHARS, member, raw_text_chars, short_name
 from kp_langchain.recording.calls import Call, RequestedCall, RequestedCalls, Timeline
 from kp_langchain.recording.langchain_context import Start, metadata_text, thread_id_in
 from kp_langchain.recording.pauses import (
     Exchange,
     HumanInput,
-    claim_paused,
     exchange_by_tool,
     name_answers,
     note_rejections,
@@ -33,14 +32,16 @@ from kp_langchain.values import clip, join_texts, text_size, type_name
 from kp_langchain.verdict import NOTE_READ_CHARS, Verdict
 
 if TYPE_CHECKING:
-    from kp_langchain.gate.run import ExternalTrace
+    from kp_langchain.config import Settings
+    from kp_langchain.recording.bounds import Counters
     from kp_langchain.recording.calls import Mark
-    from kp_langchain.recording.context import HandlerContext
-    from kp_langchain.recording.open_runs import OpenRun, OpenRuns
+    from kp_langchain.recording.pauses import HandlerPauses
+    from kp_langchain.recording.score_receivers import ScoreReceiver
 
 Ending = Literal["finished", "failed", "cancelled", "paused"]
 _Text = TypeVar("_Text")
 
+_MOST_SEARCHES = 8
 # How agents and graphs name themselves in `metadata.ls_integration`.
 _GRAPHS = ("langgraph", "langchain_create_agent")
 
@@ -49,7 +50,8 @@ class RunRecord:
     """What is recorded of one root run.
 
     Attributes:
-        recorder: The recorder that it belongs to.
+        settings: Bound how much is recorded.
+        counters: Count the fates of runs.
         run_id: LangChain's id of the root run.
         name: The name of the root run, cut to `NAME_CHARS`.
         metadata: LangChain's metadata of the root run, by reference.
@@ -100,16 +102,16 @@ class RunRecord:
         is_over: Whether it has ended, been abandoned, or been left to a parent process.
     """
 
-    def __init__(self, recorder: OpenRuns, start: Start) -> None:
-        self.recorder = recorder
+    def __init__(self, settings: Settings, counters: Counters, start: Start) -> None:
+        self.settings, self.counters = settings, counters
         self.run_id, self.metadata, self.tags = start.run_id, start.metadata, start.tags
         self.name = short_name(start.name)
         self.domain = clip(metadata_text(self.metadata, "kp_domain"), 4 * NAME_CHARS).strip()[:100]
         self.thread_id = thread_id_in(self.metadata)
         self.is_langgraph = metadata_text(self.metadata, "ls_integration") in _GRAPHS
-        self.timeline = Timeline(recorder.settings.max_steps)
-        self.room_chars = recorder.settings.max_run_chars
-        self.raw_text_chars = recorder.raw_text_chars
+        self.timeline = Timeline(settings.max_steps)
+        self.room_chars = settings.max_run_chars
+        self.raw_text_chars = raw_text_chars(settings)
         self.dropped_texts = 0
         self.started_at = datetime.now(UTC)
         self.objective = self.fallback_objective = ""
@@ -131,7 +133,7 @@ class RunRecord:
         self.examples: list[str] = []
         self.inner_namespaces: list[str] = []
         self.last_seen_s = time.monotonic()
-        self.open_runs: set[OpenRun] = set()
+        self.open_runs: set[Any] = set()
         self.last_call: Call | None = None
         self.last_failure: Call | None = None
         self.final_message: object = None
@@ -156,13 +158,43 @@ class RunRecord:
             text = type_name(value)  # type: ignore[assignment]
         self.dropped_texts += bool(text) and not has_room
         size = len(text) if isinstance(text, str) else text_size(text)
-        self.room_chars -= min(size, self.recorder.settings.max_text_chars)
+        self.room_chars -= min(size, self.settings.max_text_chars)
         return text
 
     def note_error(self, error: BaseException) -> None:
         """Remember a recorded exception, so that it is not recorded again when it propagates."""
-        if len(self.error_ids) < self.recorder.settings.max_steps:
+        if len(self.error_ids) < self.settings.max_steps:
             self.error_ids.append(id(error))
+
+    def find_traces(self, receivers: Sequence[ScoreReceiver], parent_id: UUID) -> None:
+        """Look up where the tools record it; called when something begins inside it, or ends.
+
+        Args:
+            receivers: One for each tool.
+            parent_id: The id of the run inside which something begins, or of the one that ends.
+        """
+        if self.searches >= _MOST_SEARCHES:
+            return
+        self.searches += 1
+        for receiver in receivers:
+            if receiver.name in self.external_traces:
+                continue
+            try:
+                external: object = receiver.find_trace(self.run_id, parent_id)
+            except Exception as error:  # noqa: BLE001 - the tool's package
+                self.counters.add("callback_errors")
+                warn_once(
+                    f"find_trace:{receiver.name}:{type(error).__name__}",
+                    "the trace that %s has of a run cannot be looked up (%s), so the run's score "
+                    "is not sent there",
+                    receiver.name,
+                    describe_error(error),
+                )
+            else:
+                if isinstance(external, ExternalTrace):
+                    self.external_traces[receiver.name] = external
+        if len(self.external_traces) == len(receivers):
+            self.searches = _MOST_SEARCHES
 
     def parts(self) -> Iterator[Any]:
         """Yield all that is recorded of it in words, once it is written out."""
@@ -261,17 +293,18 @@ _NOT_STORED = ("kind", "key", "tool_call_id", "started_s", "returns_examples")
 CALL_FIELDS = tuple(one.name for one in fields(Call) if one.name not in _NOT_STORED)
 
 
-def paused_record(body: Mapping[str, Any], recorder: OpenRuns) -> RunRecord:
+def paused_record(body: Mapping[str, Any], settings: Settings, counters: Counters) -> RunRecord:
     """Return the record of a paused run from what was stored of it.
 
     Args:
         body: What it recorded, as it was stored.
-        recorder: The recorder of the run that resumes it.
+        settings: Those of the run that resumes it.
+        counters: Those of that run.
 
     Raises:
         ValueError, TypeError, LookupError, AttributeError: The body is malformed.
     """
-    record = RunRecord(recorder, Start(UUID(body["run_id"]), None, body["name"]))
+    record = RunRecord(settings, counters, Start(UUID(body["run_id"]), None, body["name"]))
     record.started_at = datetime.fromisoformat(body["started_at"]).astimezone(UTC)
     record.domain = body["domain"]
     record.objective = body["objective"]
@@ -301,20 +334,20 @@ def _call(body: Mapping[str, Any], run_id: UUID) -> Call:
     return Call(kind=body["kind"], key=key, tool_call_id=call_id, **stored)
 
 
-def join_paused(record: RunRecord, context: HandlerContext) -> None:
+def join_paused(record: RunRecord, paused_runs: HandlerPauses) -> None:
     """Put what a resumed run recorded before its pause in front of the rest.
 
     Args:
         record: The run; changed.
-        context: The handler whose runs it is among.
+        paused_runs: Where it waits.
     """
     thread_id, record.resumed_thread = record.resumed_thread, ""
     if not thread_id:
         return
-    body = claim_paused(context, thread_id) if record.is_langgraph else None
+    body = paused_runs.claim(thread_id) if record.is_langgraph else None
     earlier = None
     try:
-        earlier = None if body is None else paused_record(body, record.recorder)
+        earlier = None if body is None else paused_record(body, record.settings, record.counters)
     except (ValueError, TypeError, LookupError, AttributeError) as error:
         warn_once(
             "paused",
@@ -327,5 +360,5 @@ def join_paused(record: RunRecord, context: HandlerContext) -> None:
     )
     if earlier is not None:
         record.prepend(earlier)
-        record.recorder.counters.add("continued")
+        record.counters.add("continued")
     note_rejections(record.timeline.calls())

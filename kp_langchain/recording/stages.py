@@ -6,20 +6,23 @@ and has the gate decide on it.
 
 from __future__ import annotations
 
+import asyncio
 import json
-from collections.abc import Callable, Iterator, Set
+from collections.abc import Callable, Iterator, Mapping, Set
 from dataclasses import replace
 from functools import partial
+from inspect import isawaitable
+from itertools import islice
 from typing import TYPE_CHECKING
 from uuid import UUID
 
 from kp_langchain._logging import warn_once
 from kp_langchain.calibration.features import basic_features, features_of
-from kp_langchain.errors import ScorerError, VerdictError
+from kp_langchain.errors import BusyError, ScorerError, VerdictError
 from kp_langchain.gate.check import check
 from kp_langchain.gate.judge import explain_outcome, judge, outcome_of, trace_with_outcome
 from kp_langchain.novelty_sources import SCORER_FAILED, STILL_LOADING
-from kp_langchain.recording.outcome import ask_verifiers, read_verdict
+from kp_langchain.recording.outcome import FinishedRun, Verifier, inside_verifier, read_verdict
 from kp_langchain.recording.run_builder import (
     OUTCOME_EVENT,
     build_run,
@@ -47,13 +50,14 @@ _MOST_RUNS = 256
 _traces_of_runs: dict[UUID, set[str]] = {}
 
 
-def steps_of(item: Item) -> Iterator[Stage]:
+def steps_of(item: Item, wait_for_scorer: Callable[[HandlerContext], None]) -> Iterator[Stage]:
     """Return the generator that does what is to be done of an item; see `engine`."""
-    steps = {"run": _run_steps, "pause": _pause_steps, "verdict": _verdict_steps}
-    return steps[item.kind](item)
+    if item.kind == "run":
+        return _run_steps(item, wait_for_scorer)
+    return (_pause_steps if item.kind == "pause" else _verdict_steps)(item)
 
 
-def _run_steps(item: Item) -> Iterator[Stage]:
+def _run_steps(item: Item, wait_for_scorer: Callable[[HandlerContext], None]) -> Iterator[Stage]:
     context = item.context
     if item.record is not None:
         if context.may_wait(item.record):
@@ -72,7 +76,7 @@ def _run_steps(item: Item) -> Iterator[Stage]:
     if context.judges_with_user_code or lane.runs or not context.wait_for_scorer():
         lane.runs += 1
         yield "lane"
-        context.engine.wait_for_scorer(context)
+        wait_for_scorer(context)
         _judge(item)
         yield "engine"
         lane.runs -= 1
@@ -222,7 +226,7 @@ def _verdicts(context: HandlerContext, run: Run, ask_outcome: AskOutcome | None)
     verdicts = _verdicts_before_verifiers(context, run, ask_outcome)
     # A run that could not be redacted has no text left to judge.
     if not run.withheld and first_decisive(verdicts) is None:
-        verdicts += ask_verifiers(context, run)
+        verdicts += _ask_verifiers(context, run)
     return verdicts
 
 
@@ -248,6 +252,70 @@ def _verdicts_before_verifiers(
     if run.reported is not None and run.reported.source != OUTCOME_EVENT:
         return [run.reported, verdict]
     return [verdict, *earlier]
+
+
+def _ask_verifiers(context: HandlerContext, judged: Run) -> list[Verdict]:
+    """Ask one after the other, until one says whether the run succeeded; from a lane's job.
+
+    Args:
+        context: Has the verifiers, calls each with the time limit of one, and counts what fails.
+        judged: The redacted run; verifiers receive its `looked_successful` as `success`.
+
+    Returns:
+        The verdicts of those that were asked, in order; their notes are not redacted.
+    """
+    verdicts: list[Verdict] = []
+    for verifier in context.options.verifiers:
+        source, counter = f"verifier {name_of(verifier)}", "verifier_errors"
+        run = _finished_run(judged)
+        try:
+            verdict = context.call(
+                partial(_ask, verifier, run, source, context.settings.function_timeout_s)
+            )
+        except BaseException as error:  # noqa: BLE001 - the caller's function
+            if isinstance(error, (BusyError, TimeoutError)):
+                is_busy = isinstance(error, BusyError)
+                counter = "verifiers_skipped" if is_busy else "verifier_timeouts"
+            context.counters.report_failure(counter, f"{source} cannot be used", error)
+            continue
+        if verdict is not None:
+            verdicts.append(verdict)
+            if verdict.success is not None:
+                break
+    return verdicts
+
+
+def _ask(function: Verifier, run: FinishedRun, source: str, limit_s: float) -> Verdict | None:
+    """Call a verifier and read its verdict.
+
+    Raises:
+        VerdictError: Its answer cannot be used.
+        BaseException: What it raises.
+    """
+    inside_verifier.set(True)
+    answer: object = function(run)
+    if isawaitable(answer):
+        answer = asyncio.run(asyncio.wait_for(answer, limit_s))
+    if isinstance(answer, Mapping):
+        answer = dict(islice(answer.items(), 4))  # a mapping of a foreign class may be endless
+    return read_verdict(answer, source)
+
+
+def _finished_run(run: Run) -> FinishedRun:
+    trace = run.trace
+    result = trace.outcome.result_summary
+    return FinishedRun(
+        run_id=run.run_id,
+        domain=trace.metadata.task_domain,
+        objective=trace.task.objective,
+        # Copies, because a late verifier still has its steps when the trace is stored.
+        steps=tuple(step.model_copy(deep=True) for step in trace.steps),
+        answer="" if run.failed else result,
+        output=None,
+        error=result if run.failed else "",
+        success=run.looked_successful,
+        metadata={},
+    )
 
 
 def _score(

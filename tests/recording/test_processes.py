@@ -23,7 +23,7 @@ from kp_langchain import (
     KPCallbackHandler,
     TraceStore,
 )
-from kp_langchain.recording.assembly import HandlerOptions
+from kp_langchain.recording.options import HandlerOptions
 from kp_langchain.store.journal import Journal
 from tests import programs
 from tests.agents import QUESTION, handler, shape
