@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Hashable, Mapping
+from dataclasses import replace
 from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, TypeVar
@@ -121,7 +122,7 @@ def assemble(
     functions = (options.scorer, options.outcome, options.on_scored, redactor, *options.verifiers)
     lane = lane_for((id(store), *map(_identity, functions)), JUDGING)
     context = HandlerContext(
-        options=options,
+        options=replace(options, verifiers=tuple(options.verifiers)),
         settings=settings,
         store=store,
         domains=domains,
