@@ -27,11 +27,9 @@ from kp_langchain.store import TraceStore, default_store
 from kp_langchain.store.jobs import Backoff
 
 if TYPE_CHECKING:
-    from kp_langchain.config import Settings
     from kp_langchain.recording.score_receivers import ScoreReceiver
     from kp_langchain.registry import Registry
     from kp_langchain.registry.sender import Sender
-    from kp_langchain.store import TraceStore
 
 AnyRecorder = TypeVar("AnyRecorder", bound=Recorder)
 
