@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+_DIGITS = 9
 _Z_90 = 1.644854  # normal quantile of a two-sided interval of 90 %
 
 
@@ -53,7 +54,7 @@ def auc(
 
     Args:
         successes: Which runs succeeded; both outcomes must occur.
-        scores: Their scores or confidences.
+        scores: Their scores or confidences, compared to nine decimals.
         tasks: Their tasks.
         certainty: The probability that the interval covers the true area, 0 to 1.
 
@@ -63,7 +64,9 @@ def auc(
     import numpy as np
 
     is_success = np.asarray(successes, dtype=bool)
-    placements = _placements(is_success, np.asarray(scores, dtype=np.float64))
+    # Processors round differently. Scores that are equal on one must not differ on another.
+    rounded = [round(score, _DIGITS) for score in scores]
+    placements = _placements(is_success, np.asarray(rounded, dtype=np.float64))
     value = float(placements[is_success].mean())
     if not 0.0 < value < 1.0:
         return Estimate(value, value, value)

@@ -168,10 +168,11 @@ class ConfidenceModel:
     @property
     def leans_on(self) -> tuple[str, ...]:
         """What speaks most for success, in words, the strongest first; at most four."""
-        strongest = sorted(self.terms, key=lambda term: -abs(term.weight))[:_LEANINGS]
+        # Weights that differ by a rounding of the processor alone are in the order of their names.
+        strongest = sorted(self.terms, key=lambda one: (-round(abs(one.weight), 9), one.feature))
         return tuple(
             direction_text(term.feature, is_for=term.weight > 0)
-            for term in strongest
+            for term in strongest[:_LEANINGS]
             if term.weight
         )
 

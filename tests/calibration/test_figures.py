@@ -60,6 +60,8 @@ def test_the_auc_is_that_of_scikit_learn(pairs: Any) -> None:
     area = auc(truth, scores, [str(at) for at in range(len(pairs))])
     assert area.value == pytest.approx(metrics.roc_auc_score(truth, scores), abs=1e-12)
     assert 0 <= area.low <= area.value <= area.high <= 1
+    on_another_processor = [score + 1e-14 * (at % 3) for at, score in enumerate(scores)]
+    assert auc(truth, on_another_processor, [str(at) for at in range(len(pairs))]) == area
 
 
 def test_saying_everything_five_times_makes_nothing_surer() -> None:
