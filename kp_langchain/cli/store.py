@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -75,7 +75,8 @@ def delete(
             "give either IDs, or some of --domain, --since, --until, --where and --keep"
         )
     report = warn if as_json else say
-    result = _Result()
+    deleted = to_withdraw = 0
+    is_compacted = None
     with open_store(database) as store:
         plan = store.deletions.plan(*run_ids or (), keep=keep or 0, **filters)
         if not plan:
@@ -89,18 +90,22 @@ def delete(
         else:
             _confirm(plan, report, is_confirmed=yes)
             with _interruptible():
-                _delete(store, plan, result, report)
-                _compact(store, result, report)
+                to_withdraw = _delete(store, plan, report)
+                deleted = len(plan)
+                is_compacted = _compact(store, report)
         if as_json:
-            of_plan = {
+            values = {
                 "selected": len(plan),
                 "by_domain": dict(plan.by_domain),
                 "unscored": len(plan.unscored),
                 "paused": len(plan.paused),
                 "at_registry": plan.at_registry,
+                "deleted": deleted,
+                "to_withdraw": to_withdraw,
+                "is_compacted": is_compacted,
             }
-            say_json(of_plan | asdict(result))
-    if not result.is_complete:
+            say_json(values)
+    if to_withdraw or is_compacted is False:
         raise typer.Exit(_INCOMPLETE)
 
 
@@ -116,37 +121,15 @@ def prune(database: Database = None, as_json: AsJson = False) -> None:
     """
     settings = Settings()
     report = warn if as_json else say
-    result = _Result()
     with open_store(database) as store, _interruptible():
         counts = asdict(store.deletions.prune(max_remembered=settings.novelty_memory))
         parts = [count_text(number, *_PRUNED[name]) for name, number in counts.items() if number]
         report(f"Removed {', '.join(parts)}." if parts else "Nothing to remove.")
-        _compact(store, result, report)
+        is_compacted = _compact(store, report)
         if as_json:
-            say_json(counts | {"is_compacted": result.is_compacted})
-    if not result.is_complete:
+            say_json(counts | {"is_compacted": is_compacted})
+    if not is_compacted:
         raise typer.Exit(_INCOMPLETE)
-
-
-@dataclass(slots=True)
-class _Result:
-    """What a command deleted, and what is left to be done.
-
-    Attributes:
-        deleted: How many runs it deleted.
-        to_withdraw: How many of them a registry still has, or may have.
-        is_compacted: Whether no file of the store has text of deleted runs any more; None if the
-            command did not try.
-    """
-
-    deleted: int = 0
-    to_withdraw: int = 0
-    is_compacted: bool | None = None
-
-    @property
-    def is_complete(self) -> bool:
-        """Whether nothing is left to be done."""
-        return not self.to_withdraw and self.is_compacted is not False
 
 
 @contextmanager
@@ -177,10 +160,8 @@ def _confirm(plan: Deletion, report: Callable[[str], None], *, is_confirmed: boo
     typer.confirm("Delete them for good?", abort=True, err=True)
 
 
-def _delete(
-    store: TraceStore, plan: Deletion, result: _Result, report: Callable[[str], None]
-) -> None:
-    """Delete runs, and withdraw what a registry has of them.
+def _delete(store: TraceStore, plan: Deletion, report: Callable[[str], None]) -> int:
+    """Delete runs, and withdraw what a registry has of them; return how many it may still have.
 
     Raises:
         KPError: The store cannot be written, or the settings cannot be used.
@@ -188,36 +169,36 @@ def _delete(
     # Settings that cannot be used end the command before it has deleted anything.
     registry = current_registry() if plan.at_registry else None
     store.deletions.carry_out(plan)
-    result.deleted = len(plan)
     report(f"Deleted {count_text(len(plan), 'run')} from {store.location}.")
     if not plan.at_registry:
-        return
+        return 0
     trace_ids = set(plan.trace_ids)
 
     def count_due() -> int:
         return sum(one.trace_id in trace_ids for one in store.outbox.to_withdraw())
 
-    result.to_withdraw = count_due()
     try:
-        result.to_withdraw = send_due(store, registry, count_due, report)
+        return send_due(store, registry, count_due, report)
     except KPError as error:  # the next process that sends withdraws them
-        report(f"{result.to_withdraw} are not withdrawn yet: {error}")
+        to_withdraw = count_due()
+        report(f"{to_withdraw} are not withdrawn yet: {error}")
+        return to_withdraw
 
 
-def _compact(store: TraceStore, result: _Result, report: Callable[[str], None]) -> None:
-    """Give back the room of what was deleted; what keeps that from being done is reported."""
+def _compact(store: TraceStore, report: Callable[[str], None]) -> bool:
+    """Return whether the room of what was deleted is given back; report what keeps it from that."""
     problem = "another process kept reading it"
     try:
-        result.is_compacted = store.compact()
+        if store.compact():
+            report("Compacted the store's file.")
+            return True
     except StoreError as error:
-        result.is_compacted, problem = False, str(error)
-    if result.is_compacted:
-        report("Compacted the store's file.")
-    else:
-        report(
-            f"Files of the store may still have text of deleted runs: {problem}. "
-            "Try that again later: kp-langchain store prune"
-        )
+        problem = str(error)
+    report(
+        f"Files of the store may still have text of deleted runs: {problem}. "
+        "Try that again later: kp-langchain store prune"
+    )
+    return False
 
 
 def _describe(plan: Deletion) -> str:
