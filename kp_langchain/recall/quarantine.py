@@ -1,9 +1,9 @@
 """Pulls units from a registry into quarantine.
 
-A registry and its contributors are strangers. So `UnitExaminer` builds each unit anew from the
-fields that the protocol defines. It checks their size, redacts them by this installation's rules,
-and searches them for planted instructions. No run is shown a unit before a person or a rule admits
-it, and none is contributed from here.
+A registry and its contributors are strangers. So each unit is built anew from the fields that the
+protocol defines. Its size is checked, it is redacted by this installation's rules, and it is
+searched for planted instructions. No run is shown a unit before a person or a rule admits it, and
+none is contributed from here.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
@@ -124,7 +125,8 @@ def pull(
         StoreError: The store cannot be read or written.
     """
     settings = Settings.current()
-    examiner = UnitExaminer(domain, settings, settings.redaction.load_redactor())
+    redactor = settings.redaction.load_redactor()
+    examine = partial(_examine, domain=domain, settings=settings, redactor=redactor)
     report = Pull(domain, registry.url, Answer("done", ""))
     ids_read: set[str] = set()
     pages = search(
@@ -143,7 +145,7 @@ def pull(
         report.total = report.total if page.total is None else page.total
         report.read += page.read
         report.skipped.update(page.skipped)
-        units = list(_examine_all(examiner, page.units, ids_read, report.skipped))
+        units = list(_examine_all(examine, page.units, ids_read, report.skipped))
         fates = store.pulled.write(units, registry=registry.url, domain=domain) if units else []
         report.fates.update(fates)
         with_fates = list(zip(units, fates, strict=True))
@@ -158,7 +160,7 @@ def pull(
 
 
 def _examine_all(
-    examiner: UnitExaminer,
+    examine: Callable[[Mapping[str, Any]], ExaminedUnit],
     units: Sequence[Mapping[str, Any]],
     ids_read: set[str],
     skipped: Counter[str],
@@ -166,9 +168,12 @@ def _examine_all(
     """Yield the units that may be written, each id once; count the others by the reason."""
     for unit in units:
         try:
-            new = examiner.examine(unit)
+            new = examine(unit)
         except RefusedUnitError as error:
             skipped[str(error)] += 1
+            continue
+        except (RecursionError, PydanticSerializationError):
+            skipped["nested too deeply"] += 1
             continue
         if new.trace.id in ids_read:
             skipped["read before"] += 1
@@ -184,70 +189,48 @@ class RefusedUnitError(Exception):
     """A unit is not taken; the message gives the reason without its texts."""
 
 
-@dataclass(frozen=True, slots=True)
-class UnitExaminer:
-    """Validates, bounds and redacts what a registry sent, and searches it for instructions.
+def _examine(
+    unit: Mapping[str, Any],
+    *,
+    domain: str,
+    settings: Settings,
+    redactor: Callable[[str], str] | None,
+) -> ExaminedUnit:
+    """Return a unit as it may be written: bounded, validated, redacted and searched.
 
-    Attributes:
+    Args:
+        unit: The unit as the registry sent it: values that JSON has.
         domain: The domain that was asked for.
         settings: The settings, whose rules redact and whose bounds cut.
         redactor: The user's function that redacts further, if any.
+
+    Raises:
+        RefusedUnitError: It is no trace of the domain, or exceeds a bound, or cannot be redacted.
+        RecursionError, PydanticSerializationError: It is nested too deeply.
     """
-
-    domain: str
-    settings: Settings
-    redactor: Callable[[str], str] | None = None
-
-    def examine(self, unit: Mapping[str, Any]) -> ExaminedUnit:
-        """Return a unit as it may be written.
-
-        Args:
-            unit: The unit as the registry sent it: values that JSON has.
-
-        Raises:
-            RefusedUnitError: It is no trace of the domain, or exceeds a bound, or cannot be
-                redacted.
-        """
-        try:
-            return self._examine(unit)
-        except (RecursionError, PydanticSerializationError):
-            raise RefusedUnitError("nested too deeply") from None
-
-    def _examine(self, unit: Mapping[str, Any]) -> ExaminedUnit:
-        if text_size(unit) > MOST_CHARS:
-            raise RefusedUnitError(f"more than {MOST_CHARS:,} characters")
-        id_ = unit.get("id")
-        if not isinstance(id_, str) or not _ID.fullmatch(id_):
-            raise RefusedUnitError("its id is not kp:trace: with up to 140 characters of ASCII")
-        trace = _validate(unit)
-        if trace.metadata.task_domain.casefold() != self.domain.casefold():
-            raise RefusedUnitError("it claims another domain")
-        if len(trace.steps) > MOST_STEPS:
-            raise RefusedUnitError(f"more than {MOST_STEPS} steps")
-        content = json.dumps(trace.model_dump(include=_CONTENT), sort_keys=True)
-        safe_trace = self._redact(trace)
-        if safe_trace.id != id_:
-            raise RefusedUnitError("its id would have to be redacted")
-        findings = [_as_texts(finding) for finding in find_planted(safe_trace, is_foreign=True)]
-        return ExaminedUnit(safe_trace, sha256(content.encode()).hexdigest(), findings)
-
-    def _redact(self, trace: ReasoningTrace) -> ReasoningTrace:
-        """Return a trace redacted at the strictest level, private and local.
-
-        Raises:
-            RefusedUnitError: Something in it cannot be redacted.
-        """
-        redaction = Redactor(
-            Counters(),
-            self.settings.max_text_chars,
-            rules=self.settings.redaction,
-            hook=self.redactor,
-        )
-        with suppress(Exception):  # of the user's function; it may quote the unit
-            wire = _redacted_wire(trace, redaction, self.domain)
-            if not redaction.has_failed:
-                return ReasoningTrace.model_validate(wire)
+    if text_size(unit) > MOST_CHARS:
+        raise RefusedUnitError(f"more than {MOST_CHARS:,} characters")
+    id_ = unit.get("id")
+    if not isinstance(id_, str) or not _ID.fullmatch(id_):
+        raise RefusedUnitError("its id is not kp:trace: with up to 140 characters of ASCII")
+    trace = _validate(unit)
+    if trace.metadata.task_domain.casefold() != domain.casefold():
+        raise RefusedUnitError("it claims another domain")
+    if len(trace.steps) > MOST_STEPS:
+        raise RefusedUnitError(f"more than {MOST_STEPS} steps")
+    content = json.dumps(trace.model_dump(include=_CONTENT), sort_keys=True)
+    redaction = Redactor(
+        Counters(), settings.max_text_chars, rules=settings.redaction, hook=redactor
+    )
+    safe_trace = None
+    with suppress(Exception):  # of the user's function; it may quote the unit
+        safe_trace = ReasoningTrace.model_validate(_redacted_wire(trace, redaction, domain))
+    if safe_trace is None or redaction.has_failed:
         raise RefusedUnitError("it could not be redacted")
+    if safe_trace.id != id_:
+        raise RefusedUnitError("its id would have to be redacted")
+    findings = [_as_texts(finding) for finding in find_planted(safe_trace, is_foreign=True)]
+    return ExaminedUnit(safe_trace, sha256(content.encode()).hexdigest(), findings)
 
 
 def _validate(unit: Mapping[str, Any]) -> ReasoningTrace:
