@@ -6,6 +6,7 @@ import dataclasses
 import io
 import json
 import os
+import re
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -31,6 +32,7 @@ STDIO = "-"
 _PIPED_WIDTH = 160
 _DIGITS = 6
 _SQLITE = b"SQLite format 3\0"
+_LAST_BLANKS = re.compile(r" +(?=\n)")
 
 
 # ------------------------------------------------------------------ lines and JSON
@@ -121,7 +123,7 @@ def make_console(**options: Any) -> Console:
                     blanks = []
                     yield Segment(visible(segment.text), segment.style)
                 else:
-                    text = visible(segment.text)
+                    text = _LAST_BLANKS.sub("", visible(segment.text))
                     rest = text.rstrip(" ")
                     if rest:
                         yield from blanks

@@ -246,6 +246,7 @@ def test_every_view_fits_the_terminal(columns: int) -> None:
             if "kp:trace:" not in line and "runs.db" not in line  # ids and paths are not cut
         ]  # fmt: skip
         assert max(map(len, lines)) <= columns, (view, max(lines, key=len))
+        assert not any(line.endswith(" ") for line in lines), view
         if "--steps" in view:
             assert long in done.stdout
 
