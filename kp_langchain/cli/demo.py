@@ -13,7 +13,7 @@ from kp_langchain.cli.options import new_app
 from kp_langchain.cli.output import make_console
 from kp_langchain.cli.run_view import list_of_runs
 from kp_langchain.config import Settings, data_dir
-from kp_langchain.demo.tasks import chat_model, run_tasks
+from kp_langchain.demo.tasks import run_tasks
 from kp_langchain.errors import KPError
 from kp_langchain.scoring.scorer import Scorer
 from kp_langchain.store import TraceStore
@@ -24,10 +24,6 @@ app = new_app()
 
 @app.command()
 def demo(
-    model: Annotated[
-        str | None,
-        typer.Option(metavar="PROVIDER:NAME", help="A real chat model instead of the script."),
-    ] = None,
     database: Annotated[
         str | None,
         typer.Option(help="Database URL or SQLite file for the runs; by default the demo's own."),
@@ -42,11 +38,10 @@ def demo(
     titles, runs = [], []
     with TraceStore(location) as store:
         with console.status("Running agents and scoring their runs ..."):
-            real_model = chat_model(model) if model else None
             scorer = Scorer(step_cap=settings.step_cap, max_remembered=settings.novelty_memory)
             with suppress(KPError):  # the breakdowns say what is wrong with the embedding model
                 scorer.load()
-            for task, result in run_tasks(store, scorer, real_model):
+            for task, result in run_tasks(store, scorer):
                 run = store.get(result.trace.id) if result else None
                 if run is not None:
                     titles.append(task.title)
@@ -66,8 +61,7 @@ def demo(
             f"and the breakdowns of all runs, are in\n  {location_text}\n\n"
             "What to try next\n"
             f"  kp-langchain review --database {location}\n"
-            f"  kp-langchain review {short_id(best.trace_id)} --database {location}\n"
-            "  kp-langchain demo --model PROVIDER:NAME     the same tasks, a real model"
+            f"  kp-langchain review {short_id(best.trace_id)} --database {location}"
         ),
         soft_wrap=True,
     )

@@ -358,11 +358,3 @@ def test_demo_runs_scores_gates_and_shows() -> None:
     assert cli("review", "show", shown[0][0], "--database", shown[0][1]).returncode == 0
     again = cli_apart("demo", "--database", "demo.db", program=WITHOUT_MODEL).stdout
     assert f"Kept: 0 of {len(TASKS)} runs; {kept} repeat kept runs of an earlier demo" in again
-
-
-def test_a_demo_with_an_unknown_model_is_told() -> None:
-    done = cli_apart(
-        "demo", "--model", "nobody:nothing", "--database", "demo.db", program=WITHOUT_MODEL
-    )
-    assert (done.returncode, "Traceback" in done.stderr) == (1, False)
-    assert "nobody" in done.stderr
