@@ -105,11 +105,6 @@ _BYTES = 32
 _cache: dict[Path, bytes] = {}
 
 
-def secret_key_file() -> Path:
-    """Return the path of the key file. It need not exist."""
-    return data_dir() / "secret.key"
-
-
 def secret_key() -> bytes:
     """Return the key of this installation; create it if there is none.
 
@@ -117,7 +112,7 @@ def secret_key() -> bytes:
         ConfigError: There is no folder for it, or the file cannot be read or created, is damaged,
             or others may read it.
     """
-    path = secret_key_file()
+    path = data_dir() / "secret.key"
     key = _cache.get(path)
     if key is None:
         if not path.is_absolute():

@@ -89,6 +89,17 @@ class LoopbackTool:
         return Handler
 
 
+def spans_in_memory() -> tuple[Any, Any]:
+    """Return an exporter of OpenTelemetry that keeps spans, and a provider that gives it all."""
+    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+    from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+    exporter, provider = InMemorySpanExporter(), TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    return exporter, provider
+
+
 @contextmanager
 def unheard_port() -> Iterator[int]:
     """A port of 127.0.0.1 that refuses connections, and that nobody else gets meanwhile."""

@@ -22,7 +22,7 @@ from langsmith._internal._operations import serialize_run_dict
 from kp_langchain import ScoredTrace, Scorer, Settings, TraceStore
 from kp_langchain.importing.importer import FileReader, Imported, Importer
 from kp_langchain.importing.recorded_run import RecordedRun
-from tests.loopback_tools import LoopbackTool, Request
+from tests.loopback_tools import LoopbackTool, Request, spans_in_memory
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import ReadableSpan
@@ -53,13 +53,8 @@ def traced() -> Iterator[Files]:
 @contextmanager
 def _openinference(files: Files) -> Iterator[None]:
     from openinference.instrumentation.langchain import LangChainInstrumentor
-    from opentelemetry.sdk.trace import TracerProvider
-    from opentelemetry.sdk.trace.export import SimpleSpanProcessor
-    from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-    exporter = InMemorySpanExporter()
-    provider = TracerProvider()
-    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    exporter, provider = spans_in_memory()
     instrumentor = LangChainInstrumentor()
     instrumentor.instrument(tracer_provider=provider, separate_trace_from_runtime_context=True)
     try:
@@ -116,13 +111,8 @@ def _langsmith(files: Files) -> Iterator[None]:
 def _as_spans(runs: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
     """LangSmith runs as its own exporter writes them into spans."""
     from langsmith._internal.otel._otel_exporter import OTELExporter
-    from opentelemetry.sdk.trace import TracerProvider
-    from opentelemetry.sdk.trace.export import SimpleSpanProcessor
-    from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-    exporter = InMemorySpanExporter()
-    provider = TracerProvider()
-    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    exporter, provider = spans_in_memory()
     bodies = [
         {**run, "id": UUID(run["id"]), "trace_id": UUID(run["trace_id"])}
         for run in sorted(runs, key=lambda run: run["dotted_order"])

@@ -20,7 +20,7 @@ import pytest
 
 from kp_langchain import KPCallbackHandler, ScoredTrace
 from tests.agents import agent, asearch, call, handler, say
-from tests.loopback_tools import LoopbackTool, Request
+from tests.loopback_tools import LoopbackTool, Request, spans_in_memory
 
 # By default its client retries for minutes, also in threads that go on when a test has ended, and
 # a later test that waits for what it traced itself would wait for them.
@@ -292,13 +292,8 @@ def _opik(server: LoopbackTool, monkeypatch: pytest.MonkeyPatch) -> Tool:
 def instrument() -> tuple[Any, Callable[[], AbstractContextManager[Any]]]:
     """Return what has the spans of OpenInference, and what opens a span of the program."""
     from openinference.instrumentation.langchain import LangChainInstrumentor
-    from opentelemetry.sdk.trace import TracerProvider
-    from opentelemetry.sdk.trace.export import SimpleSpanProcessor
-    from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-    exporter = InMemorySpanExporter()
-    provider = TracerProvider()
-    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    exporter, provider = spans_in_memory()
     LangChainInstrumentor().instrument(tracer_provider=provider)
     return exporter, lambda: provider.get_tracer("a program").start_as_current_span("a request")
 
