@@ -58,6 +58,21 @@ def hang(_=None):
     begun.set()
     threading.Event().wait()
 begun = threading.Event()
+OWN = {"messages": [("user", "the child's own")]}
+parent = os.getpid()
+# What a forked child does at its end: whether each run that its handler saw has one fate.
+def leave(**expected):
+    code = 1
+    try:
+        assert watching.flush(60)
+        stats = watching.stats()
+        code = 0 if all(stats[name] == count for name, count in expected.items()) else 2
+        if code:
+            print(stats, file=sys.stderr, flush=True)
+    finally:
+        os._exit(code)
+def await_child(pid):
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
 """
 
 
@@ -462,24 +477,6 @@ def test_the_agent_runs_without_a_home(
 
 # ------------------------------------------------------------------ forks
 
-# What the child does at its end: whether each run that its handler saw has one fate.
-FORKING = """
-OWN = {"messages": [("user", "the child's own")]}
-parent = os.getpid()
-def leave(**expected):
-    code = 1
-    try:
-        assert watching.flush(60)
-        stats = watching.stats()
-        code = 0 if all(stats[name] == count for name, count in expected.items()) else 2
-        if code:
-            print(stats, file=sys.stderr, flush=True)
-    finally:
-        os._exit(code)
-def await_child(pid):
-    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
-"""
-
 
 def objectives() -> list[str]:
     with TraceStore("runs.db") as store:
@@ -487,9 +484,7 @@ def objectives() -> list[str]:
 
 
 def test_a_graph_that_both_processes_finish_is_recorded_by_the_parent_alone() -> None:
-    python(
-        FORKING
-        + textwrap.dedent("""
+    python("""
         from langchain.agents.middleware import AgentMiddleware
         children = []
         class Forking(AgentMiddleware):
@@ -506,14 +501,11 @@ def test_a_graph_that_both_processes_finish_is_recorded_by_the_parent_alone() ->
         assert len(watching.last(60).trace.steps) == 4
         assert watching.stats()["runs"] == watching.stats()["scored"] == 1
         """)
-    )
     assert objectives() == ["the child's own", QUESTION]
 
 
 def test_a_run_that_pauses_before_the_fork_can_be_resumed_in_the_child() -> None:
-    python(
-        FORKING
-        + textwrap.dedent("""
+    python("""
         from tests.recording.playing import APPROVED, THREAD, approving
         made = approving()
         made.invoke(ASK, {"callbacks": [watching], **THREAD})
@@ -525,14 +517,11 @@ def test_a_run_that_pauses_before_the_fork_can_be_resumed_in_the_child() -> None
             leave(runs=2, scored=1, paused=1, continued=1)
         await_child(child)
         """)
-    )
     assert objectives() == [QUESTION]
 
 
 def test_a_forked_child_records_its_own_runs_and_not_its_parents() -> None:
-    python(
-        FORKING
-        + textwrap.dedent("""
+    python("""
         from kp_langchain import _forksafe
         _forksafe._FORK_PATIENCE_S = 0.1  # a fork waits for the job under way, here in vain
         go = threading.Event()
@@ -553,13 +542,11 @@ def test_a_forked_child_records_its_own_runs_and_not_its_parents() -> None:
         assert store.count(domain="held") == store.count(domain="child") == 1
         assert store.count(domain="default") == 3 + 1
         """)
-    )
 
 
 def test_a_fork_waits_for_no_function_of_the_callers() -> None:
     python(
-        FORKING
-        + textwrap.dedent("""
+        """
         from kp_langchain import _forksafe
         _forksafe._FORK_PATIENCE_S = 3600
         play(handler(on_scored=hang))
@@ -568,16 +555,14 @@ def test_a_fork_waits_for_no_function_of_the_callers() -> None:
         if child == 0:
             os._exit(0)
         await_child(child)
-        """),
+        """,
         KP_EXIT_TIMEOUT_S="0.1",
     )
 
 
 def test_fork_while_threads_record() -> None:
     # The child plays events by hand: LangChain's own locks may be held by the parent's threads.
-    python(
-        FORKING
-        + textwrap.dedent("""
+    python("""
         from tests.recording.playing import Events
         stop = threading.Event()
         def work():
@@ -602,7 +587,6 @@ def test_fork_while_threads_record() -> None:
         assert watching.stats()["scored"] == watching.stats()["runs"]
         assert store.count(domain="child") == 4
         """)
-    )
 
 
 # ------------------------------------------------------------------ copies of a handler
