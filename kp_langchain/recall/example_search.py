@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import weakref
 from collections import OrderedDict
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
-
-from pydantic import ValidationError
 
 from kp_langchain._forksafe import ForkSafeLock
 from kp_langchain.config import Settings
@@ -21,7 +18,7 @@ from kp_langchain.gate.run import ShownTrace
 from kp_langchain.recall.few_shot import FewShot, compose_few_shot
 from kp_langchain.recall.planted_instructions import find_planted
 from kp_langchain.recall.ranking import Candidate, Trust, rank, same_task_cosine
-from kp_langchain.recall.task_index import TaskIndex
+from kp_langchain.recall.task_index import TaskIndex, read_trace
 from kp_langchain.run_keys import namespace_forms
 from kp_langchain.schema import ReasoningTrace
 from kp_langchain.store.rows import clean_name
@@ -232,7 +229,7 @@ class ExampleSearch:
             for one in batch:
                 if any(one.vector @ other >= same_task for other in vectors):
                     continue
-                trace = _trace(bodies.get(one.trace_id))
+                trace = read_trace(bodies.get(one.trace_id))
                 # Searched once more, because a unit may have changed since the index was read.
                 if trace is None or find_planted(trace, is_foreign=one.trust == "registry"):
                     continue
@@ -277,13 +274,6 @@ def search_of(store: TraceStore, embedder: object = "auto") -> ExampleSearch:
         if search is None:
             search = _searches[store] = ExampleSearch(store)
         return search
-
-
-def _trace(body: str | None) -> ReasoningTrace | None:
-    try:
-        return None if body is None else ReasoningTrace.model_validate(json.loads(body))
-    except (ValidationError, ValueError, RecursionError):  # damaged
-        return None
 
 
 def _reason(candidates: Sequence[Candidate], floor: float) -> str:

@@ -10,8 +10,6 @@ from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from pydantic import ValidationError
-
 from kp_langchain._forksafe import ForkSafeLock, fork_gate
 from kp_langchain._logging import describe_error, warn_once
 from kp_langchain.embedding.embedder import embed_texts
@@ -269,16 +267,22 @@ def _normalise(rows: NDArray[np.float32]) -> NDArray[np.float32]:
     return unit_rows
 
 
+def read_trace(body: str | None) -> ReasoningTrace | None:
+    """Return the trace that the text of a stored body holds; None if it is gone or damaged."""
+    try:
+        return None if body is None else ReasoningTrace.model_validate(json.loads(body))
+    except (ValueError, RecursionError):  # pydantic's ValidationError is a ValueError
+        return None
+
+
 def _task_vector(
     body: str | None, vector: NDArray[np.float32] | None, *, is_own: bool
 ) -> TaskVector:
     """Return what is compared of a trace; one that cannot be read is never shown."""
-    try:
-        trace = ReasoningTrace.model_validate(json.loads(body or ""))
-        findings = find_planted(trace, is_foreign=not is_own)
-    except (ValidationError, ValueError, RecursionError):
+    trace = read_trace(body)
+    if trace is None:
         return TaskVector(vector, UNREADABLE)
-    kinds = sorted({finding.kind for finding in findings})
+    kinds = sorted({finding.kind for finding in find_planted(trace, is_foreign=not is_own)})
     calls = [step.tool.name for step in trace.steps if step.type == "tool_call" and step.tool]
     plan = dict(islice(Counter(calls).items(), _MOST_TOOLS))
     return TaskVector(vector, ", ".join(kinds) or None, plan)
