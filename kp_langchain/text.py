@@ -10,7 +10,7 @@ import difflib
 import json
 import re
 import unicodedata
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -59,6 +59,12 @@ def one_line(value: object, limit_chars: int) -> str:
 def count_text(number: int, noun: str, plural: str = "") -> str:
     """Return a number with its noun, such as `1 run` or `1,234 runs`."""
     return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
+
+
+def counts_text(counts: Mapping[str, int]) -> str:
+    """Return counts by name, the highest first, such as `email 3, phone 1`; "" for none."""
+    in_order = sorted(counts.items(), key=lambda pair: (-pair[1], pair[0]))
+    return ", ".join(f"{name} {count:,}" for name, count in in_order)
 
 
 def both_ends(text: str, limit_chars: int) -> str:

@@ -28,7 +28,7 @@ from kp_langchain.cli.output import (
     visible,
 )
 from kp_langchain.errors import KPError
-from kp_langchain.text import count_text, one_line
+from kp_langchain.text import count_text, counts_text, one_line
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -255,12 +255,8 @@ def _facts(one: DomainStats) -> Iterator[tuple[str, str]]:
         yield "thresholds", ", ".join(counts[:_THRESHOLDS_SHOWN])
     yield "twins", count_text(one.near_duplicates, "run")
     yield "recovered errors", count_text(one.recovered, "run")
-    redactions = f"in {count_text(one.redacted_runs, 'run')}: {_counts(one.redactions)}"
+    redactions = f"in {count_text(one.redacted_runs, 'run')}: {counts_text(one.redactions)}"
     yield "redacted", redactions if one.redactions else "nothing"
-    yield "dropped", _counts(one.dropped) or "nothing"
+    yield "dropped", counts_text(one.dropped) or "nothing"
     if one.withheld:
         yield "withheld", f"{count_text(one.withheld, 'run')}, because they could not be redacted"
-
-
-def _counts(counts: Mapping[str, int]) -> str:
-    return ", ".join(f"{name} {count:,}" for name, count in counts.items())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
@@ -21,7 +21,14 @@ from kp_langchain.review.recall_facts import (
     recall_facts,
 )
 from kp_langchain.review.run_facts import outcome_text
-from kp_langchain.text import count_text, format_against_threshold, one_line, printable, short_id
+from kp_langchain.text import (
+    count_text,
+    counts_text,
+    format_against_threshold,
+    one_line,
+    printable,
+    short_id,
+)
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -267,9 +274,9 @@ def _facts(store: TraceStore, run: StoredRun) -> Iterator[tuple[str, str]]:
         why = "which repeats it and was surer"
         yield "replaced by", _other_line(store, run.replaced_by, why)
     yield "outcome", outcome_text(run)
-    yield "redacted", _counts(run.redactions) or "nothing"
+    yield "redacted", counts_text(run.redactions) or "nothing"
     if run.dropped:
-        yield "left out", f"{_counts(run.dropped)}, because the run was longer than the bounds"
+        yield "left out", f"{counts_text(run.dropped)}, because the run was longer than the bounds"
     if run.withheld is not None:
         yield "withheld", f"it must never be contributed: {run.withheld}"
     keys = {
@@ -319,11 +326,6 @@ def _verdict_line(verdict: Verdict) -> str:
     note = f": {_shorten(verdict.note)}" if verdict.note else ""
     at = f"{verdict.at:%Y-%m-%d %H:%M} UTC"
     return f"{success}{confidence}, {at}, {verdict.source_text}{note}"
-
-
-def _counts(counts: Mapping[str, int]) -> str:
-    in_order = sorted(counts.items(), key=lambda pair: (-pair[1], pair[0]))
-    return ", ".join(f"{name} {count}" for name, count in in_order)
 
 
 # ------------------------------------------------------------------ calls
