@@ -233,64 +233,28 @@ NEVER_WORDS = frozenset(("token", "session", "authorization", "credential"))
 """Kinds whose values are no words: "auth: session expired", "id-token: write"."""
 
 CODE_KINDS = frozenset(("otp", "pin", "cvv"))
+_FORMS = {name: lazy_pattern(row["form"]) for name, row in load_table("values").items()}
 _TEMPLATE = lazy_pattern(
     "|".join(row["form"] for row in load_table("placeholders")["placeholder"]),
     re.IGNORECASE | re.ASCII | re.VERBOSE,
 )
-_TICKER = lazy_pattern(r"[A-Z]{2,5}|(?:ERC|BEP|TRC|EIP)-\d{1,4}")
 _LEADING_SCHEME = lazy_pattern(
     r"(?:Bearer|Basic|Token|Key|ApiKey|Bot) (?=[{<$*]|\w{0,12}\*)", re.IGNORECASE
 )
-_PATH = lazy_pattern(
-    r"(?:~|\.{1,2}|[A-Za-z]:)?[/\\][\w./\\ \-]*(?::(?:\d+(?::\d+)?|r[ow]))?", re.ASCII
-)
-_PASSWORD = lazy_pattern(r"(?=\D*\d|[^!@#$%^&*]*[!@#$%^&*])\S+")
-# Words and numbers with separators: users:2024:11, data/part-0001.parquet
-_COMPOUND = lazy_pattern(
-    r"(?:[a-z]{2,}|[0-9]+[a-z]?)(?:[:/._\-]+(?:[a-z]{2,}|[0-9]+[a-z]?))+", re.IGNORECASE
-)
-_TEST_NAME = lazy_pattern(r"Test[A-Z]\w{0,80}(?:/.*)?")  # "PASS: TestLogin2"
-_WORD_AND_NUMBER = lazy_pattern(r"[A-Za-z]{3,}[0-9]{1,4}")
-PHRASE = lazy_pattern(r"[a-z]{3,12}(?:-[a-z]{3,12}){3,8}|[a-z]{3,12}(?:_[a-z]{3,12}){3,8}")
-"""Four words and more that are a password."""
-_HARD_SIGN = lazy_pattern(r"[A-Za-z0-9][!*^+][A-Za-z0-9]")  # that is in no word, name or path
-_SIGN_INSIDE = lazy_pattern(r"[A-Za-z][!#%*^+$&][A-Za-z]")
-_TWO_WORDS_AND_NUMBER = lazy_pattern(r"(?:[A-Z][a-z]{3,}[.\-_+*!@#]?){2}[0-9]{2,4}[a-z]?")
-_LINES = lazy_pattern(r"#L\d+(?:C\d+)?(?:-L?\d+(?:C\d+)?)?\Z|#lines-\d")  # of a file, in a link
 _ID = lazy_pattern(rf"(?:{'|'.join(NAMES['sentences']['id_prefixes'].split())})[_\-]")
-_GENERATED = lazy_pattern(r"[A-Za-z0-9_\-+/=.~:$%]{14,4096}", re.ASCII)
-HASH_LIKE = lazy_pattern(
-    r"[0-9a-f]+|[0-9A-F]+|[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}"
-)
-# Terms that look like a value after a name and a space, as in "password step2".
-_TECHNICAL_TERM = lazy_pattern(
-    r"""
-    (?:sha|md|utf|oauth|base|rsa|dsa|ed|aes|des|v|p|http|tls|ssl|ipv|crc|hs|rs|es|step|line|page
-    |field|version|rule|test|case|item|level|phase|part|section|chapter|figure|table|node|worker
-    |host|user|app|db|web|py|python|gpt|x|q|day|week|key|token|cookie|col|row|arg|param|blake|ver)
-    [\-_.]?\d[\d.]*[a-z]?
-    """,
-    re.IGNORECASE | re.VERBOSE,
-)
-_ARGUMENT = lazy_pattern(r"[a-z_]{2,20}=[\w.]{0,12}\)?$")
-_CODE = lazy_pattern(r"\d{3,8}|[A-Z]{1,3}-\d{4,8}|\d{3,6}(?:[ \-]\d{3,6}){1,8}")
-# Ids of keys, not keys
-_KEY_ID = lazy_pattern(r"[0-9A-F]{8}|[0-9A-F]{16}|[0-9A-F]{40}")
-_FILE = lazy_pattern(r"(?:\.{0,2}/)?[\w./\-]{1,120}\.(?:txt|pem|key|json|ya?ml|crt|env|enc|gpg)")
 _LONGEST_PHRASE_OF_VALUES = 6  # words
 _FEWEST_DIGITS = 4  # of a token
 _FEWEST_DIGITS_OF_IDENTIFIER = 8
-_VERSION = lazy_pattern(r"[\^~<>=v]{0,3}\d{1,4}(?:\.\d{1,4}){1,3}(?:-[\w.]{1,12})?")
-# `new_password`, `@password` in SQL, `secret/data/app:token`
-_OWN_NAME = lazy_pattern(
-    r"[@?]?[A-Za-z]+(?:[_\-][A-Za-z]+)*|(?:secrets?|vault|env|op|kv|ssm)(?:[/:]+[A-Za-z_\-]+)+"
-    r"|[A-Za-z_\-]+(?:[/:][A-Za-z_\-]+){2,8}"
-)
+
+
+def looks_like(form: str, value: str) -> bool:
+    """Return whether a value has a form of the table `values.toml`, such as "path"."""
+    return _FORMS[form].fullmatch(value) is not None
 
 
 def looks_generated(value: str) -> bool:
     """Return whether a value looks random rather than written by a person."""
-    if _GENERATED.fullmatch(value) is None:
+    if not looks_like("generated text", value):
         return False
     if is_scrambled(value, 16):
         return True
@@ -313,10 +277,10 @@ def is_unmistakable(value: str, field: SensitiveField) -> bool:
     """Return whether a value is irregular enough to be redacted without `=` or a verb before it."""
     if not 10 <= len(value) <= 512 or not any(map(str.isdigit, value)) or _ID.match(value):
         return False
-    if _LINES.search(value):
+    if looks_like("lines of a file in a link", value):
         return False
     if field.kind in ("password", "credential") and (
-        _TWO_WORDS_AND_NUMBER.fullmatch(value) or _HARD_SIGN.search(value)
+        looks_like("password of two words", value) or looks_like("word with a hard sign", value)
     ):
         return True
     has_cases = any(map(str.islower, value)) and any(map(str.isupper, value))
@@ -331,7 +295,7 @@ def is_mixed(value: str) -> bool:
 def looks_like_password(value: str) -> bool:
     """Return whether a value is one word of mixed characters, as passwords are."""
     letters = any(map(str.isalpha, value))
-    return 5 <= len(value) <= 128 and letters and _PASSWORD.fullmatch(value) is not None
+    return 5 <= len(value) <= 128 and letters and looks_like("password", value)
 
 
 def looks_like_bare_password(value: str) -> bool:
@@ -341,14 +305,14 @@ def looks_like_bare_password(value: str) -> bool:
         and looks_like_password(value)
         and (any(map(str.isdigit, value)) or _is_scrambled_with_sign(value))
         and "://" not in value
-        and _ARGUMENT.match(value) is None
-        and _TECHNICAL_TERM.fullmatch(value) is None
+        and not looks_like("argument", value)
+        and not looks_like("technical term", value)
     )
 
 
 def _is_scrambled_with_sign(value: str) -> bool:
     """Return whether a value without digits changes case very often, and has a sign inside."""
-    return len(value) >= 8 and _SIGN_INSIDE.search(value) is not None and is_mixed(value)
+    return len(value) >= 8 and looks_like("word with a sign inside", value) and is_mixed(value)
 
 
 def is_evident(value: str, field: SensitiveField) -> bool:
@@ -360,23 +324,27 @@ def is_evident(value: str, field: SensitiveField) -> bool:
     """
     if field.is_identifier:
         return looks_like_bare_password(value)
-    if field.kind in CODE_KINDS and _CODE.fullmatch(value):
+    if field.kind in CODE_KINDS and looks_like("code", value):
         return field.kind == "cvv" or len(value) > 3
     if field.kind in ("password", "otp") and field.is_strong:
         return looks_like_bare_password(value) or _has_odd_letters(value)
     if field.kind in ("password", "secret", "credential"):
         return looks_like_bare_password(value) and len(value) >= 8
-    return is_random(value) or (len(value) >= 20 and HASH_LIKE.fullmatch(value) is not None)
+    return is_random(value) or (len(value) >= 20 and looks_like("hash or UUID", value))
 
 
 def _has_odd_letters(value: str) -> bool:
     """Return whether a value is a phrase joined by dashes, or letters of mixed case."""
-    return PHRASE.fullmatch(value) is not None or (value.isalpha() and is_scrambled(value, 10))
+    return looks_like("four words and more", value) or (value.isalpha() and is_scrambled(value, 10))
 
 
 def is_random(value: str) -> bool:
     """Return whether a value looks generated, and is no path and no name composed of words."""
-    if _PATH.fullmatch(value) or _COMPOUND.fullmatch(value) or _ID.match(value):
+    if (
+        looks_like("path", value)
+        or looks_like("words and numbers with signs", value)
+        or _ID.match(value)
+    ):
         return False
     return looks_generated(value)
 
@@ -390,7 +358,7 @@ def is_placeholder(value: str) -> bool:
         return True  # the separator between two quoted strings
     if len(content) > 120:
         return False
-    if _OWN_NAME.fullmatch(content) and not content.isalpha() and _names_value(content):
+    if looks_like("name of a value", content) and not content.isalpha() and _names_value(content):
         return True
     return PLACEHOLDER.fullmatch(content) is not None or _TEMPLATE.fullmatch(content) is not None
 
@@ -422,21 +390,21 @@ def _is_something_else(value: str, kind: str) -> bool:
         if is_label or _is_word(value.strip()) or (value.isdigit() and len(value) < _FEWEST_DIGITS):
             return True
     if kind == "token":
-        return (_TICKER.fullmatch(value) or _VERSION.fullmatch(value)) is not None
+        return looks_like("ticker", value) or looks_like("version", value)
     if kind == "password":
         return False
-    if kind == "private_key" and _KEY_ID.fullmatch(value):
+    if kind == "private_key" and looks_like("id of a key", value):
         return True
-    is_file = _FILE.fullmatch(value) or _PATH.fullmatch(value)
-    return bool(is_file) and not looks_generated(value)
+    is_file = looks_like("file of keys", value) or looks_like("path", value)
+    return is_file and not looks_generated(value)
 
 
 def _fits_weak_name(value: str, field: SensitiveField) -> bool:
     if field.kind == "password":
-        return looks_like_password(value) and _TEST_NAME.fullmatch(value) is None
+        return looks_like_password(value) and not looks_like("name of a test", value)
     if field.is_identifier:
         return sum(map(str.isdigit, value)) >= _FEWEST_DIGITS_OF_IDENTIFIER
-    return is_random(value) and not _WORD_AND_NUMBER.fullmatch(value)
+    return is_random(value) and not looks_like("word and number", value)
 
 
 def is_sensitive(value: str, name: str, field: SensitiveField) -> bool:
@@ -452,7 +420,7 @@ def is_sensitive(value: str, name: str, field: SensitiveField) -> bool:
     if is_placeholder(value) or (value.isdigit() and len(value) < 3):
         return False
     kind = field.kind
-    if kind == "session" and HASH_LIKE.fullmatch(value) and value.count("-") == 4:
+    if kind == "session" and looks_like("hash or UUID", value) and value.count("-") == 4:
         return False  # the id of a conversation or a run
     if _is_something_else(value, kind):
         return False
@@ -473,4 +441,4 @@ def is_sensitive(value: str, name: str, field: SensitiveField) -> bool:
     if value.lower() == (split_name(name) or [""])[-1]:
         return False  # password=password
     # PWD and OLDPWD hold the shell's working folders.
-    return not (name.lower().endswith("pwd") and _PATH.fullmatch(value))
+    return not (name.lower().endswith("pwd") and looks_like("path", value))

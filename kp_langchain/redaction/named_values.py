@@ -19,13 +19,13 @@ from kp_langchain.redaction.extents import (
     value_at,
 )
 from kp_langchain.redaction.fields import (
-    HASH_LIKE,
     TAILS,
     SensitiveField,
     classify_name,
     is_evident,
     is_random,
     is_sensitive,
+    looks_like,
     looks_like_password,
     may_end_name,
     without_accents,
@@ -271,7 +271,7 @@ def _after_bare_word(text: str, start: int, end: int, word: str) -> Iterator[Ext
         extent = value_at(text, sign.end())
         value = text[slice(*extent)] if extent else ""
         may_be_hash = text[start - 1 : start] in ("?", "&") and "-" not in value
-        is_other = HASH_LIKE.fullmatch(value) is not None and not may_be_hash
+        is_other = looks_like("hash or UUID", value) and not may_be_hash
         if len(value) >= 20 and is_random(value) and not is_other:
             yield extent
     elif word == "key":

@@ -14,11 +14,11 @@ from urllib.parse import unquote
 
 from kp_langchain.redaction.fields import (
     CODE_KINDS,
-    HASH_LIKE,
     SensitiveField,
     is_random,
     is_unmistakable,
     looks_generated,
+    looks_like,
     looks_like_bare_password,
     looks_like_password,
     split_name,
@@ -48,20 +48,8 @@ _MOST = 200  # secrets of one run
 _MOST_CHARS = 20_000  # of all of them
 _OTHER_KINDS = frozenset((BLOB, "session", "cookie"))
 _PASSWORD = SensitiveField("password")
-_NUMBER = lazy_pattern(r"\d{3,12}|\d{2,4}(?:[ \-]\d{2,4}){1,3}")
-_NUMBER_OR_SIGNS = lazy_pattern(r"[\d.eE+\-]*")  # JSON has numbers without quotes
 _ADDRESS = lazy_pattern(
     r"www\.|[a-z]{2,12}://|[a-z0-9\-]+(?:\.[a-z0-9\-]+)*\.[a-z]{2,6}(?:[/:]|\Z)"
-)
-_IDENTIFIER = lazy_pattern(
-    r"_*[a-z]+\d{0,3}(?:_[a-z]+\d{0,3})+|_*[A-Z]+\d?(?:_[A-Z]+\d?)+"
-    r"|[A-Z]?[a-z]+(?:[A-Z][a-z]+)+(?:V?\d)?"
-)
-_PATH = lazy_pattern(r"[\w.~@:\-]*(?:/[\w.~@:\-]*)+")
-_PHRASE = lazy_pattern(r"(?=.*[^\W\d_])[^\W_]{2,}(?:[\s,]+[^\W_]{2,}){2,32}")
-_HYPHENATED = lazy_pattern(r"[^\W_]{2,}(?:[\-_.][^\W_]{2,}){2,}")
-_WORDS_AND_NUMBERS = lazy_pattern(
-    r"(?:[A-Z]?[a-z]{1,15}|\d{1,8})(?:[\-_.](?:[A-Z]?[a-z]{1,15}|\d{1,8})){2,}"
 )
 _SCHEME = lazy_pattern(r"(?:Bearer|Basic|Token|Bot|ApiKey|Key)\s+(?=\S+\Z)", re.IGNORECASE)
 
@@ -97,7 +85,7 @@ class Secrets:
         """
         if kind in KINDS or kind in _OTHER_KINDS or not match:
             return
-        secret = match if _PHRASE.fullmatch(match) else _SCHEME.sub("", match)
+        secret = match if looks_like("recovery phrase", match) else _SCHEME.sub("", match)
         for form in dict.fromkeys((secret, unquote(secret))):
             reach = _reach_of(form, kind, is_answer=is_answer)
             if reach is not None:
@@ -160,7 +148,7 @@ class Secrets:
             self._chars += len(secret)
         self._named[secret] = facts
         self._search = None
-        self.has_numbers = self.has_numbers or _NUMBER.fullmatch(secret) is not None
+        self.has_numbers = self.has_numbers or looks_like("number", secret)
 
     @property
     def search(self) -> SecretSearch | None:
@@ -173,24 +161,26 @@ class Secrets:
 def _reach_of(secret: str, kind: str, *, is_answer: bool) -> Reach | None:
     """Return how far a secret is looked for; None if it cannot be recognised elsewhere."""
     size = len(secret)
-    if _NUMBER.fullmatch(secret):
+    if looks_like("number", secret):
         if is_answer and len(set(secret)) >= _MIXED_DIGITS and size >= _LONG_NUMBER:
             return Reach.WORD
         is_secret = is_answer or (size > _CVV and (kind in CODE_KINDS or kind == "password"))
         return Reach.BESIDE if is_secret else None
-    if size > _MAX_CHARS or _NUMBER_OR_SIGNS.fullmatch(secret) or _ADDRESS.match(secret):
+    if size > _MAX_CHARS or looks_like("number or signs", secret) or _ADDRESS.match(secret):
         return None
-    if _IDENTIFIER.fullmatch(secret) and not is_answer:
+    if looks_like("identifier", secret) and not is_answer:
         return Reach.BESIDE  # or else one false match would take a name from all of the code
     if any(map(str.isspace, secret)):
         joined = "".join(secret.split())
-        is_secret = _PHRASE.fullmatch(secret) is not None or looks_like_bare_password(joined)
+        is_secret = looks_like("recovery phrase", secret) or looks_like_bare_password(joined)
         return Reach.WORD if is_secret and size >= _LONG else None
-    if _PATH.fullmatch(secret) and not (is_random(secret) or _changes_often(secret)):
+    if looks_like("path without a root", secret) and not (
+        is_random(secret) or _changes_often(secret)
+    ):
         return Reach.WORD if is_answer and size >= _SHORTEST_MIXED else None
-    if _WORDS_AND_NUMBERS.fullmatch(secret) and size >= _SHORTEST_MIXED:
+    if looks_like("words and numbers", secret) and size >= _SHORTEST_MIXED:
         return Reach.WORD
-    is_hash = size >= _LONG_KEY and HASH_LIKE.fullmatch(secret) is not None
+    is_hash = size >= _LONG_KEY and looks_like("hash or UUID", secret)
     is_generated = size >= _LONG_KEY and (is_random(secret) or _changes_often(secret))
     if is_hash or is_generated or is_unmistakable(secret, _PASSWORD):
         return Reach.ANYWHERE
@@ -199,7 +189,9 @@ def _reach_of(secret: str, kind: str, *, is_answer: bool) -> Reach | None:
     shortest = _SHORTEST_WORD if is_answer else _SHORTEST_MIXED
     if size >= shortest and looks_like_bare_password(secret):
         return Reach.WORD
-    if size >= _SHORTEST_MIXED and (looks_like_password(secret) or _HYPHENATED.fullmatch(secret)):
+    if size >= _SHORTEST_MIXED and (
+        looks_like_password(secret) or looks_like("words with hyphens", secret)
+    ):
         return Reach.WORD
     has_digit = any(map(str.isdigit, secret))
     return Reach.BESIDE if size >= (3 if is_answer else _SHORTEST_WORD - has_digit) else None

@@ -19,7 +19,6 @@ from kp_langchain.redaction.extents import (
 )
 from kp_langchain.redaction.fields import (
     CODE_KINDS,
-    HASH_LIKE,
     NAMES,
     SENTENCE_WORDS,
     SensitiveField,
@@ -29,6 +28,7 @@ from kp_langchain.redaction.fields import (
     is_scrambled,
     is_unmistakable,
     looks_generated,
+    looks_like,
     looks_like_bare_password,
     looks_like_password,
 )
@@ -171,7 +171,6 @@ _OTHER_NAME = lazy_pattern(
     re.VERBOSE,
 )
 _REMARK = lazy_pattern(r"[ \t](?:#|//|--|/\*)[ \t]")
-_PHRASE = lazy_pattern(r"[a-z]{3,12}(?:-[a-z]{3,12}){2,8}|[a-z]{3,12}(?:_[a-z]{3,12}){3,8}")
 _QUOTES = "\"'`" + TYPOGRAPHIC_QUOTES
 
 
@@ -210,7 +209,9 @@ def _verb(text: str, end: int, field: SensitiveField) -> Extent | None:
     if is_like_password(value) or (field.kind in CODE_KINDS and value.isdigit()):
         return extent
     if match["english"] is None:
-        return extent if _PHRASE.fullmatch(value) or is_scrambled(value, 10) else None
+        return (
+            extent if looks_like("three words and more", value) or is_scrambled(value, 10) else None
+        )
     if content or any(map(str.isdigit, value)) or looks_generated(value) or value.count("-") > 1:
         return extent
     is_adjective = value.lower().endswith(_ADJECTIVE_ENDINGS) or value.lower() in SENTENCE_WORDS
@@ -224,7 +225,7 @@ def _random_nearby(text: str, end: int) -> Extent | None:
     if match is None:
         return None
     value = match["value"].rstrip(".")
-    if not is_random(value) and not (match["sign"] and HASH_LIKE.fullmatch(value)):
+    if not is_random(value) and not (match["sign"] and looks_like("hash or UUID", value)):
         return None
     return match.start("value"), match.start("value") + len(value)
 

@@ -13,6 +13,7 @@ import pytest
 
 from kp_langchain.errors import ConfigError
 from kp_langchain.redaction import LEVELS, Redaction, redact
+from kp_langchain.redaction.fields import looks_like
 from kp_langchain.redaction.spans import load_table
 from tests.redaction.cases import (
     BENIGN,
@@ -323,6 +324,15 @@ def test_a_placeholder_stays_and_what_looks_like_one_goes(row: dict[str, Any]) -
         assert redact({"password": value}) == Redaction({"password": value}, {})
     for value in row["keeps"]:
         assert redact({"password": value}).value == {"password": "[REDACTED:password]"}
+
+
+@pytest.mark.parametrize("form", load_table("values"))
+def test_a_form_of_values_matches_its_examples_and_not_what_looks_alike(form: str) -> None:
+    row = load_table("values")[form]
+    assert {value: looks_like(form, value) for value in row["finds"] + row["keeps"]} == {
+        **dict.fromkeys(row["finds"], True),
+        **dict.fromkeys(row["keeps"], False),
+    }
 
 
 NAMES = load_table("names")
