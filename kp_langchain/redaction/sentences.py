@@ -23,11 +23,9 @@ from kp_langchain.redaction.fields import (
     SENTENCE_WORDS,
     SensitiveField,
     is_evident,
-    is_mixed,
     is_random,
     is_scrambled,
     is_unmistakable,
-    looks_generated,
     looks_like,
     looks_like_bare_password,
     looks_like_password,
@@ -153,8 +151,6 @@ _ENDS_CLAUSE = lazy_pattern(
 )
 _ADJECTIVE_ENDINGS = ("ed", "ing", "ly", "able", "ible", "ful", "ive", "ory")
 _DIGIT = lazy_pattern("[0-9]")
-_DIGIT_OR_DASH = lazy_pattern("[0-9_-]")
-_REACH_OF_DIGITS = 256
 _KINDS_BESIDE = _RANDOM_KINDS | {"password", "credential"}
 _REACH_BEFORE = 80
 _REACH_AFTER = 160
@@ -200,19 +196,17 @@ def _verb(text: str, end: int, field: SensitiveField) -> Extent | None:
     match = _VERB.match(text, end)
     if match is None:
         return None
-    content = quoted_value(text, match.end())
-    extent = content or code_or_value(text, match.end(), field)
+    extent = code_or_value(text, match.end(), field)
     value = text[slice(*extent)] if extent else ""
     if extent is None or "://" in value:
         return None
-    is_like_password = looks_like_bare_password if match["short"] else looks_like_password
-    if is_like_password(value) or (field.kind in CODE_KINDS and value.isdigit()):
+    if looks_like_password(value) or (field.kind in CODE_KINDS and value.isdigit()):
         return extent
     if match["english"] is None:
         return (
             extent if looks_like("three words and more", value) or is_scrambled(value, 10) else None
         )
-    if content or any(map(str.isdigit, value)) or looks_generated(value) or value.count("-") > 1:
+    if extent[0] > match.end() or any(map(str.isdigit, value)):  # quoted, or a short code
         return extent
     is_adjective = value.lower().endswith(_ADJECTIVE_ENDINGS) or value.lower() in SENTENCE_WORDS
     is_word = field.kind in ("password", "credential") and not is_adjective
@@ -240,18 +234,14 @@ def _space(text: str, end: int, name: str, field: SensitiveField) -> Extent | No
         return content if content and not re.search(r"\s", text[slice(*content)]) else None
     extent = value_at(text, at)
     value = text[slice(*extent)] if extent else ""
-    if name.isupper() or name.lower() == "pw":
+    if name.isupper():  # a variable
         return extent if looks_like_bare_password(value) else None
-    if field.kind in _RANDOM_KINDS - {"secret"}:
-        return extent if is_scrambled(value, 12) else None
     return extent if field.is_strong and is_evident(value, field) else None
 
 
 def _before(text: str, start: int, end: int, field: SensitiveField) -> Extent | None:
     """Return start and end of the value in "... is the password"."""
     first = max(0, start - 72)
-    if _DIGIT_OR_DASH.search(text, max(0, start - _REACH_OF_DIGITS), start) is None:
-        return None
     link = _BEFORE.search(text, first, start)
     if link is None:
         return None
@@ -271,8 +261,6 @@ def _beside(text: str, start: int, end: int, field: SensitiveField) -> Extent | 
     """Return start and end of an unmistakable value among the words after the name or before it."""
     if field.kind not in _KINDS_BESIDE or not (field.is_strong or field.kind == "password"):
         return None
-    if is_mixed(text[start:end]):
-        return None  # "dPw" at the end of a hash
     first = max(0, start - _REACH_BEFORE)
     line_start = text.rfind("\n", first, start) + 1 or first
     # Each pass over the text may replace one value beside the name, and the passes must end.
