@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import Enum
 from functools import lru_cache
@@ -76,13 +75,11 @@ _NO_FIELD: NamedField = (None, "")
 _CELL_NAME = lazy_pattern(r"[^\W\d][\w.\-/]{0,39}(?: [\w.\-/()#]{1,24}){0,3}")
 _BEGIN_OF_KEY = lazy_pattern(r"-----BEGIN [A-Z ]{0,40}PRIVATE KEY")
 _SELECTOR_PARTS = lazy_pattern(r"[A-Za-z][\w\-]*")
-_COMBINATORS = lazy_pattern(r"[ >+~]+(?![^\[\]]{0,80}\])")
-_SELECTOR_SIGN = lazy_pattern(r"[#.\[/=@(]")
 
 
 # Keys that may say something about the values of the others.
 _TELLING = frozenset(
-    ("type", "kind", "kty", "secondarykey", "granttype", *KEYS.name_keys, *KEYS.element_keys)
+    ("type", "kind", "kty", "granttype", *KEYS.name_keys, *KEYS.element_keys)
 ).union(
     KEYS.secret_marks, KEYS.references, KEYS.schema_marks, KEYS.column_keys, KEYS.model_token_clues
 )
@@ -164,12 +161,9 @@ def header_fields(rows: Sequence[Any], classify: Classify) -> list[NamedField]:
     if len(rows) < 2 or not all(has_type(row, list, tuple) for row in rows):
         return []
     header = rows[0]
-    width = len(header)
-    if width < 2 or any(len(row) != width for row in rows):
-        return []
     fields = column_fields(header, classify)
     # Of two columns, the first row may also be a name and its value.
-    return fields if fields and (width > 2 or fields[0][0] is None) else []
+    return fields if fields and (len(header) > 2 or fields[0][0] is None) else []
 
 
 def build_tuple(value: tuple[Any, ...], items: list[Any]) -> Any:
@@ -192,10 +186,10 @@ def is_pair(value: Any) -> bool:
 
 def lines_of_key(members: Sequence[Any]) -> range:
     """Return the places of the strings that are the lines of a private key, if any are."""
-    if len(members) < 3 or not all(has_type(member, str) for member in members):
+    if not all(has_type(member, str) for member in members):
         return range(0)
     begins = [place for place, line in enumerate(members) if _BEGIN_OF_KEY.search(line)]
-    if not begins or "-----END" in members[begins[0]]:
+    if not begins:
         return range(0)
     ends = (place for place, line in enumerate(members) if "-----END" in line)
     return range(begins[0] + 1, next(ends, len(members)))
@@ -220,12 +214,7 @@ def element_field(element: str, classify: Classify) -> NamedField | None:
     """
     if len(element) > 200 or "[REDACTED:" in element:
         return None
-    if _SELECTOR_SIGN.search(element):
-        element = _COMBINATORS.split(element.strip())[-1]
     parts = _SELECTOR_PARTS.findall(element)
-    words = {word for part in parts for word in re.split(r"[_\-]", part.lower())}
-    if words & KEYS.not_inputs:
-        return None
     nouns = [part for part in parts if part.lower() not in KEYS.element_nouns]
     for candidate in (" ".join(nouns), *reversed(nouns)):
         field = classify(candidate)
@@ -261,9 +250,6 @@ def _secret_entries(mapping: dict[Any, Any], keys: dict[str, Any]) -> dict[Any, 
         return {key: (_SECRET, key) for key in ("data", "stringData") if key in mapping}
     if "kty" in keys:
         return {keys[member]: (PRIVATE_KEY, member) for member in _JWK_SECRETS & keys.keys()}
-    if "primarykey" in keys and "secondarykey" in keys:
-        weak = SensitiveField("api_key", is_strong=False)
-        return {keys[key]: (weak, key) for key in ("primarykey", "secondarykey")}
     if "granttype" in keys and "code" in keys:
         return {keys["code"]: (SensitiveField("token"), "code")}
     return {}
@@ -274,8 +260,6 @@ def _entries_beside(
 ) -> dict[Any, NamedField]:
     """Return the fields that a type, a mark, a name or a form's element gives the values beside it."""
     values = [plain for plain in by_plain if plain in _VALUES]
-    if not values:
-        return {}
     kind: Any = mapping.get(by_plain.get("type"))
     is_marked = any(mapping[by_plain[mark]] is True for mark in KEYS.secret_marks & by_plain.keys())
     field_by_name: NamedField | None = None
@@ -296,8 +280,8 @@ def _entries_beside(
             return _SECRET, plain
         if plain in KEYS.value_keys and field_by_name is not None:
             return field_by_name
-        if not has_type(value, str, int, float) or (has_type(value, str) and classify(value)):
-            return None  # the label itself
+        if not has_type(value, str, int, float):
+            return None
         if element is not None and (plain in KEYS.value_keys or len(str(value).split()) == 1):
             return element
         if field_by_name is not None and has_type(value, str) and looks_like_password(value):
