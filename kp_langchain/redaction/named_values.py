@@ -26,7 +26,6 @@ from kp_langchain.redaction.fields import (
     is_sensitive,
     looks_like,
     looks_like_password,
-    may_end_name,
     without_accents,
 )
 from kp_langchain.redaction.finders import JOINT, Finder, expression_of_names, stems_in
@@ -230,7 +229,7 @@ def _classify(text: str, plain: str, start: int, end: int) -> tuple[str, Sensiti
     if field is None and text[end : end + 1] == "(":
         field = classify_name(_BUILDER.sub("", name, count=1))  # with_api_key("...")
     if field is None:
-        return _with_words_before(text, plain, start, end) if may_end_name(name) else (name, None)
+        return _with_words_before(text, plain, start, end)
     if field.kind == "password" and plain.endswith(("one-time ", "one time "), 0, start):
         return name, _ONE_TIME
     return name, field
