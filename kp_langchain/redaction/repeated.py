@@ -35,6 +35,7 @@ from kp_langchain.redaction.secret_search import (
     kind_beside,
 )
 from kp_langchain.redaction.spans import lazy_pattern, placeholder
+from kp_langchain.values import members
 
 _CVV = 3
 _LONG_NUMBER = 6  # such a number hardly occurs twice by chance, unless it is 100000 or the like
@@ -61,12 +62,10 @@ class Secrets:
 
     Attributes:
         is_full: Whether there was no room for one.
-        has_numbers: Whether one of them is a number.
     """
 
     def __init__(self) -> None:
         self.is_full = False
-        self.has_numbers = False
         self._chars = 0
         self._named: dict[str, SecretTraits] = {}
         self._answers: dict[tuple[str, bool], str] = {}
@@ -148,7 +147,6 @@ class Secrets:
             self._chars += len(secret)
         self._named[secret] = facts
         self._search = None
-        self.has_numbers = self.has_numbers or looks_like("number", secret)
 
     @property
     def search(self) -> SecretSearch | None:
@@ -222,8 +220,9 @@ def typed_secrets(parts: Iterable[Any]) -> Iterator[tuple[str, str]]:
     for part in parts:
         if isinstance(part, str):
             texts.append(part)
-        elif isinstance(part, dict):
-            typed.update(_typed_words(part))
+        for key, value in members(part):
+            if isinstance(value, str) and isinstance(key, str) and is_typed(key):
+                typed.update(_TYPED_WORD.findall(value))
     for word in sorted(typed)[:_MOST_TYPED]:
         whole = re.compile(rf"(?<![^\W_]){re.escape(word)}(?![^\W_])")
         for text in texts:
@@ -233,11 +232,3 @@ def typed_secrets(parts: Iterable[Any]) -> Iterator[tuple[str, str]]:
                 if kind := kind_beside(before, text[end : end + AFTER]):
                     yield kind, word
                     break
-
-
-def _typed_words(inputs: Mapping[Any, Any]) -> Iterator[str]:
-    for key, value in inputs.items():
-        if isinstance(value, dict):
-            yield from _typed_words(value)
-        elif isinstance(value, str) and isinstance(key, str) and is_typed(key):
-            yield from _TYPED_WORD.findall(value)

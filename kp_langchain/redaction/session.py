@@ -477,9 +477,8 @@ class Session:
             if kind is not None:
                 walker.counts[kind] += 1
                 clean = placeholder(kind)
-        # A replaced number may expose a match beside it.
-        is_over = not (walker.has_match and self.secrets.has_numbers)
-        if self._redactor is None and is_over:
+        # A replacement may expose a match beside it.
+        if self._redactor is None and not walker.has_match:
             return clean, walker.counts
         last = Walker(self, identifiers=level != "private", redactor=self._redactor)
         return last.walk(clean), walker.counts + last.counts

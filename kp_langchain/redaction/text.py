@@ -104,7 +104,9 @@ def replacement(kind: str, match: str, rules: Rules) -> str:
 
 def _find(text: str, *, identifiers: bool, rules: Rules) -> list[Span]:
     plain = narrow(text)
-    low = _lower_same_length(plain)
+    low = plain.lower()
+    if len(low) != len(plain):  # "İ", for one; positions must stay the same
+        low = plain.translate(_ASCII_LOWER)
     matches = FINDERS.find(plain, low, personal=identifiers)
     spans = [span for span in matches if identifiers or span.kind not in PERSONAL]
     if rules.patterns or rules.names:
@@ -117,12 +119,6 @@ def _find(text: str, *, identifiers: bool, rules: Rules) -> list[Span]:
             exceptions.difference_update(FINDERS.find(plain, low, personal=False, certain=True))
             spans = [span for span in spans if span not in exceptions]
     return spans
-
-
-def _lower_same_length(text: str) -> str:
-    """Return the text in lower case, of the same length, so that positions stay the same."""
-    low = text.lower()
-    return low if len(low) == len(text) else text.translate(_ASCII_LOWER)
 
 
 def _merge_overlaps(text: str, spans: list[Span]) -> list[Span]:
