@@ -23,6 +23,7 @@ from kp_langchain.redaction.fields import (
     SENTENCE_WORDS,
     SensitiveField,
     is_evident,
+    is_mixed,
     is_random,
     is_scrambled,
     is_unmistakable,
@@ -261,6 +262,8 @@ def _beside(text: str, start: int, end: int, field: SensitiveField) -> Extent | 
     """Return start and end of an unmistakable value among the words after the name or before it."""
     if field.kind not in _KINDS_BESIDE or not (field.is_strong or field.kind == "password"):
         return None
+    if is_mixed(text[start:end]):
+        return None  # "dPw" at the end of a hash
     first = max(0, start - _REACH_BEFORE)
     line_start = text.rfind("\n", first, start) + 1 or first
     # Each pass over the text may replace one value beside the name, and the passes must end.
