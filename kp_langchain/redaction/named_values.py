@@ -178,8 +178,6 @@ def _value_of_name(
 
     Without `in_prose`, the value must follow a sign, or stand in a notation such as XML.
     """
-    if end - start == len(text):
-        return None
     tail = _TAIL.match(plain, end)
     if tail is not None and classify_name(plain[start : tail.end()]):
         end = tail.end()
@@ -218,7 +216,7 @@ def _after_name(
     elif end < len(text) and (extent := linked_value(NOTATIONS, text, start, end, field)):
         yield extent
         return
-    if in_prose and not name.lower().startswith("your_"):
+    if in_prose:
         yield value_in_prose(text, start, end, name, field)
 
 
@@ -273,27 +271,20 @@ def _value_after_sign(
     """Return start and end of the value after the sign: `=`, `:`, `=>` ..."""
     at = assignment.end()
     extent = (
-        _header_value(text, start, at, field)
-        or quoted_value(text, at)
-        or code_in_groups(text, at, field)
+        _header_value(text, at, field) or quoted_value(text, at) or code_in_groups(text, at, field)
     )
     if extent is not None:
         return extent
-    block = _BLOCK.match(text, at) if field.is_strong and starts_line(text, start) else None
-    if block is not None:
+    if block := _BLOCK.match(text, at):
         return _block_value(text, block)
     return unquoted_value(text, at, start, assignment, name, field)
 
 
-def _header_value(text: str, start: int, at: int, field: SensitiveField) -> Extent | None:
+def _header_value(text: str, at: int, field: SensitiveField) -> Extent | None:
     """Return start and end of an Authorization or Cookie header's value; it may contain spaces."""
     header = _HEADERS.get(field.kind)
     match = header.match(text, at) if header else None
-    if match is None or not match["long"]:
-        return match.span("value") if match else None
-    quote = text[start - 1 : start]
-    end = text.find(quote, at, match.end()) if quote in ("'", '"') else -1
-    return at, end if end >= 0 else match.end()
+    return match.span("value") if match else None
 
 
 def _block_value(text: str, block: re.Match[str]) -> Extent | None:
