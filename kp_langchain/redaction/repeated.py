@@ -178,11 +178,8 @@ def _reach_of(secret: str, kind: str, *, is_answer: bool) -> Reach | None:
         return Reach.WORD if is_answer and size >= _SHORTEST_MIXED else None
     if looks_like("words and numbers", secret) and size >= _SHORTEST_MIXED:
         return Reach.WORD
-    is_hash = size >= _LONG_KEY and looks_like("hash or UUID", secret)
-    is_generated = size >= _LONG_KEY and (is_random(secret) or _changes_often(secret))
-    if is_hash or is_generated or is_unmistakable(secret, _PASSWORD):
-        return Reach.ANYWHERE
-    if size >= _LONG and (looks_like_bare_password(secret) or looks_generated(secret)):
+    is_key = size >= _LONG and (looks_like_bare_password(secret) or looks_generated(secret))
+    if is_key or is_unmistakable(secret, _PASSWORD) or _changes_often(secret):
         return Reach.ANYWHERE
     shortest = _SHORTEST_WORD if is_answer else _SHORTEST_MIXED
     if size >= shortest and looks_like_bare_password(secret):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import Enum
 from functools import lru_cache
+from itertools import pairwise
 from types import MappingProxyType, SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -184,15 +185,34 @@ def is_pair(value: Any) -> bool:
     return has_type(value, list, tuple) and len(value) == 2 and has_type(value[0], str, bytes)
 
 
-def lines_of_key(members: Sequence[Any]) -> range:
-    """Return the places of the strings that are the lines of a private key, if any are."""
-    if not all(has_type(member, str) for member in members):
-        return range(0)
-    begins = [place for place, line in enumerate(members) if _BEGIN_OF_KEY.search(line)]
-    if not begins:
-        return range(0)
-    ends = (place for place, line in enumerate(members) if "-----END" in line)
-    return range(begins[0] + 1, next(ends, len(members)))
+def item_fields(
+    items: Sequence[Any], inherited: NamedField, classify: Classify, *, is_tuple: bool
+) -> list[NamedField]:
+    """Return the field and name of each item of a list or tuple.
+
+    A flag such as `--password`, or the name of a pair, is the field name of the next item. After
+    the first line of a private key, all lines up to its end belong to the key.
+
+    Args:
+        items: The items.
+        inherited: The field that contains the list, and its name.
+        classify: Returns what a name says about its value.
+        is_tuple: Whether it is a tuple; a list of two texts is no pair.
+    """
+    fields = [inherited] * len(items)
+    is_named = is_tuple and is_pair(items)
+    for place, (item, following) in enumerate(pairwise(items), 1):
+        if has_type(item, str) and (item.startswith("-") or is_named):
+            field = classify(item)
+            if field is not None and not (has_type(following, str) and following.startswith("-")):
+                fields[place] = field, item
+    if all(has_type(item, str) for item in items):
+        begins = [place for place, line in enumerate(items) if _BEGIN_OF_KEY.search(line)]
+        ends = (place for place, line in enumerate(items) if "-----END" in line)
+        if begins:
+            for place in range(begins[0] + 1, next(ends, len(items))):
+                fields[place] = PRIVATE_KEY, ""
+    return fields
 
 
 def column_fields(header: Sequence[Any], classify: Classify) -> list[NamedField]:
@@ -262,18 +282,17 @@ def _entries_beside(
     values = [plain for plain in by_plain if plain in _VALUES]
     kind: Any = mapping.get(by_plain.get("type"))
     is_marked = any(mapping[by_plain[mark]] is True for mark in KEYS.secret_marks & by_plain.keys())
-    field_by_name: NamedField | None = None
     element: NamedField | None = None
     if has_type(kind, str):
         is_marked = is_marked or plain_key(kind) in KEYS.secret_types
         field = None if is_marked else classify(kind)
         if field is not None and field.kind in _TYPES_AS_NAMES:
             element = field, kind
-    for text in _texts(mapping, by_plain, KEYS.name_keys):
-        field = classify(text) if field_by_name is None else None
-        field_by_name = (field, text) if field is not None else field_by_name
-    for text in _texts(mapping, by_plain, KEYS.element_keys):
-        element = element or element_field(text, classify)
+    names = ((classify(text), text) for text in _texts(mapping, by_plain, KEYS.name_keys))
+    field_by_name = next((name for name in names if name[0] is not None), None)
+    labels = _texts(mapping, by_plain, KEYS.element_keys)
+    elements = (element_field(text, classify) for text in labels)
+    element = element or next(filter(None, elements), None)
 
     def field_of(plain: str, value: Any) -> NamedField | None:
         if is_marked and plain in _SECRET_VALUES:

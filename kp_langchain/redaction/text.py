@@ -12,12 +12,10 @@ from kp_langchain.redaction.custom_rules import NO_RULES, Rules, pseudonym
 from kp_langchain.redaction.finders import Finders, words_in
 from kp_langchain.redaction.formats import BLOB, summary
 from kp_langchain.redaction.identifiers import FINDERS as IDENTIFIERS
-from kp_langchain.redaction.identifiers import KINDS, narrow
+from kp_langchain.redaction.identifiers import KINDS as PERSONAL
+from kp_langchain.redaction.identifiers import narrow
 from kp_langchain.redaction.repeated import Secrets
 from kp_langchain.redaction.spans import PLACEHOLDER, Span, placeholder
-
-PERSONAL = KINDS
-"""Kinds that identify a person; all others are secrets."""
 
 FINDERS: Final = Finders(
     *formats.FINDERS,
