@@ -345,13 +345,14 @@ class Walker:
             return [self.walk(members[0], depth), *self._rows(members[1:], columns, depth - 1)]
         for place, key, secrets in answers_in(members):
             members[place] = self._without_answer(members[place], key, secrets)
-        if field is None and all(is_pair(member) for member in members):
-            return [self._pair(member, depth) for member in members]
+        has_pairs = field is None and all(is_pair(member) for member in members)
         fields = item_fields(members, (field, name), self._classify_name, is_tuple=is_tuple)
-        return [
-            self.walk(item, depth, *item_field)
-            for item, item_field in zip(members, fields, strict=True)
-        ]
+        result: list[Any] = []
+        for item, item_field in zip(members, fields, strict=True):
+            # No comprehension: its frame would be one more at each of 200 levels.
+            clean = self._pair(item, depth) if has_pairs else self.walk(item, depth, *item_field)
+            result.append(clean)
+        return result
 
     def _pair(self, pair: list[Any] | tuple[Any, ...], depth: int) -> Any:
         """Redact one of a list of (name, value) pairs."""
