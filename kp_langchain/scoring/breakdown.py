@@ -358,7 +358,7 @@ class ScoreBreakdown:
         Raises:
             pydantic.ValidationError: A key is missing or its value is wrong; the message names it.
         """
-        return _ADAPTER.validate_python(dict(data))
+        return _ADAPTER.validate_python(dict(data) if isinstance(data, Mapping) else data)
 
 
 # Made at import: made on first use in a forked child, it may wait for ever for a lock of Python's.

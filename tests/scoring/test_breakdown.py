@@ -374,6 +374,12 @@ BREAKDOWNS = st.builds(
 )
 
 
+@pytest.mark.parametrize("data", [None, [], {}, "{", {"total": "x"}])
+def test_what_is_no_breakdown_is_refused(data):
+    with pytest.raises(ValidationError):
+        ScoreBreakdown.from_dict(data)
+
+
 @given(BREAKDOWNS)
 def test_any_breakdown_has_its_texts_and_survives_json(breakdown):
     data = json.loads(json.dumps(breakdown.to_dict(), allow_nan=False))
