@@ -84,8 +84,8 @@ def _finder_of_row(row: dict[str, Any]) -> Finder:
                 if is_sensitive(text[start:end], name, field):
                     yield Span(start, end, field.kind)
 
-    words, is_named, is_certain = row.get("words", ()), row.get("named"), row.get("certain")
-    return Finder(find, tuple(words), is_named=bool(is_named), is_certain=bool(is_certain))
+    words, certain = tuple(row.get("words", ())), find if row.get("certain") else None
+    return Finder(find, words, is_named=row.get("named", False), certain=certain)
 
 
 def _expand(pattern: str) -> str:
@@ -319,8 +319,13 @@ def _is_value(value: str, name: str, field: SensitiveField, sign: str = "") -> b
 _CONTEXTS = load_table("contexts")["context"]
 FINDERS = (
     *(_finder_of_row(row) for row in _CONTEXTS if row.get("certain")),
-    Finder(_find_in_manifests, ("stringdata:", "data:"), is_named=True, is_certain=True),
-    Finder(_find_in_statements, ("values", "from stdin"), is_named=True, is_certain=True),
+    *(
+        Finder(find, words, is_named=True, certain=find)
+        for find, words in (
+            (_find_in_manifests, ("stringdata:", "data:")),
+            (_find_in_statements, ("values", "from stdin")),
+        )
+    ),
     *(_finder_of_row(row) for row in _CONTEXTS if not row.get("certain")),
     *map(_finder_of_row, load_table("commands")["command"]),
     Finder(partial(_find_in_tables, places=stems_in), is_named=True),

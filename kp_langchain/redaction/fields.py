@@ -163,6 +163,8 @@ def _classify_compound(word: str) -> SensitiveField | None:
     """Return what a word says that ends in a noun: "dbpassword", "snykkey"."""
     if not word.isascii():  # scripts that put no space between words
         return next((_OTHER_SCRIPTS[noun] for noun in _OTHER_SCRIPTS if word.endswith(noun)), None)
+    if not word.endswith(_ENDINGS):
+        return None
     for ending in _ENDINGS:
         owner = word.removesuffix(ending)
         if owner == word:

@@ -62,10 +62,12 @@ class Secrets:
 
     Attributes:
         is_full: Whether there was no room for one.
+        has_numbers: Whether one of them is a number.
     """
 
     def __init__(self) -> None:
         self.is_full = False
+        self.has_numbers = False
         self._chars = 0
         self._named: dict[str, SecretTraits] = {}
         self._answers: dict[tuple[str, bool], str] = {}
@@ -146,6 +148,7 @@ class Secrets:
                 return
             self._chars += len(secret)
         self._named[secret] = facts
+        self.has_numbers = self.has_numbers or looks_like("number", secret)
         self._search = None
 
     @property

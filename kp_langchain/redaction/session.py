@@ -277,8 +277,11 @@ class Walker:
                 clean = self.walk(item, depth, *self._entry_field(key, item, context, name))
                 if self._search is not None:
                     clean = self._typed(key, clean, value)
-            clean_key = distinct_key(self._key(key), result)
-            result[self._replaced(key, clean_key)] = clean
+            if type(key) in _TEXT_TYPES and key in self._unchanged and key not in result:
+                result[key] = clean  # as almost always
+            else:
+                clean_key = distinct_key(self._key(key), result)
+                result[self._replaced(key, clean_key)] = clean
         return result
 
     def _typed(self, key: Any, clean: Any, mapping: dict[Any, Any]) -> Any:
@@ -440,8 +443,8 @@ class Session:
         if search is not None and is_word and (kind := search.kind_of_value(clean)):
             walker.counts[kind] += 1
             clean = placeholder(kind)
-        # A replacement may expose a match beside it.
-        if self._redactor is None and search is None:
+        # A replaced number may expose a match beside it.
+        if self._redactor is None and not self.secrets.has_numbers:
             return clean, walker.counts
         last = Walker(self, identifiers=level != "private", redactor=self._redactor)
         return last.walk(clean), walker.counts + last.counts

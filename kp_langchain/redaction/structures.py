@@ -280,6 +280,8 @@ def _entries_beside(
 ) -> dict[Any, NamedField]:
     """Return the fields that a type, a mark, a name or a form's element gives the values beside it."""
     values = [plain for plain in by_plain if plain in _VALUES]
+    if not values:
+        return {}
     kind: Any = mapping.get(by_plain.get("type"))
     is_marked = any(mapping[by_plain[mark]] is True for mark in KEYS.secret_marks & by_plain.keys())
     element: NamedField | None = None
