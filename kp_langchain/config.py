@@ -339,6 +339,8 @@ def _describe(fault: Any, layers: Iterable[Layer]) -> str:
     if fault["type"] not in ("extra_forbidden", "unexpected_keyword_argument"):
         return f"{place}: {fault['msg'].removeprefix('Value error, ')}"
     models: tuple[type[BaseModel], ...] = (Settings, DomainPolicy, Rules)
+    if len(location) == 1 and location[0] in DomainPolicy.model_fields:
+        return f"{place}: a key of a domain: write it under [defaults] or [domains.NAME]"
     near = near_key(
         location[-1], [*WEIGHT_NAMES, *(key for one in models for key in one.model_fields)]
     )

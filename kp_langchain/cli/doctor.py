@@ -211,6 +211,8 @@ def _store(context: _Context) -> str:
             f"; {waiting:,} more wait to be scored, by their process or, if that has ended, "
             "by the next one that records here"
         )
+    if paused := store.paused.count():
+        text += f"; {paused:,} more wait for a human"
     return text
 
 

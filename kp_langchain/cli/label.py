@@ -298,7 +298,7 @@ def change_text(change: Rescored) -> str:
     if change.twin_of is not None:
         decision += f", because it repeats {short_id(change.twin_of)}, which is kept"
     elif change.decision == "below_threshold" and change.gated_value >= change.threshold:
-        reason = "is withheld" if change.kept else "is no longer kept"
+        reason = "is withheld" if change.has_trace else "is no longer kept"
         decision += f", because its trace {reason}"
     return (
         f"{short_id(change.trace_id)}  {printable(change.domain)}  "

@@ -29,7 +29,7 @@ Database = Annotated[
     typer.Option(help="Database URL or SQLite file; by default that of the settings."),
 ]
 RunId = Annotated[
-    str, typer.Argument(metavar="ID", help="Trace id, run id, or the beginning of either.")
+    str, typer.Argument(metavar="ID", help="Trace id, run id, or the first 4 characters or more.")
 ]
 Limit = Annotated[int, typer.Option(min=1, metavar="N", help="Show at most this many.")]
 

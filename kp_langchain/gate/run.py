@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Protocol, Self
 from uuid import UUID
 
 from kp_langchain.novelty_sources import is_measured
 from kp_langchain.policy import DomainPolicy
+from kp_langchain.text import format_against_threshold
 from kp_langchain.verdict import Verdict
 
 if TYPE_CHECKING:
@@ -251,19 +252,49 @@ class ScoredTrace(RunFacts):
 
     def __str__(self) -> str:
         """Return in one line what was decided, by which figure, and what cost the run most."""
-        if self.withheld is not None:
-            return f"{self.decision}: withheld, {self.withheld}"
-        value = f"{self.decision}: {self.gate} {self.gated_value:.3f}"
-        threshold = f"the threshold of {self.trace.metadata.task_domain}, {self.threshold:g}"
-        if not is_measured(self.breakdown.novelty_source):
-            threshold += " (novelty not measured)"
-        if self.decision == "kept":
-            return f"{value} reaches {threshold}"
-        if self.decision == "twin":
-            return f"{value} reaches {threshold}, but the run repeats {self.twin_of}"
-        loss = self.breakdown.largest_loss(self.gate)
-        cost = "" if loss is None else f"; {loss[0]} costs most, {loss[1]:.3f}"
-        return f"{value} is below {threshold}{cost}"
+        return (
+            f"{self.decision}: {reason_text(self, self.trace.metadata.task_domain, self.twin_of)}"
+        )
+
+
+class _Decided(Protocol):
+    """What the reason of a decision is told from."""
+
+    @property
+    def decision(self) -> str: ...
+    @property
+    def withheld(self) -> str | None: ...
+    @property
+    def gate(self) -> str: ...
+    @property
+    def gated_value(self) -> float: ...
+    @property
+    def threshold(self) -> float: ...
+    @property
+    def breakdown(self) -> ScoreBreakdown: ...
+
+
+def reason_text(run: _Decided, domain: str, repeats: str | None) -> str:
+    """Return in one line why a run was kept or not.
+
+    Args:
+        run: The run.
+        domain: Its domain.
+        repeats: Of a twin, the id of the kept trace.
+    """
+    if run.withheld is not None:
+        return f"withheld, {run.withheld}"
+    value = f"{run.gate} {format_against_threshold(run.gated_value, run.threshold)}"
+    threshold = f"the threshold of {domain}, {round(run.threshold, 3):g}"
+    if not is_measured(run.breakdown.novelty_source):
+        threshold += " (novelty not measured)"
+    if run.decision == "kept":
+        return f"{value} reaches {threshold}"
+    if run.decision == "twin":
+        return f"{value} reaches {threshold}, but the run repeats {repeats}"
+    loss = run.breakdown.largest_loss(run.gate)
+    cost = "" if loss is None else f"; {loss[0]} costs most, {loss[1]:.3f}"
+    return f"{value} is below {threshold}{cost}"
 
 
 def may_contribute(scored: ScoredTrace) -> bool:
@@ -282,7 +313,7 @@ class Rescored:
         domain: The run's domain.
         threshold: What its score or worth is compared with, 0 to 1.
         gate: Which of the two, `score` or `worth`.
-        kept: Whether the trace itself is in the store; one that is not cannot pass.
+        has_trace: Whether the trace itself is in the store; one that is not cannot pass.
         success_before: Whether it counted as a success before the verdict.
         success: Whether it counts as a success now.
         confidence_before: The outcome's confidence before the verdict, 0 to 1.
@@ -302,7 +333,7 @@ class Rescored:
     run_id: str
     domain: str
     threshold: float
-    kept: bool
+    has_trace: bool
     success_before: bool
     success: bool
     confidence_before: float
@@ -327,7 +358,7 @@ class Rescored:
             run_id=str(run.run_id),
             domain=run.trace.metadata.task_domain,
             threshold=run.threshold,
-            kept=run.keep_body,
+            has_trace=run.keep_body,
             gate=run.gate,
             twin_of=run.twin_of,
             similarity_to_twin=run.similarity_to_twin,

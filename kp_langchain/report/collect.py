@@ -91,14 +91,14 @@ def _add(
 ) -> None:
     """Add the records and traces of some runs."""
     trace_ids = [run.trace_id for run in runs]
-    kept_ids = [run.trace_id for run in runs if run.kept]
+    kept_ids = [run.trace_id for run in runs if run.has_trace]
     verdicts = store.verdicts_by_trace(trace_ids)
     shown = store.shown.of_runs(trace_ids)
     planted = store.recall_tasks.planted(kept_ids)
     texts = store.body_texts(kept_ids)
     for run in runs:
         body = None
-        if run.kept:
+        if run.has_trace:
             try:
                 body = body_of(texts[run.trace_id])
             except (ValidationError, KeyError):

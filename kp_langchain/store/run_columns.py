@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import ValidationError
 
 from kp_langchain.errors import StoreError
-from kp_langchain.gate.run import gated_value
+from kp_langchain.gate.run import gated_value, reason_text
 from kp_langchain.redaction.spans import PLACEHOLDER
 from kp_langchain.run_keys import RunKeys
 from kp_langchain.schema import ReasoningTrace
@@ -147,8 +147,8 @@ class StoredRun:
         profile: The name of the weight profile.
         visibility: `private`, `org` or `network`.
         privacy_level: `aggregated`, `federated` or `private`.
-        kept: Whether the store has the trace itself.
-        kept_until: When the trace itself expires, in UTC; None if it never does or is not kept.
+        has_trace: Whether the store has the trace itself.
+        kept_until: When the trace itself expires, in UTC; None if it never does or is not there.
         withheld: Why the trace must never be contributed; None if it may be.
         session: The session it belongs to, in plain text or hashed; see `RunKeys`.
         thread: The LangGraph thread it ran in, in plain text or hashed.
@@ -190,7 +190,7 @@ class StoredRun:
     profile: str = _column("judged", "breakdown.profile", log=True)
     visibility: str = _column("recorded", "trace.metadata.visibility")
     privacy_level: str = _column("recorded", "trace.metadata.privacy_level")
-    kept: bool = _not_a_column()
+    has_trace: bool = _not_a_column()
     kept_until: datetime | None = _not_a_column()
     withheld: str | None = _column("recorded", "withheld")
     session: str | None = _key("session")
@@ -218,21 +218,26 @@ class StoredRun:
         return gated_value(self.gate, self.score, self.worth)
 
     @property
+    def reason(self) -> str:
+        """Why it was kept or not, in one line."""
+        return reason_text(self, self.domain, self.twin_of or self.replaced_by)
+
+    @property
     def trace(self) -> ReasoningTrace | None:
         """The trace itself, read from the store on each access; None if it is not kept.
 
         Raises:
             StoreError: The store cannot be read, or the body holds no trace.
         """
-        return self.read_trace(self.trace_id) if self.kept else None
+        return self.read_trace(self.trace_id) if self.has_trace else None
 
     def to_dict(self) -> dict[str, Any]:
-        """Return everything but the trace as plain values, ready for JSON; times as ISO 8601."""
+        """Return all but the trace, and `reason`, as plain values for JSON; times as ISO 8601."""
         values = {name: getattr(self, name) for name in STORED_FIELDS}
         texts = {
             name: value.isoformat() for name, value in values.items() if isinstance(value, datetime)
         }
-        return values | texts | {"breakdown": self.breakdown.to_dict()}
+        return values | texts | {"reason": self.reason, "breakdown": self.breakdown.to_dict()}
 
 
 @dataclass(frozen=True)

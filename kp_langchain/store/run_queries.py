@@ -48,7 +48,7 @@ def select_stored_runs() -> sa.Select[Any]:
     """Return the statement that selects what `StoredRun` is made of, of judged runs."""
     is_kept_now = is_kept()
     kept_until = sa.case((is_kept_now, _c.body_expires_at)).label("kept_until")
-    columns = (*_stored_run_columns, scores.c.breakdown, is_kept_now.label("kept"), kept_until)
+    columns = (*_stored_run_columns, scores.c.breakdown, is_kept_now.label("has_trace"), kept_until)
     with_scores = runs.outerjoin(scores, scores.c.trace_id == _c.trace_id)
     return sa.select(*columns).select_from(with_scores).where(_c.state == "judged")
 

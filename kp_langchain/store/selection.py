@@ -29,6 +29,7 @@ State = TypeVar("State", bound=str)
 Conditions = Sequence[sa.ColumnElement[bool]]
 
 _ID_CHARS_SHOWN = 100
+_SHORTEST_PREFIX = 4  # a slip of a key should not give a verdict, nor delete a run
 _LAST_CHARACTER = "\U0010ffff"
 _COLUMN_OF_KEY = {key: name for name, key in KEY_COLUMNS.items()}
 _c = runs.c
@@ -46,7 +47,7 @@ def find_by_id(
     trace_id: sa.Column[str] | None = None,
     other_id: sa.Column[str] | None = None,
 ) -> list[dict[str, Any]]:
-    """Return the rows that a text identifies: it is one of their ids, or else the beginning of one.
+    """Return the rows that a text identifies: an id, or its first 4 characters or more.
 
     The text is tried as it is, without surrounding blanks, and in lower case, as UUIDs are. A whole
     trace id counts as one only with its `kp:trace:`: others choose the ids of units, so one id may
@@ -65,13 +66,16 @@ def find_by_id(
         name = text.removeprefix(TRACE_ID_PREFIX)
         if not name:
             continue
+        is_long = len(name) >= _SHORTEST_PREFIX
         if trace_id is not None:
-            by_prefix.append(_begins(trace_id, clean_text(TRACE_ID_PREFIX + name)))
+            if is_long:
+                by_prefix.append(_begins(trace_id, clean_text(TRACE_ID_PREFIX + name)))
             if text != name:
                 exact.append(trace_id == trace_key(text))
         if other_id is not None:
             exact.append(other_id.in_([clean_name(text), clean_name(name)]))
-            by_prefix.append(_begins(other_id, clean_name(name)))
+            if is_long:
+                by_prefix.append(_begins(other_id, clean_name(name)))
     for condition in (*exact, *by_prefix):
         rows = connection.execute(select.where(condition)).mappings().all()
         if rows:

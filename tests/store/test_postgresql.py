@@ -180,7 +180,7 @@ def test_expired_bodies_are_deleted_without_waiting_for_others_that_hold_them(ur
             other.execute("SELECT trace_id FROM runs FOR UPDATE")
             pool.submit(again.add, _scored(2)).result(LONG_S)
             assert execute(store, "SELECT count(*) FROM runs WHERE NOT has_body") == [(0,)]
-        assert store.get(one.trace.id).kept is False
+        assert store.get(one.trace.id).has_trace is False
 
 
 # ------------------------------------------------------------------ what others take away

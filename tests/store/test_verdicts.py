@@ -183,7 +183,7 @@ def test_what_must_stay_at_home_is_scored_again_and_stays(store, options, decisi
     one = added(store, threshold=0.6, **options)
     (change,) = store.report_outcome(one.trace.id, success=True, registry=REGISTRY)
     assert change.score >= one.threshold
-    assert (change.decision, change.kept, states(store)) == (decision, kept, {})
+    assert (change.decision, change.has_trace, states(store)) == (decision, kept, {})
     stored = store.get(one.trace.id)
     assert (stored.score, stored.withheld) == (change.score, options.get("withheld"))
     assert (stored.trace is not None) is kept
