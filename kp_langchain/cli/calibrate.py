@@ -22,7 +22,7 @@ from kp_langchain.cli.output import (
 from kp_langchain.cli.policy_file import write_policy
 from kp_langchain.config import Settings
 from kp_langchain.errors import KPError, MissingExtraError, OutdatedModelError
-from kp_langchain.gate.check import DEFAULT_PASS_RATE
+from kp_langchain.gate.check import DEFAULT_PASS_RATE, pass_rate_of
 from kp_langchain.text import near_name, printable
 
 if TYPE_CHECKING:
@@ -76,11 +76,11 @@ def fit(
         if not domains and not as_json:
             say(f"No run in {store.location} has a verdict; {_HOW_TO_LABEL}")
         for name in domains:
-            before = store.models.in_force(name)
+            before, policy_before = store.models.in_force(name), settings.policy_for(name)
             result = calibrate(
                 name,
                 store.models.labelled(name),
-                settings.policy_for(name),
+                policy_before,
                 before=before,
                 pass_rate=pass_rate,
             )
@@ -90,6 +90,12 @@ def fit(
                 is_installed = store.models.install(result.fit.model)
             if not as_json:  # before the file is written, which may fail
                 _print_result(result, before, is_installed=is_installed)
+                rate = pass_rate_of(policy_before, policy_before.gate, has_model=True)
+                if is_installed and before is None and policy_before.pass_rate is None and rate:
+                    say(
+                        f"  The model changes the scores, so {printable(name)} now keeps its best "
+                        f"{percent(rate)}, unless kp.toml sets a threshold."
+                    )
             fields, policy = result.policy_fields, None
             if write and fields:
                 policy = write_policy(name, **fields)
