@@ -32,7 +32,7 @@ function medianBar(domain) {
 
 function costText(domain) {
   const [name, , , lost] = domain.parts[0] ?? [];
-  return lost > 0 ? [unit("costs most: "), `${name} `, el("span", { class: "muted" }, fixed(lost))] : "–";
+  return lost > 0 ? [unit("costs "), `${name} `, el("span", { class: "muted" }, fixed(lost))] : "–";
 }
 
 // Returns the share that was kept of each of some equal groups of runs, the oldest first.
