@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
 from kp_langchain.errors import ConfigError
@@ -82,11 +83,16 @@ def open_session(
     *, rules: Rules | None = None, redactor: Callable[[str], str] | None = None
 ) -> Session:
     """Return a session that redacts the parts of one run; the arguments are those of `redact`."""
-    from kp_langchain.redaction.session import Session  # loads the finders
-
-    return Session(rules=rules, redactor=redactor)
+    return _session_type()(rules=rules, redactor=redactor)
 
 
 def load() -> None:
     """Load and compile all finders, which takes about 0.2 s; otherwise the first `redact` does so."""
     redact("load")
+
+
+@cache
+def _session_type() -> type[Session]:
+    from kp_langchain.redaction.session import Session
+
+    return Session

@@ -14,6 +14,7 @@ from kp_langchain.redaction.fields import (
     classify_secret,
     is_phrase,
     is_placeholder,
+    is_random,
     is_sensitive,
     split_name,
 )
@@ -44,6 +45,12 @@ _PARTS = {
 }
 _PART = lazy_pattern("|".join(map(re.escape, _PARTS)))
 _MAX_BEFORE = 160
+
+_AUTHORITY = lazy_pattern(r"[^\s\"'<>`\\|]{1,1024}")
+# A scheme, or nothing: //user:password@host
+_BEFORE_SLASHES_REVERSED = lazy_pattern(r":[A-Za-z0-9+.\-]|(?![\w:/])")
+_PORT = lazy_pattern(r"[0-9]{1,5}(?:[/?#,].*)?", re.DOTALL)
+_HOST = lazy_pattern(r"[\w.\-\[\]:]+", re.ASCII)
 
 # INSERT INTO users (name, password) VALUES ('bob', '...'), ('eve', '...')
 _INSERT = lazy_pattern(r"\((?P<names>[\w`\"\[\], \t]{3,512})\)\s{0,8}values\s{0,8}\(")
@@ -84,8 +91,8 @@ def _finder_of_row(row: dict[str, Any]) -> Finder:
                 if is_sensitive(text[start:end], name, field):
                     yield Span(start, end, field.kind)
 
-    words, certain = tuple(row.get("words", ())), find if row.get("certain") else None
-    return Finder(find, words, is_named=row.get("named", False), certain=certain)
+    words, is_named, is_certain = row.get("words", ()), row.get("named"), row.get("certain")
+    return Finder(find, tuple(words), is_named=bool(is_named), is_certain=bool(is_certain))
 
 
 def _expand(pattern: str) -> str:
@@ -137,6 +144,45 @@ def _find_in_statements(text: str, low: str) -> Iterator[Span]:
                 if column and is_sensitive(value["text"] or "", "", column):
                     yield Span(*value.span("text"), column.kind)
                 at = value.end()
+
+
+def _find_in_urls(text: str, _low: str) -> Iterator[Span]:
+    position = 0
+    while (mark := text.find("//", position)) >= 0:
+        position = mark + 2
+        if _BEFORE_SLASHES_REVERSED.match(text[max(0, mark - 40) : mark][::-1]) is None:
+            continue
+        authority = _AUTHORITY.match(text, position)
+        if authority is None:
+            continue
+        address = authority.group()
+        following = address.find("://")
+        if following >= 0:
+            address = address[:following]
+        yield from _userinfo(address, position)
+        position += len(address)
+
+
+def _userinfo(address: str, offset: int) -> Iterator[Span]:
+    """Yield the password in `user:password@host`; it may contain `@`, `:` and `/`."""
+    slash = min((at for at in map(address.find, "/?#") if at >= 0), default=len(address))
+    at_sign = address.rfind("@", 0, slash)
+    colon = address.find(":")
+    if at_sign < 0:
+        # A "/" in the password hides the host, unless what comes before it is host and port.
+        if colon < 0 or colon > slash or _PORT.fullmatch(address, colon + 1):
+            return
+        at_sign = address.rfind("@")
+        if at_sign < 0 or _HOST.match(address, at_sign + 1) is None:
+            return
+    if 0 <= colon < at_sign:
+        if is_random(address[:colon]):
+            yield Span(offset, offset + colon, "token")
+        password = address[colon + 1 : at_sign]
+        if not is_placeholder(password):
+            yield Span(offset + colon + 1, offset + at_sign, "password")
+    elif is_random(address[:at_sign]):
+        yield Span(offset, offset + at_sign, "token")
 
 
 # ------------------------------------------------------------------ columns of tables
@@ -319,13 +365,9 @@ def _is_value(value: str, name: str, field: SensitiveField, sign: str = "") -> b
 _CONTEXTS = load_table("contexts")["context"]
 FINDERS = (
     *(_finder_of_row(row) for row in _CONTEXTS if row.get("certain")),
-    *(
-        Finder(find, words, is_named=True, certain=find)
-        for find, words in (
-            (_find_in_manifests, ("stringdata:", "data:")),
-            (_find_in_statements, ("values", "from stdin")),
-        )
-    ),
+    Finder(_find_in_urls, ("//",), is_certain=True),
+    Finder(_find_in_manifests, ("stringdata:", "data:"), is_named=True, is_certain=True),
+    Finder(_find_in_statements, ("values", "from stdin"), is_named=True, is_certain=True),
     *(_finder_of_row(row) for row in _CONTEXTS if not row.get("certain")),
     *map(_finder_of_row, load_table("commands")["command"]),
     Finder(partial(_find_in_tables, places=stems_in), is_named=True),

@@ -127,13 +127,19 @@ def _ends_on_line(text: str, at: int, quote: str) -> bool:
     return end >= 0 and "\n" not in text[at:end]
 
 
+def _is_open(text: str, at: int, quote: str) -> bool:
+    """Return whether the string of a quote before `at`, on the same line, is still open."""
+    line_start = text.rfind("\n", max(0, at - _MAX_LINE), at) + 1 or max(0, at - _MAX_LINE)
+    return text.count(quote, line_start, at) % 2 == 1
+
+
 def bare_word(text: str, at: int) -> Extent | None:
     """Return start and end of the unquoted word at `at`, without a full stop after it."""
     match = _BARE.match(text, at)
     if match is None:
         return None
     end = match.end()
-    while rest := _AFTER_QUOTE.match(text, end):
+    while (rest := _AFTER_QUOTE.match(text, end)) and not _is_open(text, at, text[end]):
         end = rest.end()
     while not text.endswith("...", at, end) and end > at + 1 and text[end - 1] in ".:?":
         end -= 1

@@ -99,6 +99,7 @@ _ENDINGS = (*_COMPOUND_ENDINGS, *NAMES["compounds"]["random"].split())
 _OTHER_SCRIPTS = {
     "".join(noun): field for noun, field in _NOUNS.items() if not "".join(noun).isascii()
 }
+_LAST_WORDS = {noun[-1] for noun in _NOUNS} | word_set("key keys token tokens code codes id pass")
 
 
 @lru_cache(maxsize=8192)
@@ -113,6 +114,8 @@ def classify_name(name: str) -> SensitiveField | None:
         return None
     is_label = " " in name
     words = split_name(_AFTER_NOUN.sub("", name) if is_label else name)
+    if "without" in words:
+        return None
     if len(words) < 2 or words[0] not in _NO_NOUNS:
         identifier = label_kind(name) if not _find_phrase(words) else None
         if identifier is not None:
@@ -159,6 +162,21 @@ def _without_qualifiers(words: list[str]) -> list[str]:
     return words[:end]
 
 
+@lru_cache(maxsize=8192)
+def may_end_name(name: str) -> bool:
+    """Return whether a name may be the end of a sensitive name of several words.
+
+    Args:
+        name: A name that is not sensitive by itself, such as "key" in "API key".
+    """
+    if len(name) > _MAX_NAME:
+        return False
+    words = _without_qualifiers(split_name(name))
+    if not words or words[-1] in _QUALIFIERS:  # it only qualifies a noun before it
+        return True
+    return words[-1] in _LAST_WORDS or _classify_compound(words[-1]) is not None
+
+
 def _classify_compound(word: str) -> SensitiveField | None:
     """Return what a word says that ends in a noun: "dbpassword", "snykkey"."""
     if not word.isascii():  # scripts that put no space between words
@@ -171,6 +189,8 @@ def _classify_compound(word: str) -> SensitiveField | None:
             continue
         if (owner, ending) in _OWNED:
             return _OWNED[owner, ending]
+        if owner in _NO_NOUNS:
+            return None
         if ending in _COMPOUND_ENDINGS:
             return _NOUNS[ending,]
         return _WEAK_KEY if len(owner) > 1 else None  # a "monkey" has no random value
@@ -369,8 +389,12 @@ def _is_something_else(value: str, kind: str) -> bool:
         is_label = " " in value and value[0].isupper() and value.replace(" ", "").isalpha()
         if is_label or _is_word(value.strip()) or (value.isdigit() and len(value) < _FEWEST_DIGITS):
             return True
+    if kind == "token":
+        return looks_like("ticker", value) or looks_like("version", value)
     if kind == "password":
         return False
+    if kind == "private_key" and looks_like("id of a key", value):
+        return True
     is_file = looks_like("file of keys", value) or looks_like("path", value)
     return is_file and not looks_generated(value)
 
@@ -400,6 +424,8 @@ def is_sensitive(value: str, name: str, field: SensitiveField) -> bool:
         return False  # the id of a conversation or a run
     if _is_something_else(value, kind):
         return False
+    if not field.is_strong:
+        return True
     if kind == "pin":
         is_sentence = " " in value.strip() and any(map(str.isalpha, value))
         is_code = 4 <= len(value.strip()) <= 12 and any(map(str.isdigit, value))
@@ -412,5 +438,7 @@ def is_sensitive(value: str, name: str, field: SensitiveField) -> bool:
         return has_form(name, value)
     if field.is_identifier:
         return sum(map(str.isdigit, value)) >= (6 if kind == "phone" else 4)
+    if value.lower() == (split_name(name) or [""])[-1]:
+        return False  # password=password
     # PWD and OLDPWD hold the shell's working folders.
     return not (name.lower().endswith("pwd") and looks_like("path", value))

@@ -118,15 +118,14 @@ class Finder(NamedTuple):
         words: Lower-case substrings. A text can match only if its lower-case form contains at least
             one of them; empty if no word is required.
         is_named: Whether a text can match only if it contains the stem of a sensitive name.
-        certain: The search for matches that leave no doubt, so that no `allow` rule can keep them;
-            None if there are none.
+        is_certain: Whether a match leaves no doubt, so that no `allow` rule can keep it.
         is_personal: Whether it finds only what identifies a person.
     """
 
     find: Find
     words: tuple[str, ...] = ()
     is_named: bool = False
-    certain: Find | None = None
+    is_certain: bool = False
     is_personal: bool = False
 
 
@@ -149,7 +148,7 @@ class Finders:
             text: Any text.
             low: The text in lower case, of the same length.
             personal: Whether to search for what identifies a person.
-            certain: Whether to return only the matches that leave no doubt.
+            certain: Whether to use only the finders whose matches leave no doubt.
         """
         stems, words = words_in(low)
         places = set(self._without_words)
@@ -159,7 +158,6 @@ class Finders:
         for place in sorted(places):
             finder = self._finders[place]
             is_possible = (stems or not finder.is_named) and (personal or not finder.is_personal)
-            search = finder.certain if certain else finder.find
-            if is_possible and search is not None:
-                spans.extend(search(text, low))
+            if is_possible and (finder.is_certain or not certain):
+                spans.extend(finder.find(text, low))
         return spans

@@ -26,6 +26,7 @@ from kp_langchain.redaction.fields import (
     is_sensitive,
     looks_like,
     looks_like_password,
+    may_end_name,
     without_accents,
 )
 from kp_langchain.redaction.finders import JOINT, Finder, expression_of_names, stems_in
@@ -178,6 +179,8 @@ def _value_of_name(
 
     Without `in_prose`, the value must follow a sign, or stand in a notation such as XML.
     """
+    if end - start == len(text):
+        return None
     tail = _TAIL.match(plain, end)
     if tail is not None and classify_name(plain[start : tail.end()]):
         end = tail.end()
@@ -216,7 +219,7 @@ def _after_name(
     elif end < len(text) and (extent := linked_value(NOTATIONS, text, start, end, field)):
         yield extent
         return
-    if in_prose:
+    if in_prose and not name.lower().startswith("your_"):
         yield value_in_prose(text, start, end, name, field)
 
 
@@ -227,7 +230,7 @@ def _classify(text: str, plain: str, start: int, end: int) -> tuple[str, Sensiti
     if field is None and text[end : end + 1] == "(":
         field = classify_name(_BUILDER.sub("", name, count=1))  # with_api_key("...")
     if field is None:
-        return _with_words_before(text, plain, start, end)
+        return _with_words_before(text, plain, start, end) if may_end_name(name) else (name, None)
     if field.kind == "password" and plain.endswith(("one-time ", "one time "), 0, start):
         return name, _ONE_TIME
     return name, field
@@ -271,20 +274,27 @@ def _value_after_sign(
     """Return start and end of the value after the sign: `=`, `:`, `=>` ..."""
     at = assignment.end()
     extent = (
-        _header_value(text, at, field) or quoted_value(text, at) or code_in_groups(text, at, field)
+        _header_value(text, start, at, field)
+        or quoted_value(text, at)
+        or code_in_groups(text, at, field)
     )
     if extent is not None:
         return extent
-    if block := _BLOCK.match(text, at):
+    block = _BLOCK.match(text, at) if field.is_strong and starts_line(text, start) else None
+    if block is not None:
         return _block_value(text, block)
     return unquoted_value(text, at, start, assignment, name, field)
 
 
-def _header_value(text: str, at: int, field: SensitiveField) -> Extent | None:
+def _header_value(text: str, start: int, at: int, field: SensitiveField) -> Extent | None:
     """Return start and end of an Authorization or Cookie header's value; it may contain spaces."""
     header = _HEADERS.get(field.kind)
     match = header.match(text, at) if header else None
-    return match.span("value") if match else None
+    if match is None or not match["long"]:
+        return match.span("value") if match else None
+    quote = text[start - 1 : start]
+    end = text.find(quote, at, match.end()) if quote in ("'", '"') else -1
+    return at, end if end >= 0 else match.end()
 
 
 def _block_value(text: str, block: re.Match[str]) -> Extent | None:

@@ -171,6 +171,8 @@ def _asks(left: str, right: str, *, is_bare: bool, is_last: bool) -> bool:
     is_label = is_last and sentence.rstrip().endswith((":", "："))
     if not (is_question or is_label or _has_request(sentence, words)):
         return False
+    if words[0] in TABLE["yes_or_no"] and words[1:2] not in (["you"], ["i"]):
+        return not TABLE["requests"].isdisjoint(before)
     clause = _words(_CLAUSE_END.split(left)[-1])
     requests = [at for at, word in enumerate(clause) if word in TABLE["requests"]]
     return _is_one_noun(clause[requests[-1] + 1 :] if requests else clause)
@@ -242,12 +244,14 @@ def _is_sure(token: str, request: _Request) -> bool:
         is_short_key = field.kind not in _PASSWORDS | CODE_KINDS and len(token) < 8
         return not (is_short_key or (request.is_bare and field.kind not in CODE_KINDS))
     has_sign = looks_like_password(token) and token[-1] not in "!?" and token[0] not in "#@$"
-    return field.kind in _PASSWORDS and has_sign and len(token) >= 6
+    return field.kind in _PASSWORDS and has_sign and len(token) >= 6 and not token.isdigit()
 
 
 def _code(answer: str, request: _Request) -> str:
     """Return the one number in an answer, which may be in groups of digits; "" if there is none."""
     kind = request.field.kind
+    if kind not in CODE_KINDS | _PASSWORDS | {"token"}:
+        return ""
     codes = _CODE_IN_GROUPS.findall(answer) or _CODE.findall(answer)
     shortest = 3 if kind == "cvv" or request.is_bare else 4
     is_code = len(codes) == 1 and sum(map(str.isdigit, codes[0])) >= shortest

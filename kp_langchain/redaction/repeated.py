@@ -35,7 +35,6 @@ from kp_langchain.redaction.secret_search import (
     kind_beside,
 )
 from kp_langchain.redaction.spans import lazy_pattern, placeholder
-from kp_langchain.values import members
 
 _CVV = 3
 _LONG_NUMBER = 6  # such a number hardly occurs twice by chance, unless it is 100000 or the like
@@ -148,8 +147,8 @@ class Secrets:
                 return
             self._chars += len(secret)
         self._named[secret] = facts
-        self.has_numbers = self.has_numbers or looks_like("number", secret)
         self._search = None
+        self.has_numbers = self.has_numbers or looks_like("number", secret)
 
     @property
     def search(self) -> SecretSearch | None:
@@ -181,8 +180,11 @@ def _reach_of(secret: str, kind: str, *, is_answer: bool) -> Reach | None:
         return Reach.WORD if is_answer and size >= _SHORTEST_MIXED else None
     if looks_like("words and numbers", secret) and size >= _SHORTEST_MIXED:
         return Reach.WORD
-    is_key = size >= _LONG and (looks_like_bare_password(secret) or looks_generated(secret))
-    if is_key or is_unmistakable(secret, _PASSWORD) or _changes_often(secret):
+    is_hash = size >= _LONG_KEY and looks_like("hash or UUID", secret)
+    is_generated = size >= _LONG_KEY and (is_random(secret) or _changes_often(secret))
+    if is_hash or is_generated or is_unmistakable(secret, _PASSWORD):
+        return Reach.ANYWHERE
+    if size >= _LONG and (looks_like_bare_password(secret) or looks_generated(secret)):
         return Reach.ANYWHERE
     shortest = _SHORTEST_WORD if is_answer else _SHORTEST_MIXED
     if size >= shortest and looks_like_bare_password(secret):
@@ -220,9 +222,8 @@ def typed_secrets(parts: Iterable[Any]) -> Iterator[tuple[str, str]]:
     for part in parts:
         if isinstance(part, str):
             texts.append(part)
-        for key, value in members(part):
-            if isinstance(value, str) and isinstance(key, str) and is_typed(key):
-                typed.update(_TYPED_WORD.findall(value))
+        elif isinstance(part, dict):
+            typed.update(_typed_words(part))
     for word in sorted(typed)[:_MOST_TYPED]:
         whole = re.compile(rf"(?<![^\W_]){re.escape(word)}(?![^\W_])")
         for text in texts:
@@ -232,3 +233,11 @@ def typed_secrets(parts: Iterable[Any]) -> Iterator[tuple[str, str]]:
                 if kind := kind_beside(before, text[end : end + AFTER]):
                     yield kind, word
                     break
+
+
+def _typed_words(inputs: Mapping[Any, Any]) -> Iterator[str]:
+    for key, value in inputs.items():
+        if isinstance(value, dict):
+            yield from _typed_words(value)
+        elif isinstance(value, str) and isinstance(key, str) and is_typed(key):
+            yield from _TYPED_WORD.findall(value)

@@ -27,6 +27,7 @@ from kp_langchain.redaction.fields import (
     is_random,
     is_scrambled,
     is_unmistakable,
+    looks_generated,
     looks_like,
     looks_like_bare_password,
     looks_like_password,
@@ -152,6 +153,8 @@ _ENDS_CLAUSE = lazy_pattern(
 )
 _ADJECTIVE_ENDINGS = ("ed", "ing", "ly", "able", "ible", "ful", "ive", "ory")
 _DIGIT = lazy_pattern("[0-9]")
+_DIGIT_OR_DASH = lazy_pattern("[0-9_-]")
+_REACH_OF_DIGITS = 256
 _KINDS_BESIDE = _RANDOM_KINDS | {"password", "credential"}
 _REACH_BEFORE = 80
 _REACH_AFTER = 160
@@ -197,17 +200,19 @@ def _verb(text: str, end: int, field: SensitiveField) -> Extent | None:
     match = _VERB.match(text, end)
     if match is None:
         return None
-    extent = code_or_value(text, match.end(), field)
+    content = quoted_value(text, match.end())
+    extent = content or code_or_value(text, match.end(), field)
     value = text[slice(*extent)] if extent else ""
     if extent is None or "://" in value:
         return None
-    if looks_like_password(value) or (field.kind in CODE_KINDS and value.isdigit()):
+    is_like_password = looks_like_bare_password if match["short"] else looks_like_password
+    if is_like_password(value) or (field.kind in CODE_KINDS and value.isdigit()):
         return extent
     if match["english"] is None:
         return (
             extent if looks_like("three words and more", value) or is_scrambled(value, 10) else None
         )
-    if extent[0] > match.end() or any(map(str.isdigit, value)):  # quoted, or a short code
+    if content or any(map(str.isdigit, value)) or looks_generated(value) or value.count("-") > 1:
         return extent
     is_adjective = value.lower().endswith(_ADJECTIVE_ENDINGS) or value.lower() in SENTENCE_WORDS
     is_word = field.kind in ("password", "credential") and not is_adjective
@@ -235,14 +240,18 @@ def _space(text: str, end: int, name: str, field: SensitiveField) -> Extent | No
         return content if content and not re.search(r"\s", text[slice(*content)]) else None
     extent = value_at(text, at)
     value = text[slice(*extent)] if extent else ""
-    if name.isupper():  # a variable
+    if name.isupper() or name.lower() == "pw":
         return extent if looks_like_bare_password(value) else None
+    if field.kind in _RANDOM_KINDS - {"secret"}:
+        return extent if is_scrambled(value, 12) else None
     return extent if field.is_strong and is_evident(value, field) else None
 
 
 def _before(text: str, start: int, end: int, field: SensitiveField) -> Extent | None:
     """Return start and end of the value in "... is the password"."""
     first = max(0, start - 72)
+    if _DIGIT_OR_DASH.search(text, max(0, start - _REACH_OF_DIGITS), start) is None:
+        return None
     link = _BEFORE.search(text, first, start)
     if link is None:
         return None

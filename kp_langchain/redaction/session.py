@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable, Sequence
 from datetime import date, time, timedelta, tzinfo
 from decimal import Decimal
 from fractions import Fraction
-from functools import partial
 from pathlib import PurePath
 from typing import Any
 
@@ -23,6 +22,7 @@ from kp_langchain.redaction.secret_search import SecretSearch, is_typed
 from kp_langchain.redaction.spans import PLACEHOLDER, distinct_key, placeholder
 from kp_langchain.redaction.structures import (
     KEYS,
+    PRIVATE_KEY,
     MappingFields,
     NamedField,
     build_tuple,
@@ -30,7 +30,7 @@ from kp_langchain.redaction.structures import (
     has_type,
     header_fields,
     is_pair,
-    item_fields,
+    lines_of_key,
     parts_of,
     plain_key,
     read_mapping,
@@ -46,6 +46,9 @@ _TEXT_TYPES = (str, Literal)
 # Types whose values contain no text.
 _TEXTLESS_TYPES = (complex, Decimal, Fraction, date, time, timedelta, tzinfo, uuid.UUID, range)
 
+CleanTexts = dict[str, tuple[str, list[str]]]
+"""What texts have become, and the kinds of the replacements in them."""
+
 
 class Walker:
     """Rebuilds one value with everything sensitive replaced.
@@ -58,6 +61,7 @@ class Walker:
 
     Attributes:
         counts: The number of replacements per kind so far.
+        has_match: Whether the search found a secret.
         changes: What to write for each literal of a text that changes, by its start.
     """
 
@@ -70,14 +74,12 @@ class Walker:
         redactor: Callable[[str], str] | None = None,
     ) -> None:
         self.counts: Counter[str] = Counter()
+        self.has_match = False
         self.changes: dict[int, str] = {}
         self._session = session
         self._identifiers = identifiers
         self._search = search
         self._redactor = redactor
-        self._redact_text = partial(
-            redact_text, secrets=session.secrets, identifiers=identifiers, rules=session.rules
-        )
         self._classify_name = session.rules.classifier(identifiers=identifiers)
         self._clean_texts = session.clean_texts[identifiers]
         self._harmless = session.rules.harmless_texts[identifiers]
@@ -101,11 +103,14 @@ class Walker:
         if field is None and type(value) in _TEXT_TYPES and value in self._unchanged:
             return value
         try:
-            is_container = isinstance(value, (dict, list, tuple, set, frozenset))
-            content = value if is_container else parts_of(value)
-            if content is None:
+            if isinstance(value, str):
                 return self._replaced(value, self._leaf(value, field, name))
-            return self._container(content, depth, field, name)
+            if isinstance(value, (dict, list, tuple, set, frozenset)):
+                return self._container(value, depth, field, name)
+            parts = parts_of(value)
+            if parts is not None:
+                return self._container(parts, depth, field, name)
+            return self._leaf(value, field, name)
         except Exception:  # noqa: BLE001 - a value that cannot be examined is not kept
             return self._replace("failed")
 
@@ -124,7 +129,9 @@ class Walker:
         """Redact a text, also of secrets that others name, then apply the user's redactor."""
         clean = self._text_with_documents(text)
         if self._search is not None:
-            clean = self._search.clean(clean, self.counts)
+            source = clean
+            clean = self._search.clean(source, self.counts)
+            self.has_match = self.has_match or clean != source
         if self._redactor is None or not clean or PLACEHOLDER.fullmatch(clean):
             return clean
         custom_text = self._redactor(clean)
@@ -147,8 +154,10 @@ class Walker:
         kinds: list[str] = []
         for _ in range(MAX_PASSES):
             documents = read_documents(text)
-            before, text = text, self._clean(text, documents, kinds)
-            if text == before or not documents:
+            clean = self._clean(text, documents, kinds)
+            is_settled = clean == text or not documents
+            text = clean
+            if is_settled:
                 break
         else:
             raise UnstableTextError
@@ -163,14 +172,14 @@ class Walker:
     def _clean(self, text: str, documents: list[Document], kinds: list[str]) -> str:
         """Return a text redacted once, each string of its documents by itself."""
         if not documents:
-            return self._redact_text(text, kinds)
+            return self._plain_text(text, kinds)
         walker = self._walk_documents(documents)
         if walker.counts:
             documents = read_documents(text, with_places=True)
             walker = self._walk_documents(documents)
             kinds.extend(walker.counts.elements())
         template = mask_documents(text, documents, walker.changes)
-        return template.restore(self._redact_text(template.text, kinds, mask=template.mask))
+        return template.restore(self._plain_text(template.text, kinds, template.mask))
 
     def _walk_documents(self, documents: list[Document]) -> Walker:
         walker = Walker(self._session, identifiers=self._identifiers)
@@ -180,6 +189,13 @@ class Walker:
                 field = field_of_content(field, document.value)
             walker.walk(document.value, 0, field, document.name)
         return walker
+
+    def _plain_text(self, text: str, kinds: list[str], mask: str = "") -> str:
+        session = self._session
+        identifiers = self._identifiers
+        return redact_text(
+            text, kinds, session.secrets, identifiers=identifiers, rules=session.rules, mask=mask
+        )
 
     def _leaf(self, value: Any, field: SensitiveField | None, name: str) -> Any:
         if value is None or isinstance(value, bool):
@@ -274,11 +290,12 @@ class Walker:
             if has_type(key, str) and key == context.rows_key:
                 clean = self._rows(item, context.columns, depth)
             else:
-                clean = self.walk(item, depth, *self._entry_field(key, item, context, name))
+                item_field, item_name = self._entry_field(key, item, context, name)
+                clean = self.walk(item, depth, item_field, item_name)
                 if self._search is not None:
                     clean = self._typed(key, clean, value)
             if type(key) in _TEXT_TYPES and key in self._unchanged and key not in result:
-                result[key] = clean  # as almost always
+                result[key] = clean
             else:
                 clean_key = distinct_key(self._key(key), result)
                 result[self._replaced(key, clean_key)] = clean
@@ -306,7 +323,7 @@ class Walker:
         """Return the sensitive field of one entry of a mapping, if any, and its name."""
         if not isinstance(key, (str, bytes)):
             return context.inherited, name
-        if key in context.entries:
+        if context.entries and key in context.entries:
             return context.entries[key]
         key_name = key if isinstance(key, str) else key.decode("utf-8", "replace")
         key_field = self._classify_name(key_name)
@@ -348,13 +365,26 @@ class Walker:
             return [self.walk(members[0], depth), *self._rows(members[1:], columns, depth - 1)]
         for place, key, secrets in answers_in(members):
             members[place] = self._without_answer(members[place], key, secrets)
-        has_pairs = field is None and all(is_pair(member) for member in members)
-        fields = item_fields(members, (field, name), self._classify_name, is_tuple=is_tuple)
         result: list[Any] = []
-        for item, item_field in zip(members, fields, strict=True):
-            # No comprehension: its frame would be one more at each of 200 levels.
-            clean = self._pair(item, depth) if has_pairs else self.walk(item, depth, *item_field)
-            result.append(clean)
+        has_pairs = bool(members) and all(is_pair(member) for member in members)
+        may_be_named = is_tuple and is_pair(members)
+        item_field, item_name = field, name
+        key_lines = lines_of_key(members)
+        for place, item in enumerate(members):
+            if place in key_lines:
+                item_field, item_name = PRIVATE_KEY, ""
+            if has_pairs and field is None:
+                result.append(self._pair(item, depth))
+            else:
+                result.append(self.walk(item, depth, item_field, item_name))
+            item_field, item_name = field, name
+            # A flag, or the name of a pair, is the field name of the next item.
+            if has_type(item, str) and (item.startswith("-") or (may_be_named and place == 0)):
+                next_field = self._classify_name(item)
+                following = members[place + 1] if place + 1 < len(members) else ""
+                is_flag = has_type(following, str) and following.startswith("-")
+                if next_field is not None and not is_flag:
+                    item_field, item_name = next_field, item
         return result
 
     def _pair(self, pair: list[Any] | tuple[Any, ...], depth: int) -> Any:
@@ -382,8 +412,7 @@ class Session:
     Attributes:
         rules: The user's rules.
         secrets: What the parts have named so far.
-        clean_texts: What texts have become so far, and the kinds of the replacements in them, by
-            whether identifiers are redacted.
+        clean_texts: What texts have become so far, by whether identifiers are redacted.
     """
 
     def __init__(
@@ -391,7 +420,7 @@ class Session:
     ) -> None:
         self.rules = rules or NO_RULES
         self.secrets = Secrets()
-        self.clean_texts = defaultdict[bool, dict[str, tuple[str, list[str]]]](dict)
+        self.clean_texts: dict[bool, CleanTexts] = defaultdict(dict)
         self._redactor = redactor
 
     def learn(self, parts: Sequence[Any], level: str) -> bool:
@@ -439,12 +468,18 @@ class Session:
             clean = walker.walk(value)
             if self.secrets.search is search:
                 break
-        is_word = isinstance(clean, str) and not (is_name or any(map(str.isdigit, clean)))
-        if search is not None and is_word and (kind := search.kind_of_value(clean)):
-            walker.counts[kind] += 1
-            clean = placeholder(kind)
+        if (
+            search is not None
+            and isinstance(clean, str)
+            and not (is_name or any(map(str.isdigit, clean)))
+        ):
+            kind = search.kind_of_value(clean)
+            if kind is not None:
+                walker.counts[kind] += 1
+                clean = placeholder(kind)
         # A replaced number may expose a match beside it.
-        if self._redactor is None and not self.secrets.has_numbers:
+        is_over = not (walker.has_match and self.secrets.has_numbers)
+        if self._redactor is None and is_over:
             return clean, walker.counts
         last = Walker(self, identifiers=level != "private", redactor=self._redactor)
         return last.walk(clean), walker.counts + last.counts

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import Enum
 from functools import lru_cache
-from itertools import pairwise
 from types import MappingProxyType, SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -76,11 +76,13 @@ _NO_FIELD: NamedField = (None, "")
 _CELL_NAME = lazy_pattern(r"[^\W\d][\w.\-/]{0,39}(?: [\w.\-/()#]{1,24}){0,3}")
 _BEGIN_OF_KEY = lazy_pattern(r"-----BEGIN [A-Z ]{0,40}PRIVATE KEY")
 _SELECTOR_PARTS = lazy_pattern(r"[A-Za-z][\w\-]*")
+_COMBINATORS = lazy_pattern(r"[ >+~]+(?![^\[\]]{0,80}\])")
+_SELECTOR_SIGN = lazy_pattern(r"[#.\[/=@(]")
 
 
 # Keys that may say something about the values of the others.
 _TELLING = frozenset(
-    ("type", "kind", "kty", "granttype", *KEYS.name_keys, *KEYS.element_keys)
+    ("type", "kind", "kty", "secondarykey", "granttype", *KEYS.name_keys, *KEYS.element_keys)
 ).union(
     KEYS.secret_marks, KEYS.references, KEYS.schema_marks, KEYS.column_keys, KEYS.model_token_clues
 )
@@ -162,9 +164,12 @@ def header_fields(rows: Sequence[Any], classify: Classify) -> list[NamedField]:
     if len(rows) < 2 or not all(has_type(row, list, tuple) for row in rows):
         return []
     header = rows[0]
+    width = len(header)
+    if width < 2 or any(len(row) != width for row in rows):
+        return []
     fields = column_fields(header, classify)
     # Of two columns, the first row may also be a name and its value.
-    return fields if fields and (len(header) > 2 or fields[0][0] is None) else []
+    return fields if fields and (width > 2 or fields[0][0] is None) else []
 
 
 def build_tuple(value: tuple[Any, ...], items: list[Any]) -> Any:
@@ -185,34 +190,15 @@ def is_pair(value: Any) -> bool:
     return has_type(value, list, tuple) and len(value) == 2 and has_type(value[0], str, bytes)
 
 
-def item_fields(
-    items: Sequence[Any], inherited: NamedField, classify: Classify, *, is_tuple: bool
-) -> list[NamedField]:
-    """Return the field and name of each item of a list or tuple.
-
-    A flag such as `--password`, or the name of a pair, is the field name of the next item. After
-    the first line of a private key, all lines up to its end belong to the key.
-
-    Args:
-        items: The items.
-        inherited: The field that contains the list, and its name.
-        classify: Returns what a name says about its value.
-        is_tuple: Whether it is a tuple; a list of two texts is no pair.
-    """
-    fields = [inherited] * len(items)
-    is_named = is_tuple and is_pair(items)
-    for place, (item, following) in enumerate(pairwise(items), 1):
-        if has_type(item, str) and (item.startswith("-") or is_named):
-            field = classify(item)
-            if field is not None and not (has_type(following, str) and following.startswith("-")):
-                fields[place] = field, item
-    if all(has_type(item, str) for item in items):
-        begins = [place for place, line in enumerate(items) if _BEGIN_OF_KEY.search(line)]
-        ends = (place for place, line in enumerate(items) if "-----END" in line)
-        if begins:
-            for place in range(begins[0] + 1, next(ends, len(items))):
-                fields[place] = PRIVATE_KEY, ""
-    return fields
+def lines_of_key(members: Sequence[Any]) -> range:
+    """Return the places of the strings that are the lines of a private key, if any are."""
+    if len(members) < 3 or not all(has_type(member, str) for member in members):
+        return range(0)
+    begins = [place for place, line in enumerate(members) if _BEGIN_OF_KEY.search(line)]
+    if not begins or "-----END" in members[begins[0]]:
+        return range(0)
+    ends = (place for place, line in enumerate(members) if "-----END" in line)
+    return range(begins[0] + 1, next(ends, len(members)))
 
 
 def column_fields(header: Sequence[Any], classify: Classify) -> list[NamedField]:
@@ -234,7 +220,12 @@ def element_field(element: str, classify: Classify) -> NamedField | None:
     """
     if len(element) > 200 or "[REDACTED:" in element:
         return None
+    if _SELECTOR_SIGN.search(element):
+        element = _COMBINATORS.split(element.strip())[-1]
     parts = _SELECTOR_PARTS.findall(element)
+    words = {word for part in parts for word in re.split(r"[_\-]", part.lower())}
+    if words & KEYS.not_inputs:
+        return None
     nouns = [part for part in parts if part.lower() not in KEYS.element_nouns]
     for candidate in (" ".join(nouns), *reversed(nouns)):
         field = classify(candidate)
@@ -270,6 +261,9 @@ def _secret_entries(mapping: dict[Any, Any], keys: dict[str, Any]) -> dict[Any, 
         return {key: (_SECRET, key) for key in ("data", "stringData") if key in mapping}
     if "kty" in keys:
         return {keys[member]: (PRIVATE_KEY, member) for member in _JWK_SECRETS & keys.keys()}
+    if "primarykey" in keys and "secondarykey" in keys:
+        weak = SensitiveField("api_key", is_strong=False)
+        return {keys[key]: (weak, key) for key in ("primarykey", "secondarykey")}
     if "granttype" in keys and "code" in keys:
         return {keys["code"]: (SensitiveField("token"), "code")}
     return {}
@@ -284,25 +278,26 @@ def _entries_beside(
         return {}
     kind: Any = mapping.get(by_plain.get("type"))
     is_marked = any(mapping[by_plain[mark]] is True for mark in KEYS.secret_marks & by_plain.keys())
+    field_by_name: NamedField | None = None
     element: NamedField | None = None
     if has_type(kind, str):
         is_marked = is_marked or plain_key(kind) in KEYS.secret_types
         field = None if is_marked else classify(kind)
         if field is not None and field.kind in _TYPES_AS_NAMES:
             element = field, kind
-    names = ((classify(text), text) for text in _texts(mapping, by_plain, KEYS.name_keys))
-    field_by_name = next((name for name in names if name[0] is not None), None)
-    labels = _texts(mapping, by_plain, KEYS.element_keys)
-    elements = (element_field(text, classify) for text in labels)
-    element = element or next(filter(None, elements), None)
+    for text in _texts(mapping, by_plain, KEYS.name_keys):
+        field = classify(text) if field_by_name is None else None
+        field_by_name = (field, text) if field is not None else field_by_name
+    for text in _texts(mapping, by_plain, KEYS.element_keys):
+        element = element or element_field(text, classify)
 
     def field_of(plain: str, value: Any) -> NamedField | None:
         if is_marked and plain in _SECRET_VALUES:
             return _SECRET, plain
         if plain in KEYS.value_keys and field_by_name is not None:
             return field_by_name
-        if not has_type(value, str, int, float):
-            return None
+        if not has_type(value, str, int, float) or (has_type(value, str) and classify(value)):
+            return None  # the label itself
         if element is not None and (plain in KEYS.value_keys or len(str(value).split()) == 1):
             return element
         if field_by_name is not None and has_type(value, str) and looks_like_password(value):

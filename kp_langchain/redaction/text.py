@@ -12,10 +12,12 @@ from kp_langchain.redaction.custom_rules import NO_RULES, Rules, pseudonym
 from kp_langchain.redaction.finders import Finders, words_in
 from kp_langchain.redaction.formats import BLOB, summary
 from kp_langchain.redaction.identifiers import FINDERS as IDENTIFIERS
-from kp_langchain.redaction.identifiers import KINDS as PERSONAL
-from kp_langchain.redaction.identifiers import narrow
+from kp_langchain.redaction.identifiers import KINDS, narrow
 from kp_langchain.redaction.repeated import Secrets
 from kp_langchain.redaction.spans import PLACEHOLDER, Span, placeholder
+
+PERSONAL = KINDS
+"""Kinds that identify a person; all others are secrets."""
 
 FINDERS: Final = Finders(
     *formats.FINDERS,
@@ -102,9 +104,7 @@ def replacement(kind: str, match: str, rules: Rules) -> str:
 
 def _find(text: str, *, identifiers: bool, rules: Rules) -> list[Span]:
     plain = narrow(text)
-    low = plain.lower()
-    if len(low) != len(plain):  # "İ", for one; positions must stay the same
-        low = plain.translate(_ASCII_LOWER)
+    low = _lower_same_length(plain)
     matches = FINDERS.find(plain, low, personal=identifiers)
     spans = [span for span in matches if identifiers or span.kind not in PERSONAL]
     if rules.patterns or rules.names:
@@ -117,6 +117,12 @@ def _find(text: str, *, identifiers: bool, rules: Rules) -> list[Span]:
             exceptions.difference_update(FINDERS.find(plain, low, personal=False, certain=True))
             spans = [span for span in spans if span not in exceptions]
     return spans
+
+
+def _lower_same_length(text: str) -> str:
+    """Return the text in lower case, of the same length, so that positions stay the same."""
+    low = text.lower()
+    return low if len(low) == len(text) else text.translate(_ASCII_LOWER)
 
 
 def _merge_overlaps(text: str, spans: list[Span]) -> list[Span]:
