@@ -91,8 +91,7 @@ def _finder_of_row(row: dict[str, Any]) -> Finder:
                 if is_sensitive(text[start:end], name, field):
                     yield Span(start, end, field.kind)
 
-    words, is_named, is_certain = row.get("words", ()), row.get("named"), row.get("certain")
-    return Finder(find, tuple(words), is_named=bool(is_named), is_certain=bool(is_certain))
+    return Finder(find, tuple(row.get("words", ())), is_named=row.get("named", False))
 
 
 def _expand(pattern: str) -> str:
@@ -240,13 +239,14 @@ class _Header(NamedTuple):
             yield (classify_name(name), name), cells[self.value_at]
 
 
-def _find_in_tables(text: str, low: str, *, places: Places) -> Iterator[Span]:
+def _find(text: str, low: str, *, places: Places, identifiers: bool) -> Iterator[Span]:
     """Yield the values below headers.
 
     Args:
         text: The whole text.
         low: The text in lower case.
         places: Returns the places of what a header contains, in order.
+        identifiers: Whether columns that identify a person count as sensitive.
     """
     end = 0
     for first, last in places(low) if "\n" in text else ():
@@ -261,7 +261,8 @@ def _find_in_tables(text: str, low: str, *, places: Places) -> Iterator[Span]:
             end = at + len(line)
             for (field, name), cell in header.values(line, cells):
                 value, place = _unwrap(line, *cell)
-                if field and _is_value(value, name, field, header.sign):
+                is_wanted = field is not None and (identifiers or not field.is_identifier)
+                if field and is_wanted and _is_value(value, name, field, header.sign):
                     yield Span(at + place, at + place + len(value), field.kind)
 
 
@@ -363,13 +364,29 @@ def _is_value(value: str, name: str, field: SensitiveField, sign: str = "") -> b
 
 
 _CONTEXTS = load_table("contexts")["context"]
-FINDERS = (
+CERTAIN = (
     *(_finder_of_row(row) for row in _CONTEXTS if row.get("certain")),
-    Finder(_find_in_urls, ("//",), is_certain=True),
-    Finder(_find_in_manifests, ("stringdata:", "data:"), is_named=True, is_certain=True),
-    Finder(_find_in_statements, ("values", "from stdin"), is_named=True, is_certain=True),
+    Finder(_find_in_urls, ("//",)),
+    Finder(_find_in_manifests, ("stringdata:", "data:"), is_named=True),
+    Finder(_find_in_statements, ("values", "from stdin"), is_named=True),
+)
+"""Contexts that leave no doubt."""
+_OTHERS = (
     *(_finder_of_row(row) for row in _CONTEXTS if not row.get("certain")),
     *map(_finder_of_row, load_table("commands")["command"]),
-    Finder(partial(_find_in_tables, places=stems_in), is_named=True),
-    Finder(partial(_find_in_tables, places=_places_of_more_stems), words=_MORE_STEMS),
 )
+
+
+def finders(*, identifiers: bool) -> tuple[Finder, ...]:
+    """Return the finders of secrets by what surrounds them, also in the columns of tables.
+
+    Args:
+        identifiers: Whether columns that identify a person count as sensitive.
+    """
+    find = partial(_find, identifiers=identifiers)
+    return (
+        *CERTAIN,
+        *_OTHERS,
+        Finder(partial(find, places=stems_in), is_named=True),
+        Finder(partial(find, places=_places_of_more_stems), words=_MORE_STEMS),
+    )

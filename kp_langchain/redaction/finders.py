@@ -118,15 +118,11 @@ class Finder(NamedTuple):
         words: Lower-case substrings. A text can match only if its lower-case form contains at least
             one of them; empty if no word is required.
         is_named: Whether a text can match only if it contains the stem of a sensitive name.
-        is_certain: Whether a match leaves no doubt, so that no `allow` rule can keep it.
-        is_personal: Whether it finds only what identifies a person.
     """
 
     find: Find
     words: tuple[str, ...] = ()
     is_named: bool = False
-    is_certain: bool = False
-    is_personal: bool = False
 
 
 class Finders:
@@ -141,14 +137,12 @@ class Finders:
                 self._by_word[word].append(place)
         add_to_vocabulary(self._by_word)
 
-    def find(self, text: str, low: str, *, personal: bool, certain: bool = False) -> list[Span]:
-        """Return the matches of the finders.
+    def find(self, text: str, low: str) -> list[Span]:
+        """Return the matches of all finders.
 
         Args:
             text: Any text.
             low: The text in lower case, of the same length.
-            personal: Whether to search for what identifies a person.
-            certain: Whether to use only the finders whose matches leave no doubt.
         """
         stems, words = words_in(low)
         places = set(self._without_words)
@@ -156,8 +150,7 @@ class Finders:
             places.update(self._by_word[word])
         spans: list[Span] = []
         for place in sorted(places):
-            finder = self._finders[place]
-            is_possible = (stems or not finder.is_named) and (personal or not finder.is_personal)
-            if is_possible and (finder.is_certain or not certain):
-                spans.extend(finder.find(text, low))
+            find, _, is_named = self._finders[place]
+            if stems or not is_named:
+                spans.extend(find(text, low))
         return spans

@@ -12,7 +12,7 @@ import binascii
 import hashlib
 import re
 from collections.abc import Iterator
-from functools import cache
+from functools import cache, partial
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -107,16 +107,11 @@ _SHORT_NAME = lazy_pattern(r"[a-z]{2,6}")
 _CLAIM = lazy_pattern(rb'"[a-z_]{2,20}":["{\[\d]')
 
 
-def _long_words(text: str, length: int) -> Iterator[tuple[int, int]]:
-    """Yield start and end of the long words with a digit or capital; others are paths and names."""
-    for first, last in long_runs(character_classes(text, TOKEN_CLASS), length):
-        if _NOT_LOWER.search(text, first, last) is not None:
-            yield first, last
-
-
-def _find_published(text: str, _low: str) -> Iterator[Span]:
-    """Yield the credentials with an issuer's published format."""
-    for first, last in _long_words(text, _MIN_CHARS):
+def _find(text: str, _low: str, *, with_markers: bool) -> Iterator[Span]:
+    """Yield the credentials with an issuer's published format, or a marker if these are wanted."""
+    for first, last in long_runs(character_classes(text, TOKEN_CLASS), _MIN_CHARS):
+        if _NOT_LOWER.search(text, first, last) is None:
+            continue  # a path, an address or a name
         position = first
         while (prefix := _PREFIX.search(text, position, last)) is not None:
             span = _match_prefix(text, prefix.start(), prefix.group())
@@ -124,19 +119,23 @@ def _find_published(text: str, _low: str) -> Iterator[Span]:
             if span:
                 yield span
         if last - first >= _MIN_MARKED_CHARS and _LONG_WORD.search(text, first, last):
-            for match in _unprefixed().finditer(text, first, min(last + 1, len(text))):
-                group = match.lastgroup or ""
-                row = _UNPREFIXED[int(group[1:])]
-                if _passes(row.check, match[group]):
-                    yield Span(*match.span(group), row.kind)
+            yield from _find_without_prefix(text, first, last)
+            if with_markers:
+                yield from _find_markers(text, first, last)
 
 
-def _find_marked(text: str, _low: str) -> Iterator[Span]:
-    """Yield the random words with a marker such as `sk_`."""
-    for first, last in _long_words(text, _MIN_MARKED_CHARS):
-        for match in _WORD.finditer(text, first, last):
-            if _is_marked_secret(match["word"]):
-                yield Span(*match.span("word"), "api_key")
+def _find_without_prefix(text: str, first: int, last: int) -> Iterator[Span]:
+    for match in _unprefixed().finditer(text, first, min(last + 1, len(text))):
+        group = match.lastgroup or ""
+        row = _UNPREFIXED[int(group[1:])]
+        if _passes(row.check, match[group]):
+            yield Span(*match.span(group), row.kind)
+
+
+def _find_markers(text: str, first: int, last: int) -> Iterator[Span]:
+    for match in _WORD.finditer(text, first, last):
+        if _is_marked_secret(match["word"]):
+            yield Span(*match.span("word"), "api_key")
 
 
 def _match_prefix(text: str, start: int, longest: str) -> Span | None:
@@ -353,9 +352,11 @@ def _decode(run: str) -> bytes | None:
         return None
 
 
+_KEY_BLOCKS = Finder(_find_armoured, ("private key", "openvpn"))
+CERTAIN = (Finder(partial(_find, with_markers=False)), _KEY_BLOCKS)
+"""Without credentials that only have a marker such as `sk_`."""
 FINDERS = (
-    Finder(_find_published, is_certain=True),
-    Finder(_find_marked),
-    Finder(_find_armoured, ("private key", "openvpn"), is_certain=True),
+    Finder(partial(_find, with_markers=True)),
+    _KEY_BLOCKS,
     Finder(_find_blobs),
 )

@@ -338,7 +338,7 @@ def _finder_of_row(row: dict[str, Any]) -> Finder:
                     if text[start:end].lower() not in _COMMON_USERS:
                         yield Span(start, end, row["kind"])
 
-    return Finder(find, words, is_personal=True)
+    return Finder(find, words)
 
 
 def _parts(beginning: re.Match[str], match: re.Match[str]) -> list[tuple[int, int]]:
@@ -348,10 +348,10 @@ def _parts(beginning: re.Match[str], match: re.Match[str]) -> list[tuple[int, in
 
 
 FINDERS = (
-    Finder(_find_emails, _EMAIL_SIGNS, is_personal=True),
+    Finder(_find_emails, _EMAIL_SIGNS),
     *map(_finder_of_row, _TABLE["pattern"]),
-    Finder(_find_hexadecimal, is_personal=True),
-    Finder(find_numbers, is_personal=True),
+    Finder(_find_hexadecimal),
+    Finder(find_numbers),
 )
 
 

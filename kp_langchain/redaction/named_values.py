@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from functools import partial
 
 from kp_langchain.redaction.extents import (
     Extent,
@@ -102,7 +103,16 @@ _FEW_NAMES = 400
 _CHARS_PER_NAME = 40
 
 
-def _find(text: str, low: str) -> Iterator[Span]:
+def finders(*, identifiers: bool) -> tuple[Finder, ...]:
+    """Return the finders of the values of sensitive fields in a text.
+
+    Args:
+        identifiers: Whether fields that identify a person count as sensitive.
+    """
+    return (Finder(partial(_find, identifiers=identifiers), is_named=True),)
+
+
+def _find(text: str, low: str, *, identifiers: bool) -> Iterator[Span]:
     plain = without_accents(low)
     position = word_end = names_in_word = 0
     searches_left = _FEW_NAMES + len(text) // _CHARS_PER_NAME
@@ -124,7 +134,7 @@ def _find(text: str, low: str) -> Iterator[Span]:
             start = min(start + _escape_inside(text, start), first)
         value = _value_of_name(text, plain, start, end, in_prose=searches_left > 0)
         searches_left -= value is None
-        if value is not None:
+        if value is not None and (identifiers or not value[1].is_identifier):
             (start, end), field = value
             following = _NEXT_ITEM if plain.endswith("s", 0, position) else _NEXT_PART
             yield Span(start, end, field.kind)
@@ -304,6 +314,3 @@ def _block_value(text: str, block: re.Match[str]) -> Extent | None:
     span = value_at(text, block.end())
     is_value = span and (block["item"] or looks_like_password(text[slice(*span)]))
     return span if is_value else None
-
-
-FINDERS = (Finder(_find, is_named=True),)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator
-from typing import Final
 
 from kp_langchain.errors import UnstableTextError
 from kp_langchain.redaction import contexts, formats, named_values, questions
@@ -19,13 +18,20 @@ from kp_langchain.redaction.spans import PLACEHOLDER, Span, placeholder
 PERSONAL = KINDS
 """Kinds that identify a person; all others are secrets."""
 
-FINDERS: Final = Finders(
-    *formats.FINDERS,
-    *contexts.FINDERS,
-    *questions.FINDERS,
-    *named_values.FINDERS,
-    *IDENTIFIERS,
-)
+FINDERS = {
+    identifiers: Finders(
+        *formats.FINDERS,
+        *contexts.finders(identifiers=identifiers),
+        *questions.FINDERS,
+        *named_values.finders(identifiers=identifiers),
+        *(IDENTIFIERS if identifiers else ()),
+    )
+    for identifiers in (False, True)
+}
+"""All finders, by whether identifiers are redacted as well as secrets."""
+
+CERTAIN = Finders(*formats.CERTAIN, *contexts.CERTAIN)
+"""Finders of the secrets that no `allow` rule can keep."""
 
 _NO_SECRETS = PERSONAL | {BLOB}
 MAX_PASSES = 8
@@ -103,10 +109,7 @@ def replacement(kind: str, match: str, rules: Rules) -> str:
 
 
 def _find(text: str, *, identifiers: bool, rules: Rules) -> list[Span]:
-    plain = narrow(text)
-    low = _lower_same_length(plain)
-    matches = FINDERS.find(plain, low, personal=identifiers)
-    spans = [span for span in matches if identifiers or span.kind not in PERSONAL]
+    spans = _find_with(FINDERS[identifiers], text)
     if rules.patterns or rules.names:
         spans.sort(key=lambda span: span.kind in PERSONAL)
         place = sum(span.kind not in PERSONAL for span in spans)
@@ -114,7 +117,7 @@ def _find(text: str, *, identifiers: bool, rules: Rules) -> list[Span]:
     if rules.allow and spans:
         exceptions = {span for span in spans if rules.allows(text[span.start : span.end])}
         if exceptions:
-            exceptions.difference_update(FINDERS.find(plain, low, personal=False, certain=True))
+            exceptions.difference_update(_find_with(CERTAIN, text))
             spans = [span for span in spans if span not in exceptions]
     return spans
 
@@ -123,6 +126,12 @@ def _lower_same_length(text: str) -> str:
     """Return the text in lower case, of the same length, so that positions stay the same."""
     low = text.lower()
     return low if len(low) == len(text) else text.translate(_ASCII_LOWER)
+
+
+def _find_with(finders: Finders, text: str) -> list[Span]:
+    """Return the matches of the finders in a text."""
+    text = narrow(text)
+    return finders.find(text, _lower_same_length(text))
 
 
 def _merge_overlaps(text: str, spans: list[Span]) -> list[Span]:
