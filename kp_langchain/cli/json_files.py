@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import shlex
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -30,7 +31,7 @@ _PART_BYTES = 1 << 16
 _IDS = ("trace_id", "id", "run_id")
 _AN_ID = "trace_id, id or run_id"
 _SHOWN_CHARS = 40
-_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+_BYTE_ORDER_MARK, _GZIP = b"\xef\xbb\xbf", b"\x1f\x8b"
 
 
 def check_files(files: Sequence[str]) -> None:
@@ -107,6 +108,8 @@ def _open(file: str) -> Iterator[BinaryIO]:
         yield sys.stdin.buffer
         return
     with file_errors(file, "read"), Path(file).open("rb") as stream:
+        if stream.peek(2)[:2] == _GZIP:
+            raise KPError(f"{file} is compressed; unpack it: zcat {shlex.quote(file)} | ... -")
         yield stream
 
 

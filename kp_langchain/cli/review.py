@@ -253,7 +253,7 @@ def _facts(one: DomainStats) -> Iterator[tuple[str, str]]:
     if len(one.thresholds) > 1:
         counts = [f"{at:.2f} for {count_text(number, 'run')}" for at, number in one.thresholds]
         yield "thresholds", ", ".join(counts[:_THRESHOLDS_SHOWN])
-    yield "twins", count_text(one.near_duplicates, "run")
+    yield "twins", count_text(one.twins, "run")
     yield "recovered errors", count_text(one.recovered, "run")
     redactions = f"in {count_text(one.redacted_runs, 'run')}: {counts_text(one.redactions)}"
     yield "redacted", redactions if one.redactions else "nothing"

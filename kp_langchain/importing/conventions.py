@@ -53,9 +53,8 @@ def _set_openinference_call(span: Span, call: RecordedCall) -> None:
 
 def _openinference_kind(span: Span) -> RecordedKind:
     kind = span.text(_OPENINFERENCE_KIND)
-    if (
-        kind.upper() == "AGENT"
-    ):  # LangChain's instrumentation calls everything so that has such a name
+    # LangChain's instrumentation calls everything an agent that has such a name.
+    if kind.upper() == "AGENT":
         if "tool.name" in span.attributes:
             return "tool"
         if "llm.invocation_parameters" in span.attributes or "llm.model_name" in span.attributes:

@@ -14,7 +14,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
@@ -141,7 +141,8 @@ def pull(
         sleep=sleep,
     )
     for page in pages:
-        report.answer, report.next_offset = page.answer, page.next_offset
+        # The content, which may nest without end, is in the units.
+        report.answer, report.next_offset = replace(page.answer, content=None), page.next_offset
         report.total = report.total if page.total is None else page.total
         report.read += page.read
         report.skipped.update(page.skipped)

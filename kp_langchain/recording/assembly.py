@@ -120,7 +120,8 @@ def assemble(
     functions = (options.scorer, options.outcome, options.on_scored, redactor, *options.verifiers)
     lane = lane_for((id(store), *map(_identity, functions)), JUDGING)
     context = HandlerContext(
-        options=replace(options, verifiers=tuple(options.verifiers)),
+        # The policies are in `domains`; the caller's mapping may change later.
+        options=replace(options, policy=None, verifiers=tuple(options.verifiers)),
         settings=settings,
         store=store,
         domains=domains,

@@ -263,7 +263,7 @@ class DomainWindow:
         return self._model
 
     def _read_model(self, store: TraceStore) -> None:
-        model = store.models.in_force(self._domain)
+        model, self._model = store.models.in_force(self._domain), None
         if model is not None:
             model.check_current()
         self._model = model

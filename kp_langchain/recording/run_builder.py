@@ -312,9 +312,8 @@ class _Builder:
         level = policy.privacy_level
         calls: dict[Call, int] = {}  # those that are stored, numbered in order
         for call in record.timeline.calls():
-            if (
-                not call.is_void or call.tool_call_id is not None
-            ):  # that is made again, in its place
+            # A void call with an id is made again, in its place.
+            if not call.is_void or call.tool_call_id is not None:
                 calls[call] = len(calls)
         key_numbers: dict[object, int] = {}
         verdict = self._reported(level)

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
+from kp_langchain._logging import describe_error
+from kp_langchain.errors import StoreError
 from kp_langchain.report.records import Body, body_of, domain_name, figure, record_of
 from kp_langchain.review.recall_facts import credit_text
 from kp_langchain.review.stats import DomainStats, domain_stats
@@ -54,8 +56,16 @@ def collect(store: TraceStore, filters: RunFilters, *, limit: int) -> ReportData
         limit: At most so many.
 
     Raises:
-        StoreError: The store cannot be read.
+        StoreError: The store cannot be read, or a row was changed from outside.
     """
+    try:
+        return _collect(store, filters, limit)
+    except (AttributeError, OverflowError, TypeError, ValueError) as error:
+        reason = describe_error(error)
+        raise StoreError(f"the runs of {store.location} cannot be read: {reason}") from error
+
+
+def _collect(store: TraceStore, filters: RunFilters, limit: int) -> ReportData:
     data = ReportData(store.location.rpartition("/")[2], total=store.count(**filters))
     credits_ = _credits(store)
     known: set[str] = set()

@@ -34,7 +34,7 @@ CONFIDENCE = "confidence"
 """The part of a worth that is not novelty, among the parts of a domain gated by worth."""
 
 _TEXTS = ("domain", "decision", "gate", "novelty_source", "rules", "redactions", "dropped")
-_FLAGS = ("is_near_duplicate", "is_withheld")
+_FLAGS = ("is_twin", "is_withheld")
 # Those that are not known are NaN.
 _NUMBERS = (
     *("score", "worth", "threshold", "recovered_errors", "label"),
@@ -127,7 +127,7 @@ class DomainStats:
         successes: How many of those succeeded.
         kept_labelled: How many kept runs have such a verdict.
         kept_successes: How many of those succeeded.
-        near_duplicates: How many runs repeat a kept one, or were replaced by one.
+        twins: How many runs repeat a kept one, or were replaced by one.
         recovered: How many runs recovered from an error.
         withheld: How many runs must never be contributed.
         redactions: How often each kind of sensitive text was replaced, the most frequent first.
@@ -151,7 +151,7 @@ class DomainStats:
     successes: int
     kept_labelled: int
     kept_successes: int
-    near_duplicates: int
+    twins: int
     recovered: int
     withheld: int
     redactions: Mapping[str, int]
@@ -189,9 +189,9 @@ class DomainStats:
             causes.append(
                 f"`{rule.name}` cost {count_text(rule.runs, 'run')} {-rule.change:.2f}{lost}"
             )
-        if self.near_duplicates:
-            repeats = "repeats a kept one" if self.near_duplicates == 1 else "repeat kept ones"
-            causes.append(f"{count_text(self.near_duplicates, 'run')} {repeats}")
+        if self.twins:
+            repeats = "repeats a kept one" if self.twins == 1 else "repeat kept ones"
+            causes.append(f"{count_text(self.twins, 'run')} {repeats}")
         return f"{start}: {'; '.join(causes)}." if causes else f"{start}."
 
     def to_dict(self) -> dict[str, Any]:
@@ -256,7 +256,7 @@ def _stats_of(domain: str, runs: _Columns) -> DomainStats:
         successes=int(is_success.sum()),
         kept_labelled=int((kept & is_labelled).sum()),
         kept_successes=int((kept & is_success).sum()),
-        near_duplicates=int(runs["is_near_duplicate"].sum()),
+        twins=int(runs["is_twin"].sum()),
         recovered=int((runs["recovered_errors"] > 0).sum()),
         withheld=int(runs["is_withheld"].sum()),
         redactions=redactions,
@@ -350,7 +350,7 @@ def _rules(runs: _Columns) -> tuple[RuleStats, ...]:
 
 
 def _may_pass(runs: _Columns) -> NDArray[np.bool_]:
-    may_pass: NDArray[np.bool_] = ~(runs["is_near_duplicate"] | runs["is_withheld"])
+    may_pass: NDArray[np.bool_] = ~(runs["is_twin"] | runs["is_withheld"])
     return may_pass
 
 

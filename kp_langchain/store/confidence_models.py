@@ -50,7 +50,12 @@ class ConfidenceModels(StorePart):
         with self._database.reading() as connection:
             rows = connection.execute(select).all()
             verdicts_by_trace = verdicts_on(connection, [row.trace_id for row in rows])
-        labelled = [_labelled_run(row, verdicts_by_trace[row.trace_id]) for row in rows]
+        # PostgreSQL may show a run in the first statement that is deleted before the second one.
+        labelled = [
+            _labelled_run(row, verdicts_by_trace[row.trace_id])
+            for row in rows
+            if row.trace_id in verdicts_by_trace
+        ]
         return [run for run in labelled if run.is_current]
 
     def unlabelled(self, domain: str | None = None) -> list[UnlabelledRun]:
@@ -99,7 +104,7 @@ class ConfidenceModels(StorePart):
         return [
             TaskVerdict(row.domain, task_key(row.task, row.objective), success_of[row.trace_id])
             for row in rows
-            if row.has_features
+            if row.has_features and row.trace_id in success_of
         ]
 
     def labelled_domains(self) -> list[str]:

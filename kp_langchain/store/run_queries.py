@@ -19,7 +19,7 @@ from kp_langchain.store.run_columns import (
     STORED_FIELDS,
     RunState,
 )
-from kp_langchain.store.selection import find_by_id, is_near_duplicate
+from kp_langchain.store.selection import find_by_id, is_twin
 from kp_langchain.store.tables import (
     batches,
     bodies,
@@ -216,7 +216,7 @@ def verdicts_on(connection: sa.Connection, trace_ids: Collection[str]) -> dict[s
 FIGURES: list[Any] = [
     *(_c[name] for name in ("trace_id", "domain", "decision", "gate", "score", "worth")),
     *(_c[name] for name in ("threshold", "recovered_errors", "novelty_source")),
-    is_near_duplicate.label("is_near_duplicate"),
+    is_twin.label("is_twin"),
     _c.withheld.is_not(None).label("is_withheld"),
     *(
         _c.dimensions[name, at].as_float().label(name + ending)

@@ -33,7 +33,7 @@ _SHORTEST_PREFIX = 4  # a slip of a key should not give a verdict, nor delete a 
 _LAST_CHARACTER = "\U0010ffff"
 _COLUMN_OF_KEY = {key: name for name, key in KEY_COLUMNS.items()}
 _c = runs.c
-is_near_duplicate = sa.or_(_c.twin_of.is_not(None), _c.replaced_by.is_not(None))
+is_twin = sa.or_(_c.twin_of.is_not(None), _c.replaced_by.is_not(None))
 
 
 # ------------------------------------------------------------------ by an id

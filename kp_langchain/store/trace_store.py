@@ -180,9 +180,9 @@ class TraceStore:
                 trace_id=_c.trace_id,
                 other_id=_c.run_id,
             )
-        if len(matches) > 1:
-            raise ambiguous_id(str(id), matches)
-        return self._stored_run(matches[0]) if matches else None
+            if len(matches) > 1:
+                raise ambiguous_id(str(id), matches)
+            return self._stored_run(matches[0]) if matches else None
 
     def report_outcome(
         self,
@@ -336,7 +336,7 @@ class TraceStore:
         Returns:
             The columns by name, such as a DataFrame takes them, the oldest run first: `trace_id`,
             `domain`, `decision`, `gate`, `score`, `worth`, `threshold`, `recovered_errors` and
-            `novelty_source` as `StoredRun` has them; `is_near_duplicate` and `is_withheld`; each
+            `novelty_source` as `StoredRun` has them; `is_twin` and `is_withheld`; each
             dimension of the score and, with `_weight` appended, its weight (0 to 1, None if
             unknown); `rules`, `redactions` and `dropped` as JSON text; and `label`, whether the run
             succeeded by the newest verdict that states it, None without one.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import sqlite3
 import stat
@@ -219,6 +220,15 @@ BAD: list[tuple[Any, str]] = [
           {"role": None, "type": None, "content": SECRET},
       )),
 ]  # fmt: skip
+
+
+def test_a_compressed_file_is_told_once_with_what_to_do() -> None:
+    Path("runs.jsonl.gz").write_bytes(gzip.compress(b"{}"))
+    done = run_import("runs.jsonl.gz")
+    assert done.returncode == 1
+    assert done.stderr == (
+        "error: runs.jsonl.gz is compressed; unpack it: zcat runs.jsonl.gz | ... -\n"
+    )
 
 
 def test_lines_that_cannot_be_used_are_told_without_what_they_say() -> None:

@@ -78,6 +78,7 @@ def test_what_is_pulled_waits_and_pulling_again_changes_only_what_the_registry_c
         "done", 60, 60, None,
     )  # fmt: skip
     assert pulled.fates == {"new": 60}
+    assert pulled.answer.content is None
     assert (pulled.skipped, pulled.with_findings, pulled.admitted) == ({}, 0, 0)
     assert states(store) == {one["id"]: "quarantined" for one in units}
     assert recalled(store) == []

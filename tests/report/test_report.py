@@ -180,6 +180,16 @@ def test_a_damaged_trace_costs_its_own_steps_alone(store: Store) -> None:
     assert len(store.records()) == len(changes)
 
 
+@pytest.mark.parametrize("change", ["redactions = '[1]'", "score = 'abc'", "objective = X'ff'"])
+def test_a_row_that_another_program_changed_is_an_error(store: Store, change: str) -> None:
+    store.add("buy bread")
+    store.traces.close()
+    store.run_sql((f"UPDATE runs SET {change}",))  # noqa: S608
+    done = report("--html", "page.html")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith("error: the runs of ")
+
+
 # ------------------------------------------------------------------ runs that were shown others
 
 

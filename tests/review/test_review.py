@@ -32,7 +32,7 @@ def row(number: int = 0, *, score: float = 0.5, **more: Any) -> Row:
         "label": None,
         "recovered_errors": 0,
         "novelty_source": None,
-        "is_near_duplicate": False,
+        "is_twin": False,
         "is_withheld": False,
         "dimensions": {"complexity": [0.5, 0.4], "novelty": [0.25, 0.6]},
         "rules": {},
@@ -106,7 +106,7 @@ def test_a_rule_counts_the_runs_that_would_have_passed_without_it() -> None:
     stats = only(
         row(0, score=0.55, rules={"single_tool": -0.1}),
         row(1, score=0.45, rules={"single_tool": -0.1}),
-        row(2, score=0.55, rules={"single_tool": -0.1}, is_near_duplicate=True),
+        row(2, score=0.55, rules={"single_tool": -0.1}, is_twin=True),
         row(3, score=0.55, rules={"single_tool": -0.1}, is_withheld=True),
         row(4, score=0.65, rules={"recovered_errors": 0.1}),
     )
@@ -119,7 +119,7 @@ def test_a_rule_counts_the_runs_that_would_have_passed_without_it() -> None:
 def test_one_sentence_says_what_costs_most() -> None:
     runs = [row(at, score=0.7 if at == 0 else 0.55) for at in range(10)]
     runs[1] = row(1, score=0.55, rules={"single_tool": -0.1})
-    runs[2] = runs[2] | {"is_near_duplicate": True}
+    runs[2] = runs[2] | {"is_twin": True}
     assert only(*runs).explanation() == (
         "finance keeps 10 % of 10 runs: novelty is 0.25 in the median and costs 0.45; "
         "`single_tool` cost 1 run 0.10, 1 of them their pass; 1 run repeats a kept one."
@@ -169,7 +169,7 @@ def test_verdicts_say_how_many_of_those_that_pass_are_right() -> None:
         row(1, score=0.7, label=False),
         row(2, score=0.5, label=True),
         row(3, score=0.9),
-        row(4, score=0.9, label=True, is_near_duplicate=True, decision="twin"),
+        row(4, score=0.9, label=True, is_twin=True, decision="twin"),
     )
     assert (stats.labelled, stats.successes) == (4, 3)
     assert (stats.kept_labelled, stats.kept_successes) == (2, 1)
@@ -205,7 +205,7 @@ SUMMARIES = st.lists(
         score=UNIT,
         label=st.sampled_from([None, True, False]),
         threshold=UNIT,
-        is_near_duplicate=st.booleans(),
+        is_twin=st.booleans(),
         is_withheld=st.booleans(),
         dimensions=st.dictionaries(st.sampled_from(DIMENSION_NAMES), st.tuples(UNIT, UNIT)),
         rules=st.dictionaries(st.sampled_from("rs"), st.floats(-1, 1)),

@@ -22,6 +22,7 @@ from kp_langchain import (
     ConfigError,
     DomainPolicy,
     Scorer,
+    StoreError,
     TraceStore,
     UnknownRunError,
     Verdict,
@@ -169,6 +170,8 @@ def test_a_damaged_run_can_be_deleted(store):
         ("runs", "rules"),
     ):  # fmt: skip
         execute(store, f"UPDATE {table} SET {column} = 'not JSON'")  # noqa: S608
+    with pytest.raises(StoreError, match="cannot read the trace store"):
+        store.get(one.trace.id)
     assert len(store.delete(one.trace.id)) == 1
     assert one.trace.id not in str(rows_by_table(store))
 
