@@ -55,26 +55,28 @@ def _policies(
     return lambda domain: settings.policy_for(domain, override(domain))
 
 
-def _agent_id_of(option: str | None, settings: Settings, sender: Sender | None) -> str | None:
+def _agent_id_of(option: str | None, settings: Settings, registry: Registry | None) -> str | None:
     """Return the agent id that traces carry: the option, else the settings', else the key's."""
-    if sender is None:
+    if registry is None:
         agent_id = option or settings.agent_id
         return None if agent_id is None else check_agent_id(agent_id, settings.redaction)
     from kp_langchain.registry.credentials import agent_of
 
-    return agent_of(option, settings, sender.registry)
+    return agent_of(option, settings, registry)
 
 
 def _sender_of(
     registry: Registry | str | None, store: TraceStore | None, settings: Settings
-) -> Sender | None:
-    """Return what sends to the registry of the argument, or of the settings; None without one.
+) -> tuple[Registry, Sender] | tuple[None, None]:
+    """Return the registry of the argument, or of the settings, and what sends to it, if any.
+
+    Handlers share a sender, but each has a registry of its own, which names the key's agent.
 
     Raises:
         ConfigError: The argument is not a registry or its URL, or there is no store.
     """
     if registry is None and (store is None or settings.registry_url is None):
-        return None
+        return None, None
     if store is None:
         raise ConfigError(
             "registry needs a store, because what is to be sent waits there; leave out store=None"
@@ -86,7 +88,7 @@ def _sender_of(
 
     if not isinstance(registry, Registry):
         registry = configured_registry(settings, registry)
-    return None if registry is None else sender_for(store, registry)
+    return (None, None) if registry is None else (registry, sender_for(store, registry))
 
 
 def assemble(
@@ -109,8 +111,8 @@ def assemble(
     warn_of_domain(options.domain, domains)
     if store is not None and not isinstance(store, TraceStore):
         store = default_store(settings.database_url if isinstance(store, Default) else store)
-    sender = _sender_of(options.registry, store, settings)
-    agent_id = _agent_id_of(options.agent_id, settings, sender)
+    registry, sender = _sender_of(options.registry, store, settings)
+    agent_id = _agent_id_of(options.agent_id, settings, registry)
     redactor = options.redactor or settings.redaction.load_redactor()
     receivers = _receivers(options, settings, store)
     engine = _engine_of(store, settings.max_queue)

@@ -305,7 +305,7 @@ def test_what_a_replaced_run_leaves_is_what_its_policy_says(
     first = ask(keeping(store, 0.5, **options))
     ask(keeping(store, 0.8, **options))
     old = stored(store, first)
-    assert (old.decision, old.kept, old.kept_until) == ("twin", is_kept, None)
+    assert (old.decision, old.has_trace, old.kept_until) == ("twin", is_kept, None)
 
 
 def test_one_that_is_replaced_is_withdrawn_from_the_registry(store: TraceStore) -> None:
