@@ -76,11 +76,11 @@ def fit(
         if not domains and not as_json:
             say(f"No run in {store.location} has a verdict; {_HOW_TO_LABEL}")
         for name in domains:
-            before, policy_before = store.models.in_force(name), settings.policy_for(name)
+            before, policy = store.models.in_force(name), settings.policy_for(name)
             result = calibrate(
                 name,
                 store.models.labelled(name),
-                policy_before,
+                policy,
                 before=before,
                 pass_rate=pass_rate,
             )
@@ -90,22 +90,22 @@ def fit(
                 is_installed = store.models.install(result.fit.model)
             if not as_json:  # before the file is written, which may fail
                 _print_result(result, before, is_installed=is_installed)
-                rate = pass_rate_of(policy_before, policy_before.gate, has_model=True)
-                if is_installed and before is None and policy_before.pass_rate is None and rate:
+                rate = pass_rate_of(policy, policy.gate, has_model=True)
+                if is_installed and before is None and policy.pass_rate is None and rate:
                     say(
                         f"  The model changes the scores, so {printable(name)} now keeps its best "
                         f"{percent(rate)}, unless kp.toml sets a threshold."
                     )
-            fields, policy = result.policy_fields, None
+            fields, written = result.policy_fields, None
             if write and fields:
-                policy = write_policy(name, **fields)
+                written = write_policy(name, **fields)
                 has_written = True
             if as_json:
                 replaced = before and {"created_at": before.created_at, "auc": before.auc}
                 installation = {"is_installed": bool(is_installed), "before": replaced}
-                say_json(result.to_dict() | installation | {"written": policy})
+                say_json(result.to_dict() | installation | {"written": written})
             elif write:
-                _say_written(result, policy)
+                _say_written(result, written)
             elif fields:
                 say(f"\n  --write puts {_fields_text(fields)} into kp.toml.\n")
     if is_refused or (write and not has_written):

@@ -109,7 +109,8 @@ def _open(file: str) -> Iterator[BinaryIO]:
         return
     with file_errors(file, "read"), Path(file).open("rb") as stream:
         if stream.peek(2)[:2] == _GZIP:
-            raise KPError(f"{file} is compressed; unpack it: zcat {shlex.quote(file)} | ... -")
+            unpacked = f"zcat {shlex.quote(file)} | kp-langchain ... -"
+            raise KPError(f"{file} is compressed; unpack it, or pipe it in: {unpacked}")
         yield stream
 
 

@@ -49,7 +49,7 @@ def delete(
     filters: dict[str, Any],
     run_ids: Annotated[
         list[str] | None,
-        typer.Argument(metavar="ID", help="Trace ids, run ids, or the beginning of either."),
+        typer.Argument(metavar="ID", help="Trace ids, run ids, or the first 4 characters or more."),
     ] = None,
     keep: Annotated[
         int | None, typer.Option(min=1, metavar="N", help="Of these, all but the newest N.")

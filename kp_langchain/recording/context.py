@@ -252,21 +252,22 @@ class DomainWindow:
     def model(self) -> ConfidenceModel | None:
         """Return the confidence model in force; None without one.
 
-        It is read again after a minute. If it cannot be read or used, the earlier one stays.
+        It is read again after a minute. While it cannot be read, the earlier one stays. A model
+        that was fitted to other features counts as none.
         """
         now = time.monotonic()
         if now >= self._model_read_at + _READ_AGAIN_S:
             # Noted first, so that an unreachable store is not asked again for each run.
             self._model_read_at = now
-            consequence = "runs get the one that was read before, if any"
+            consequence = "runs get the one that was read before, if it is still in force"
             self._read("the confidence model", consequence, self._read_model)
         return self._model
 
     def _read_model(self, store: TraceStore) -> None:
-        model, self._model = store.models.in_force(self._domain), None
+        model = store.models.in_force(self._domain)
+        self._model = model if model is not None and model.is_current else None
         if model is not None:
-            model.check_current()
-        self._model = model
+            model.check_current()  # so that it is told
 
     def recent_values(self, gate: Gate, model: ConfidenceModel | None) -> RecentValues:
         """Return the scores or worths of the last runs.

@@ -165,7 +165,7 @@ class KPCallbackHandler(LangChainCallbacks):
         runs.
 
         Args:
-            run: LangChain's id of the root run, the trace's id, or the beginning of either.
+            run: LangChain's id of the root run, the trace's id, or the first 4 characters or more.
             success: Whether it reached its goal.
             confidence: How sure one can be of its result, 0 to 1; by default 1.0 for a success
                 and 0.0 for a failure.

@@ -83,7 +83,7 @@ class Outbox(StorePart):
         """Return the contribution that `id` identifies, or None.
 
         Args:
-            id: A trace id, the registry's id, or the first characters of either.
+            id: A trace id, the registry's id, or the first 4 characters or more.
 
         Raises:
             StoreError: It fits more than one; the message lists them.

@@ -77,7 +77,7 @@ class PulledUnits(StorePart):
         """Return the unit that `id` identifies, or None.
 
         Args:
-            id: A trace id, or its first characters.
+            id: A trace id, or its first 4 characters or more.
 
         Raises:
             StoreError: It fits more than one; the message lists them.

@@ -167,7 +167,7 @@ class TraceStore:
         """Return the run that `id` identifies, or None.
 
         Args:
-            id: A trace id, a run id, or the first characters of either.
+            id: A trace id, a run id, or the first 4 characters or more.
 
         Raises:
             UnknownRunError: It fits more than one run; the message lists them.
@@ -205,7 +205,7 @@ class TraceStore:
         registry. Each run that changes is logged as `kp.trace_rescored`.
 
         Args:
-            id: A trace id, a run id, or the first characters of either. The id of a run that
+            id: A trace id, a run id, or the first 4 characters or more. The id of a run that
                 several handlers recorded identifies all its traces.
             success: Whether the run reached its goal.
             confidence: The confidence in its result, 0 to 1; by default 1.0 for a success and 0.0
@@ -421,7 +421,7 @@ class TraceStore:
         withdrawn by the next process that sends. `compact` removes their text from the file, too.
 
         Args:
-            ids: Trace ids, run ids, or the first characters of either. The id of a run that several
+            ids: Trace ids, run ids, or the first 4 characters or more. The id of a run that several
                 handlers recorded identifies all its traces.
             filters: Without ids: delete the runs that match, as `RunFilters` explains it. Runs that
                 are not scored yet, or wait for a human, match by domain, time and keys alone.

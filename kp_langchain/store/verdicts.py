@@ -68,7 +68,7 @@ def judge_stored(
 
     Args:
         database: The database with the runs.
-        id_: A trace id, a run id, or the first characters of either.
+        id_: A trace id, a run id, or the first 4 characters or more.
         verdict: The verdict; its note is redacted already.
         jobs: The jobs of the store.
         registry: URL of the registry to contribute to, if any.

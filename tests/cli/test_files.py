@@ -227,7 +227,8 @@ def test_a_compressed_file_is_told_once_with_what_to_do() -> None:
     done = run_import("runs.jsonl.gz")
     assert done.returncode == 1
     assert done.stderr == (
-        "error: runs.jsonl.gz is compressed; unpack it: zcat runs.jsonl.gz | ... -\n"
+        "error: runs.jsonl.gz is compressed; unpack it, or pipe it in: "
+        "zcat runs.jsonl.gz | kp-langchain ... -\n"
     )
 
 

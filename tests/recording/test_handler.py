@@ -71,7 +71,7 @@ def test_the_policy_and_the_agents_id_reach_the_trace() -> None:
     assert (metadata.visibility, metadata.privacy_level) == ("org", "federated")
     assert metadata.agent_id == "kp:agent:a1"
     policies: dict[str, Any] = {"finance": policy}
-    watching = handler(domain="finance", policy=policies)
+    watching = handler(domain="finance", policy=policies, store="policies.db")
     policies["code"] = "changed by its owner"
     assert last(watching).breakdown.outcome_confidence.weight == 1.0
     assert run(searching(), agent_id="kp:agent:b").trace.metadata.agent_id == "kp:agent:b"

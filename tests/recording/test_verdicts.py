@@ -541,6 +541,17 @@ def test_a_model_that_cannot_be_used_leaves_the_default(
     assert watching.stats()["failed"] == 0
 
 
+def test_a_model_of_another_version_takes_the_one_in_use_out_of_force(
+    with_model: TraceStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kp_langchain.recording.context._READ_AGAIN_S", 0.0)
+    watching = handler(store=with_model)
+    assert last(watching).trace.outcome.confidence == pytest.approx(CONFIDENCE)
+    later = datetime(2026, 4, 1, tzinfo=UTC)
+    with_model.models.install(model(features_version=99, created_at=later))
+    assert last(watching).breakdown.confidence_source == "default"
+
+
 @pytest.mark.parametrize(("confidence", "success"), [(0.5, True), (0.49, False)])
 def test_a_run_that_looks_like_a_failure_is_a_success_if_that_is_likelier(
     store: TraceStore, confidence: float, success: bool
