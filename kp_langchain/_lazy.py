@@ -19,16 +19,6 @@ def lazy_names(package: str, names_of: Mapping[str, str]) -> tuple[list[str], Ca
         names_of: The names of each module, with blanks between.
     """
     home_of = {name: home for home, names in names_of.items() for name in names.split()}
-    return sorted(home_of, key=lambda name: (not name.isupper(), name)), loader(package, home_of)
-
-
-def loader(package: str, home_of: Mapping[str, str]) -> Callable[[str], Any]:
-    """Return the `__getattr__` of a package.
-
-    Args:
-        package: The package's name.
-        home_of: The module of each name.
-    """
 
     def load(name: str) -> Any:
         home = home_of.get(name)
@@ -38,4 +28,4 @@ def loader(package: str, home_of: Mapping[str, str]) -> Callable[[str], Any]:
         setattr(sys.modules[package], name, value)
         return value
 
-    return load
+    return sorted(home_of, key=lambda name: (not name.isupper(), name)), load

@@ -94,7 +94,7 @@ def fit(
                 if is_installed and before is None and policy.pass_rate is None and rate:
                     say(
                         f"  The model changes the scores, so {printable(name)} now keeps its best "
-                        f"{percent(rate)}, unless kp.toml sets a threshold."
+                        f"{percent(rate)}; a threshold in kp.toml would replace that."
                     )
             fields, written = result.policy_fields, None
             if write and fields:

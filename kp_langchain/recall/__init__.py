@@ -5,27 +5,22 @@
 
 from typing import TYPE_CHECKING
 
-from kp_langchain._lazy import loader
+from kp_langchain._lazy import lazy_names
 
 if TYPE_CHECKING:
-    from kp_langchain.recall.credit import Credit, credits_of
-    from kp_langchain.recall.example_search import Example, Examples, ExampleSearch
-    from kp_langchain.recall.planted_instructions import PlantedInstruction, find_planted
+    from kp_langchain.recall.credit import Credit as Credit
+    from kp_langchain.recall.credit import credits_of as credits_of
+    from kp_langchain.recall.example_search import Example as Example
+    from kp_langchain.recall.example_search import Examples as Examples
+    from kp_langchain.recall.example_search import ExampleSearch as ExampleSearch
+    from kp_langchain.recall.planted_instructions import PlantedInstruction as PlantedInstruction
+    from kp_langchain.recall.planted_instructions import find_planted as find_planted
 
-_HOMES = {
-    "kp_langchain.recall.credit": ("Credit", "credits_of"),
-    "kp_langchain.recall.example_search": ("Example", "ExampleSearch", "Examples"),
-    "kp_langchain.recall.planted_instructions": ("PlantedInstruction", "find_planted"),
-}
-
-__all__ = [
-    "Credit",
-    "Example",
-    "ExampleSearch",
-    "Examples",
-    "PlantedInstruction",
-    "credits_of",
-    "find_planted",
-]
-
-__getattr__ = loader(__name__, {name: home for home, names in _HOMES.items() for name in names})
+__all__, __getattr__ = lazy_names(
+    __name__,
+    {
+        "kp_langchain.recall.credit": "Credit credits_of",
+        "kp_langchain.recall.example_search": "Example ExampleSearch Examples",
+        "kp_langchain.recall.planted_instructions": "PlantedInstruction find_planted",
+    },
+)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import ValidationError
 
 from kp_langchain._logging import describe_error
-from kp_langchain.errors import StoreError
+from kp_langchain.errors import KPError, StoreError
 from kp_langchain.report.records import Body, body_of, domain_name, figure, record_of
 from kp_langchain.review.recall_facts import credit_text
 from kp_langchain.review.stats import DomainStats, domain_stats
@@ -60,6 +60,8 @@ def collect(store: TraceStore, filters: RunFilters, *, limit: int) -> ReportData
     """
     try:
         return _collect(store, filters, limit)
+    except KPError:
+        raise
     except (AttributeError, OverflowError, TypeError, ValueError) as error:
         reason = describe_error(error)
         raise StoreError(f"the runs of {store.location} cannot be read: {reason}") from error

@@ -5,17 +5,16 @@ Statistics are loaded when they are first used: they load NumPy, which a list of
 
 from typing import TYPE_CHECKING
 
-from kp_langchain._lazy import loader
+from kp_langchain._lazy import lazy_names
 
 if TYPE_CHECKING:
-    from kp_langchain.review.stats import (
-        AtThreshold,
-        DomainStats,
-        PartStats,
-        RuleStats,
-        domain_stats,
-    )
+    from kp_langchain.review.stats import AtThreshold as AtThreshold
+    from kp_langchain.review.stats import DomainStats as DomainStats
+    from kp_langchain.review.stats import PartStats as PartStats
+    from kp_langchain.review.stats import RuleStats as RuleStats
+    from kp_langchain.review.stats import domain_stats as domain_stats
 
-__all__ = ["AtThreshold", "DomainStats", "PartStats", "RuleStats", "domain_stats"]
-
-__getattr__ = loader(__name__, dict.fromkeys(__all__, "kp_langchain.review.stats"))
+__all__, __getattr__ = lazy_names(
+    __name__,
+    {"kp_langchain.review.stats": "AtThreshold DomainStats PartStats RuleStats domain_stats"},
+)

@@ -8,41 +8,33 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kp_langchain._forksafe import ForkSafeLock
-from kp_langchain._lazy import loader
+from kp_langchain._lazy import lazy_names
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from kp_langchain.gate import Rescored
-    from kp_langchain.store.deletion import Deletion
+    from kp_langchain.gate import Rescored as Rescored
+    from kp_langchain.store.deletion import Deletion as Deletion
     from kp_langchain.store.location import Location
-    from kp_langchain.store.run_columns import StoredRun
-    from kp_langchain.store.selection import RunFilters
-    from kp_langchain.store.trace_store import TraceStore
+    from kp_langchain.store.run_columns import StoredRun as StoredRun
+    from kp_langchain.store.selection import RunFilters as RunFilters
+    from kp_langchain.store.trace_store import TraceStore as TraceStore
 
-_HOME_OF = {
-    "Deletion": "kp_langchain.store.deletion",
-    "Rescored": "kp_langchain.gate",
-    "RunFilters": "kp_langchain.store.selection",
-    "StoredRun": "kp_langchain.store.run_columns",
-    "TraceStore": "kp_langchain.store.trace_store",
-}
-
-__all__ = [
-    "Deletion",
-    "Rescored",
-    "RunFilters",
-    "StoredRun",
-    "TraceStore",
-    "default_store",
-]
+_names, __getattr__ = lazy_names(
+    __name__,
+    {
+        "kp_langchain.gate": "Rescored",
+        "kp_langchain.store.deletion": "Deletion",
+        "kp_langchain.store.run_columns": "StoredRun",
+        "kp_langchain.store.selection": "RunFilters",
+        "kp_langchain.store.trace_store": "TraceStore",
+    },
+)
+__all__ = [*_names, "default_store"]
 
 _MOST_SHARED = 16
 _stores: dict[Location, TraceStore] = {}  # the one that was used last at the end
 _lock = ForkSafeLock()
-
-
-__getattr__ = loader(__name__, _HOME_OF)
 
 
 def default_store(url: str | Path | None = None) -> TraceStore:

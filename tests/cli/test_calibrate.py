@@ -93,7 +93,10 @@ def test_a_model_that_tells_more_is_installed_and_what_is_shown_is_what_was_fitt
     area = f"{model.auc:.2f} ({model.auc_low:.2f} to {model.auc_high:.2f})"
     assert area in done.stdout
     assert "Installed; running processes use it within a minute." in done.stdout
-    assert "so finance now keeps its best 10%, unless kp.toml sets a threshold" in done.stdout
+    assert (
+        "so finance now keeps its best 10%; a threshold in kp.toml would replace that"
+        in done.stdout
+    )
     assert "90 verdicts on 30 different tasks" in done.stdout
     assert f"  It leans on: {', '.join(model.leans_on)}.\n" in done.stdout
     values = parsed(*FINANCE)

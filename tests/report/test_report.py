@@ -188,6 +188,8 @@ def test_a_row_that_another_program_changed_is_an_error(store: Store, change: st
     done = report("--html", "page.html")
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.startswith("error: the runs of ")
+    done = report("--html", "page.html", "--since", "no time")
+    assert "the runs of" not in done.stderr
 
 
 # ------------------------------------------------------------------ runs that were shown others
