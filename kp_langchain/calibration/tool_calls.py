@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class TracedCall:
-    """A tool call of a trace with its output. At least one of the two is there.
+    """A tool call of a trace with its output, one of the two, or a failure without a tool.
 
     Attributes:
         call: The step that calls the tool; None if the trace lacks it.

@@ -280,18 +280,19 @@ def reason_text(run: _Decided, domain: str, repeats: str | None) -> str:
     Args:
         run: The run.
         domain: Its domain.
-        repeats: Of a twin, the id of the kept trace.
+        repeats: Of a twin, the id of the kept trace; None if it is not known.
     """
     if run.withheld is not None:
         return f"withheld, {run.withheld}"
-    value = f"{run.gate} {format_against_threshold(run.gated_value, run.threshold)}"
-    threshold = f"the threshold of {domain}, {round(run.threshold, 3):g}"
+    figure = format_against_threshold(run.gated_value, run.threshold)
+    value, decimals = f"{run.gate} {figure}", len(figure.partition(".")[2])
+    threshold = f"the threshold of {domain}, {round(run.threshold, decimals):.8g}"
     if not is_measured(run.breakdown.novelty_source):
         threshold += " (novelty not measured)"
     if run.decision == "kept":
         return f"{value} reaches {threshold}"
     if run.decision == "twin":
-        return f"{value} reaches {threshold}, but the run repeats {repeats}"
+        return f"{value} reaches {threshold}, but the run repeats {repeats or 'a kept one'}"
     loss = run.breakdown.largest_loss(run.gate)
     cost = "" if loss is None else f"; {loss[0]} costs most, {loss[1]:.3f}"
     return f"{value} is below {threshold}{cost}"

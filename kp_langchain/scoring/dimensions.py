@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 from pydantic import Field
 
 from kp_langchain.novelty_sources import REPEAT, why_neutral
+from kp_langchain.text import count_text
 
 if TYPE_CHECKING:
     from kp_langchain.schema import ReasoningTrace
@@ -146,8 +147,8 @@ def why_outcome(
 
 def why_complexity(shape: TraceShape) -> str:
     """Return in words what the dimension complexity rests on."""
-    steps = _count(shape.steps, "step", "steps")
-    recoveries = _count(shape.error_recoveries, "error recovery", "error recoveries")
+    steps = count_text(shape.steps, "step")
+    recoveries = count_text(shape.error_recoveries, "error recovery", "error recoveries")
     return f"{shape.step_types} of 4 step types, {steps}, {recoveries}"
 
 
@@ -169,12 +170,8 @@ def why_novelty(similarity: float | None, source: str, baseline: float) -> str:
 
 def why_tool_diversity(shape: TraceShape) -> str:
     """Return in words what the dimension tool diversity rests on."""
-    tools = _count(shape.distinct_tools, "distinct tool", "distinct tools")
-    return f"{tools} in {_count(shape.steps, 'step', 'steps')}"
-
-
-def _count(number: int, one: str, many: str) -> str:
-    return f"{number} {one if number == 1 else many}"
+    tools = count_text(shape.distinct_tools, "distinct tool")
+    return f"{tools} in {count_text(shape.steps, 'step')}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,7 +38,7 @@ class Contribution:
             the registry may have it, and is asked before it is sent again.
         registry_id: The registry's id for it, once sent. A pending one that has an id replaces the
             registry's copy.
-        reason: Why the last attempt failed, in the registry's words; None if it succeeded.
+        reason: Why the last attempt failed, in one line; None if it succeeded.
         body: The JSON text to send; None once it was sent or withdrawn.
         withdraw_asked: Whether a verdict asks for its withdrawal, which the sender carries out.
     """

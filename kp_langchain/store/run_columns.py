@@ -232,7 +232,7 @@ class StoredRun:
         return self.read_trace(self.trace_id) if self.has_trace else None
 
     def to_dict(self) -> dict[str, Any]:
-        """Return all but the trace, and `reason`, as plain values for JSON; times as ISO 8601."""
+        """Return all but the trace, with `reason`, as plain values for JSON; times as ISO 8601."""
         values = {name: getattr(self, name) for name in STORED_FIELDS}
         texts = {
             name: value.isoformat() for name, value in values.items() if isinstance(value, datetime)

@@ -10,6 +10,8 @@ import random
 import uuid
 from dataclasses import replace
 from functools import cache
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -30,6 +32,8 @@ from kp_langchain.embedding.embedder import NO_IDENTITY, EmbedderIdentity
 from kp_langchain.gate import rejudge, threshold_of
 from kp_langchain.gate.check import WINDOW, JudgedRun, RecentValues, check
 from kp_langchain.gate.judge import SURER_BY, KeptTrace, drop_repeats
+from kp_langchain.gate.run import reason_text
+from kp_langchain.novelty_sources import NEAREST
 from kp_langchain.scoring import MemoryEntry, Worth
 from kp_langchain.scoring.novelty_memory import Window
 
@@ -345,3 +349,22 @@ def test_a_verdict_has_what_a_run_repeats_looked_up_again():
     assert KeptTrace.of(passed(), entry).confidence == breakdown().outcome_confidence.value
     by_worth = replace(passed(), breakdown=with_worth(0.37))
     assert KeptTrace.of(by_worth, entry).confidence == 0.37
+
+
+@pytest.mark.parametrize(
+    ("value", "threshold", "words"),
+    [
+        (0.5899, 0.59, "score 0.5899 is below the threshold of finance, 0.59"),
+        (0.7, 0.70004, "score 0.70000 is below the threshold of finance, 0.70004"),
+        (0.48, 0.491504, "score 0.480 is below the threshold of finance, 0.492"),
+    ],
+)
+def test_the_reason_shows_as_many_digits_as_tell_a_value_from_its_threshold(
+    value: float, threshold: float, words: str
+) -> None:
+    breakdown = SimpleNamespace(novelty_source=NEAREST, largest_loss=lambda _: None)
+    run: Any = SimpleNamespace(
+        decision="below_threshold", withheld=None, gate="score", gated_value=value,
+        threshold=threshold, breakdown=breakdown,
+    )  # fmt: skip
+    assert reason_text(run, "finance", None) == words
