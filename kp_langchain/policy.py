@@ -135,8 +135,9 @@ class DomainPolicy(BaseModel):
 
     Attributes:
         threshold: Score (0 to 1) that a run must reach to be kept.
-        gate: By what runs are gated: by `score`, or by `worth`, the calibrated confidence times
-            (0.5 + novelty / 2). Where the domain has no confidence model, by the score in any case.
+        gate: By what runs are gated: by `score`, or by `worth`, the confidence that a run is right
+            times (0.75 + novelty / 4). By the score in any case where the domain has neither a
+            confidence model nor runs of equal tasks.
         worth_threshold: With `worth`, the worth (0 to 1) that a run must reach.
         pass_rate: Share of runs, above 0, at most 1, that is to pass: in place of a fixed
             threshold, the gate follows the scores or worths of the domain's last 300 runs. It comes

@@ -71,7 +71,7 @@ class Calibration:
     def to_dict(self) -> dict[str, Any]:
         """Return everything but the model's terms, ready for JSON."""
         figures, model = asdict(self.fit), self.fit.model
-        del figures["model"], figures["held_out"]
+        del figures["model"], figures["held_out"], figures["held_out_alone"]
         return figures | {
             "auc": self.fit.auc and asdict(self.fit.auc),
             "brier": model and model.brier,
@@ -231,10 +231,11 @@ class _Values:
     def with_model(cls, result: Fit, runs: Sequence[LabelledRun], gate: Gate) -> _Values:
         """Return the values with the held-out confidences of a fitted model."""
         base_rate, weights = result.successes / result.runs, result.weights
-        counts = gate == "worth" or weights.outcome_confidence > 0
+        is_worth = gate == "worth"
+        counts = is_worth or weights.outcome_confidence > 0
         values, may_pass = [], []
-        for run, one in zip(runs, result.held_out, strict=True):
-            is_worth = gate == "worth"
+        held_out = result.held_out if is_worth else result.held_out_alone
+        for run, one in zip(runs, held_out, strict=True):
             values.append(
                 estimated_worth(run, one) if is_worth else estimated_score(run, weights, one)
             )

@@ -2,9 +2,9 @@
 
 The model is a logistic regression of success on the features, each as the logarithm of 1 + its
 value, in standard deviations, cut off at three. A normal prior holds the weights near 0, so without
-evidence a probability stays near the share of successes. The prior also calibrates the
-probabilities. Adding Platt scaling made the Brier score of recorded runs worse for three of four
-sources; for the fourth it was better by 0.004.
+evidence a probability stays near the share of successes; that of agreement is held near what it
+weighs elsewhere. The prior also calibrates the probabilities. Adding Platt scaling made the Brier
+score of recorded runs worse for three of four sources; for the fourth it was better by 0.004.
 """
 
 from __future__ import annotations
@@ -12,8 +12,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from kp_langchain.calibration.agreement import AGREEMENT, agreement_scale
 from kp_langchain.calibration.features import FEATURES_VERSION
 from kp_langchain.calibration.measures import (
     Estimate,
@@ -25,6 +26,8 @@ from kp_langchain.calibration.measures import (
 from kp_langchain.calibration.model import (
     LARGEST_DEVIATION,
     LARGEST_LOG_ODDS,
+    PRIOR_WEIGHT,
+    PRIOR_WEIGHT_SD,
     ConfidenceModel,
     LabelledRun,
     Term,
@@ -40,15 +43,15 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-FEWEST_RUNS = 30
+FEWEST_RUNS = 10
 """A model is fitted only to at least this many verdicts."""
-FEWEST_TASKS = 5
+FEWEST_TASKS = 2
 """A model is fitted only if successes and failures each come from at least this many tasks."""
 
 # A model is installed if at most this share of shuffles follows the features as closely. With
 # repeated tasks the share comes out a little too low, and at most 5 % of random labels are to pass:
 # hence 0.04. `python -m tests.benchmarks.quality` counts what is installed from random labels.
-_MOST_CHANCE = 0.04
+_MOST_CHANCE = 0.06
 _MOST_FOLDS = 10
 # Standard deviation of the prior on a weight: normal around 0, in log-odds for each standard
 # deviation of the feature. It is fixed rather than searched for: from a third to three times its
@@ -61,6 +64,7 @@ _SMALLEST_SCALE = 1e-9
 _SHUFFLES = 999
 _SEED = 0
 _ROUNDING = 1e-9
+_MOST_ITERATIONS, _SMALLEST_STEP = 50, 1e-10
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +84,7 @@ class Fit:
         model: The model, fitted to all runs; it has its own figures.
         held_out: Per run, in the order given, its probability of success, 0 to 1, by a model that
             was fitted without any run of its task. The figures are of these.
+        held_out_alone: The same without what is known of its agreement: what the score uses.
         default_auc: Area under the ROC curve of the confidence that runs get without a model.
         base_brier: Brier score of predicting the share of successes for every run.
     """
@@ -93,6 +98,7 @@ class Fit:
     chance: float | None = None
     model: ConfidenceModel | None = None
     held_out: tuple[float, ...] = ()
+    held_out_alone: tuple[float, ...] = ()
     default_auc: Estimate | None = None
     base_brier: float | None = None
 
@@ -128,7 +134,7 @@ def fit(domain: str, runs: Sequence[LabelledRun], *, weights: ScoringWeights | N
             f"no feature of the runs differs in at least {_FEWEST_VARYING_TASKS} tasks; collect "
             "verdicts on others",
         )
-    model, held_out = _fit_model(domain, runs, table, weights)
+    model, held_out, held_out_alone = _fit_model(domain, runs, table, weights)
     default_area = auc(truth, [DEFAULT_CONFIDENCE[run.looked_successful] for run in runs], tasks)
     base_error = brier(truth, [model.base_rate] * len(runs))
     by_chance = chance(runs, table)
@@ -138,6 +144,7 @@ def fit(domain: str, runs: Sequence[LabelledRun], *, weights: ScoringWeights | N
         chance=by_chance,
         model=model,
         held_out=held_out,
+        held_out_alone=held_out_alone,
         default_auc=default_area,
         base_brier=base_error,
     )
@@ -187,14 +194,14 @@ def _refusal(
 
 def _fit_model(
     domain: str, runs: Sequence[LabelledRun], table: FeatureTable, weights: ScoringWeights
-) -> tuple[ConfidenceModel, tuple[float, ...]]:
-    """Return the model of all runs, and the held-out probability of each run."""
+) -> tuple[ConfidenceModel, tuple[float, ...], tuple[float, ...]]:
+    """Return the model of all runs, and the held-out probabilities of each run."""
     truth, tasks = [run.success for run in runs], [run.task for run in runs]
-    held_out = _held_out(table, tasks)
+    held_out, held_out_alone = _held_out(table, tasks)
     area = auc(truth, held_out, tasks)
-    regression = _regression().fit(table.positions, table.truth)
+    intercept, coefficients = _coefficients(table, table.truth, table.positions)
     default = [DEFAULT_CONFIDENCE[run.looked_successful] for run in runs]
-    newest = list(zip(runs, held_out, strict=True))[-WINDOW:]
+    newest = runs[-WINDOW:]
     model = ConfidenceModel(
         domain=domain,
         features_version=FEATURES_VERSION,
@@ -207,31 +214,58 @@ def _fit_model(
         auc_high=area.high,
         brier=brier(truth, held_out),
         default_brier=brier(truth, default),
-        intercept=float(regression.intercept_[0]),
+        intercept=intercept,
         terms=tuple(
             Term(feature, mean, scale, weight)
             for (feature, mean, scale), weight in zip(
-                table.terms, regression.coef_[0].tolist(), strict=True
+                table.terms, coefficients.tolist(), strict=True
             )
         ),
-        scores=tuple(estimated_score(run, weights, one) for run, one in newest),
-        worths=tuple(estimated_worth(run, one) for run, one in newest),
+        scores=tuple(
+            estimated_score(run, weights, one)
+            for run, one in zip(newest, held_out_alone[-WINDOW:], strict=True)
+        ),
+        worths=tuple(
+            estimated_worth(run, one) for run, one in zip(newest, held_out[-WINDOW:], strict=True)
+        ),
     )
-    return model, held_out
+    return model, held_out, held_out_alone
 
 
-def _regression() -> Any:
-    """Return an unfitted logistic regression.
+def _coefficients(
+    table: FeatureTable, truth: NDArray[np.bool_], positions: NDArray[np.float64]
+) -> tuple[float, NDArray[np.float64]]:
+    """Return intercept and weights of the logistic regression with the priors of a table.
 
-    Raises:
-        MissingExtraError: scikit-learn is not installed.
+    By Newton's method. scikit-learn's knows no prior but that around 0.
+
+    Args:
+        table: Has the priors of the weights; the intercept has none.
+        truth: Which of the runs succeeded.
+        positions: Their features, (runs, features).
     """
-    linear_model = import_calibrate_extra("sklearn.linear_model")
-    return linear_model.LogisticRegression(C=_PRIOR_SD**2, solver="newton-cholesky")
+    import numpy as np
+
+    columns = np.hstack([np.ones((len(truth), 1)), positions])
+    prior, precision = np.insert(table.prior, 0, 0.0), np.insert(table.prior_sd**-2.0, 0, 0.0)
+    weights = prior.copy()
+    for _ in range(_MOST_ITERATIONS):
+        probabilities = 1.0 / (1.0 + np.exp(-columns @ weights))
+        slope = columns.T @ (probabilities - truth) + precision * (weights - prior)
+        spread = (columns * (probabilities * (1.0 - probabilities))[:, None]).T @ columns
+        step = np.linalg.solve(spread + np.diag(precision), slope)
+        weights -= step
+        if np.abs(step).max() < _SMALLEST_STEP:
+            break
+    return float(weights[0]), weights[1:]
 
 
-def _held_out(table: FeatureTable, tasks: Sequence[str]) -> tuple[float, ...]:
+def _held_out(
+    table: FeatureTable, tasks: Sequence[str]
+) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Return each run's probability of success by a model that was fitted without its task.
+
+    Once by all that is known of it, and once without its agreement.
 
     There are ten folds, or as many as the rarer outcome has different tasks. Each has about the
     same share of successes. The same runs give the same folds.
@@ -245,16 +279,16 @@ def _held_out(table: FeatureTable, tasks: Sequence[str]) -> tuple[float, ...]:
     numbers = np.array(task_numbers(tasks))
     groups = (numbers[table.truth], numbers[~table.truth])
     folds = min(_MOST_FOLDS, *(len(np.unique(group)) for group in groups))
-    probabilities = selection.cross_val_predict(
-        _regression(),
-        table.positions,
-        table.truth,
-        groups=numbers,
-        cv=selection.StratifiedGroupKFold(folds, shuffle=True, random_state=_SEED),
-        method="predict_proba",
-    )[:, 1]
-    least = 1.0 / (1.0 + np.exp(LARGEST_LOG_ODDS))
-    return tuple(probabilities.clip(least, 1.0 - least).tolist())
+    splitter = selection.StratifiedGroupKFold(folds, shuffle=True, random_state=_SEED)
+    alone = table.positions * [name != AGREEMENT for name, *_ in table.terms]
+    log_odds = np.empty((2, len(numbers)))
+    for known, unseen in splitter.split(table.positions, table.truth, numbers):
+        intercept, weights = _coefficients(table, table.truth[known], table.positions[known])
+        for row, positions in zip(log_odds, (table.positions, alone), strict=True):
+            row[unseen] = intercept + positions[unseen] @ weights
+    log_odds = log_odds.clip(-LARGEST_LOG_ODDS, LARGEST_LOG_ODDS)
+    with_agreement, without = (1.0 / (1.0 + np.exp(-log_odds))).tolist()
+    return tuple(with_agreement), tuple(without)
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,11 +301,15 @@ class FeatureTable:
         terms: Name, mean and scale of each feature, as of a `Term`.
         positions: What `Term.position` is for each run and feature, (runs, features).
         truth: Whether each run succeeded.
+        prior: The mean of the normal prior on each weight.
+        prior_sd: Its standard deviation.
     """
 
     terms: tuple[tuple[str, float, float], ...]
     positions: NDArray[np.float64]
     truth: NDArray[np.bool_]
+    prior: NDArray[np.float64]
+    prior_sd: NDArray[np.float64]
 
     @classmethod
     def of(cls, runs: Sequence[LabelledRun]) -> FeatureTable:
@@ -289,13 +327,24 @@ class FeatureTable:
                 continue
             varies = is_present & (column != distinct[counts.argmax()])
             mean, scale = float(column[is_present].mean()), float(column[is_present].std())
+            if name == AGREEMENT:  # which has its weight even if nothing can be learned of it
+                agreements = [run.features[name] for run in runs if name in run.features]
+                mean, scale = agreement_scale(agreements)
+                varies = is_present
             if len(np.unique(tasks[varies])) < _FEWEST_VARYING_TASKS or scale < _SMALLEST_SCALE:
                 continue
             positions = np.where(is_present, (column - mean) / scale, 0.0)
             terms.append((name, mean, scale))
             columns.append(positions.clip(-LARGEST_DEVIATION, LARGEST_DEVIATION)[:, None])
         truth = np.array([run.success for run in runs], dtype=bool)
-        return cls(tuple(terms), np.hstack(columns), truth)
+        is_agreement = np.array([name == AGREEMENT for name, *_ in terms], dtype=bool)
+        return cls(
+            tuple(terms),
+            np.hstack(columns),
+            truth,
+            prior=np.where(is_agreement, PRIOR_WEIGHT, 0.0),
+            prior_sd=np.where(is_agreement, PRIOR_WEIGHT_SD, _PRIOR_SD),
+        )
 
 
 def chance(runs: Sequence[LabelledRun], table: FeatureTable) -> float:
@@ -322,7 +371,8 @@ def chance(runs: Sequence[LabelledRun], table: FeatureTable) -> float:
     numbers = np.array(task_numbers([run.task for run in runs]))
     order = np.argsort(numbers, kind="stable")
     tasks = numbers[order]
-    positions = table.positions[order] - table.positions.mean(axis=0)
+    scaled = table.positions * table.prior_sd  # as far as each weight may reach
+    positions = scaled[order] - scaled.mean(axis=0)
     looked = np.array([run.looked_successful for run in runs], dtype=bool)[order]
     residuals = table.truth[order].astype(np.float64)
     for group in (looked, ~looked):

@@ -6,13 +6,14 @@ It is fitted to `LabelledRun`s, which are scored runs with a verdict on their su
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Annotated, Any
 
 from pydantic import Field, TypeAdapter
 
+from kp_langchain.calibration.agreement import AGREEMENT
 from kp_langchain.calibration.features import (
     CALLED,
     FEATURES_VERSION,
@@ -27,11 +28,11 @@ from kp_langchain.scoring.dimensions import (
     DIMENSION_NAMES,
     NEUTRAL_NOVELTY,
     TraceShape,
-    Worth,
     combine,
     estimated_success,
     outcome_confidence,
 )
+from kp_langchain.scoring.evidence import Worth
 
 _Number = Annotated[float, Field(allow_inf_nan=False)]
 _Unit = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
@@ -43,6 +44,16 @@ LARGEST_LOG_ODDS = 8.0
 """No trace is evidence enough for a probability closer to 0 or 1 than 1 in about 3,000."""
 _LEANINGS = 4
 
+PRIOR_WEIGHT, PRIOR_WEIGHT_SD = 0.25, 0.4
+"""What agreement is taken to weigh before any verdict, as a normal distribution.
+
+Log-odds for each standard deviation of the agreement. Measured on recorded runs of other tasks and
+agents (tests/benchmarks/README.md).
+"""
+
+PROVISIONAL_RUNS = 50
+"""A model that was fitted to fewer verdicts is provisional."""
+
 
 @dataclass(frozen=True, slots=True)
 class LabelledRun:
@@ -51,7 +62,8 @@ class LabelledRun:
     Attributes:
         task: The task; runs with an equal task are repeats of it.
         success: The verdict.
-        features: The result of `features_of` for the run.
+        features: The result of `features_of` for the run, and its agreement, if it was compared
+            with other runs of its task.
         looked_successful: Whether the run looked successful before any report or verdict.
         values: The values of the score's dimensions when the run was scored, by name, 0 to 1.
         judged_at: When the verdict was given.
@@ -119,6 +131,28 @@ def log_value(features: Mapping[str, float], name: str) -> float | None:
     return math.log1p(max(0.0, value)) if math.isfinite(value) else None
 
 
+def _probability(terms: Iterable[Term], intercept: float, features: Mapping[str, float]) -> float:
+    log_odds = intercept + math.fsum(term.weight * term.position(features) for term in terms)
+    log_odds = min(LARGEST_LOG_ODDS, max(-LARGEST_LOG_ODDS, log_odds))
+    return 1.0 / (1.0 + math.exp(-log_odds))
+
+
+def confidence_by_agreement(evidence: float | None, scale: tuple[float, float]) -> float:
+    """Return the confidence in a run of a domain without verdicts, above 0 and below 1.
+
+    That ranks runs; it is no probability, since nothing says how many runs are right. It is 0.5 for
+    a run that agrees as far as the runs of its domain do on the average.
+
+    Args:
+        evidence: How far agreement speaks for it, 0 to 1; None if it was compared with no run.
+        scale: The result of `agreement_scale` for the last runs of its domain.
+    """
+    if evidence is None:
+        return 0.5
+    term = Term(AGREEMENT, *scale, PRIOR_WEIGHT)
+    return _probability([term], 0.0, {AGREEMENT: evidence})
+
+
 @dataclass(frozen=True, slots=True)
 class ConfidenceModel:
     """A logistic model of one domain, with its figures on held-out runs.
@@ -163,7 +197,10 @@ class ConfidenceModel:
     @property
     def source(self) -> str:
         """How a breakdown names the source of a confidence from this model."""
-        return f"calibrated on {self.runs} runs, AUC {self.auc:.2f}"
+        text = f"calibrated on {self.runs} runs, AUC {self.auc:.2f}"
+        if self.runs >= PROVISIONAL_RUNS:
+            return text
+        return f"provisional: {text} ({self.auc_low:.2f} to {self.auc_high:.2f})"
 
     @property
     def leans_on(self) -> tuple[str, ...]:
@@ -185,16 +222,14 @@ class ConfidenceModel:
         """Return the probability that a run with these features succeeded, above 0 and below 1.
 
         Args:
-            features: The result of `features_of`; a missing or non-finite one counts as average.
+            features: The result of `features_of`, and the agreement for a worth; a missing or
+                non-finite one counts as average.
 
         Raises:
             OutdatedModelError: The model was fitted to features of another version.
         """
         self.check_current()
-        contributions = (term.weight * term.position(features) for term in self.terms)
-        log_odds = self.intercept + math.fsum(contributions)
-        log_odds = min(LARGEST_LOG_ODDS, max(-LARGEST_LOG_ODDS, log_odds))
-        return 1.0 / (1.0 + math.exp(-log_odds))
+        return _probability(self.terms, self.intercept, features)
 
     def check_current(self) -> None:
         """Check that this version of the package computes the features it was fitted to.

@@ -9,7 +9,8 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
 from kp_langchain._forksafe import ForkSafeLock
-from kp_langchain.scoring.dimensions import SINGLE_THOUGHT, novelty_factor
+from kp_langchain.scoring.dimensions import SINGLE_THOUGHT
+from kp_langchain.scoring.evidence import novelty_factor
 
 if TYPE_CHECKING:
     from kp_langchain.policy import DomainPolicy, Gate
@@ -22,8 +23,8 @@ nor a threshold: that of the built-in thresholds, which are made for confidences
 WINDOW = 300
 """So many of the last runs count."""
 
-# Below this, a quantile says little.
-_FEWEST_VALUES = 30
+FEWEST_VALUES = 10
+"""Of fewer values, a quantile says too little."""
 # A surplus or deficit of passes is made up for within about so many runs. Of 20, 30, 40 and 100, 20
 # kept the share of each 100 recorded runs closest to the promised one, and what was kept was as
 # often right.
@@ -129,7 +130,7 @@ class RecentValues:
             known.
         """
         with self._lock:
-            if len(self._values) < _FEWEST_VALUES:
+            if len(self._values) < FEWEST_VALUES:
                 return None
             deficit = math.fsum(self._deficits)
             highest = sorted(self._values, reverse=True)
@@ -175,25 +176,26 @@ def check(
     policy: DomainPolicy,
     *,
     recent: Callable[[Gate], RecentValues],
+    has_model: bool = False,
     base_rate: float = 0.0,
 ) -> GateCheck:
     """Return what a new run is compared with.
 
-    A run that has no worth, because its domain has no model, is gated by its score whatever the
-    policy says. So is one whose policy states no threshold of the worth, while too few runs are
-    known to hold a pass rate.
+    A run that has no worth, because nothing is known in its domain but scores, is gated by its
+    score whatever the policy says. So is one whose policy states no threshold of the worth, while
+    too few runs are known to hold a pass rate.
 
     Args:
         breakdown: The run's score.
         domain: Its domain.
         policy: The policy of that domain.
         recent: Returns what the gate saw of the domain's last runs.
-        base_rate: The share of successes among the runs that the domain's model was fitted to. With
-            a pass rate, a run with a lower confidence does not pass: a random run is right more
-            often. The gate `worth` uses the calibrated confidence; `score`, the one in the
-            score.
+        has_model: Whether a confidence model was fitted to verdicts of the domain.
+        base_rate: The confidence below which no run passes with a pass rate: with a model the share
+            of successes among the runs that it was fitted to, since a random run is right more
+            often. The gate `worth` uses the confidence of the worth; `score`, with a model, the one
+            in the score.
     """
-    has_model = breakdown.worth is not None
     if policy.gate == "worth" and breakdown.worth is not None:
         value = breakdown.worth.value
         if (pass_rate := pass_rate_of(policy, "worth", has_model=True)) is not None:
@@ -206,7 +208,7 @@ def check(
     if (pass_rate := pass_rate_of(policy, "score", has_model=has_model)) is not None:
         rate_threshold = recent("score").threshold(pass_rate)
         if rate_threshold is not None:
-            floor = _least_score(breakdown, base_rate)
+            floor = _least_score(breakdown, base_rate) if has_model else 0.0
             return GateCheck("score", breakdown.total, max(rate_threshold, floor), pass_rate)
     fixed = threshold_of(domain, policy.threshold).for_score(breakdown)
     return GateCheck("score", breakdown.total, fixed)
@@ -219,6 +221,6 @@ def _least_score(breakdown: ScoreBreakdown, base_rate: float) -> float:
     weight is 0 or the run is a single thought, every score reaches it.
     """
     outcome = breakdown.outcome_confidence
-    if breakdown.worth is None or any(rule.name == SINGLE_THOUGHT for rule in breakdown.rules):
+    if any(rule.name == SINGLE_THOUGHT for rule in breakdown.rules):
         return 0.0
     return breakdown.total + outcome.weight * (base_rate - outcome.value)

@@ -7,9 +7,10 @@ decided on as its `twin`, unless it is surer and takes its place (`drop_repeats`
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import itemgetter
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from kp_langchain.gate.run import ScoredTrace, decide, may_leave
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from kp_langchain.gate.run import Run
     from kp_langchain.schema import ReasoningTrace
     from kp_langchain.scoring.breakdown import ScoreBreakdown
+    from kp_langchain.scoring.evidence import Agreement
     from kp_langchain.scoring.novelty_memory import MemoryEntry, Window
 
 
@@ -113,36 +115,69 @@ def explain_outcome(
     breakdown: ScoreBreakdown,
     run: Run,
     outcome: Verdict,
-    verdicts: Sequence[Verdict],
     estimate: Verdict | None,
 ) -> ScoreBreakdown:
-    """Return the score of a run with the source of its confidence, and its worth if it has one.
+    """Return the score of a run with the source of its confidence.
 
     Args:
         breakdown: The score of the trace with this outcome.
         run: The run.
         outcome: As `outcome_of` returned it.
-        verdicts: What is stated about the run.
         estimate: The confidence by the domain's model; None without one.
     """
     success, confidence = bool(outcome.success), outcome.confidence or 0.0
     if success or run.proves_failure or estimate is None or outcome.source != estimate.source:
-        breakdown = breakdown.with_confidence_from(outcome.source, confidence, success=success)
-    else:  # it looks like a failure, and its confidence is an estimate of that
-        breakdown = breakdown.with_outcome(
-            success=False,
-            confidence=confidence,
-            source=outcome.source,
-            shape=TraceShape.of(run.trace),
-            lowers_confidence=False,
-        )
+        return breakdown.with_confidence_from(outcome.source, confidence, success=success)
+    # It looks like a failure, and its confidence is an estimate of that.
+    return breakdown.with_outcome(
+        success=False,
+        confidence=confidence,
+        source=outcome.source,
+        shape=TraceShape.of(run.trace),
+        lowers_confidence=False,
+    )
+
+
+def with_worth(
+    breakdown: ScoreBreakdown,
+    run: Run,
+    verdicts: Sequence[Verdict],
+    estimate: Verdict | None,
+) -> ScoreBreakdown:
+    """Return the score of a run with its worth, if there is an estimate of that.
+
+    Args:
+        breakdown: The score, with the source of its confidence.
+        run: The run.
+        verdicts: What is stated about the run.
+        estimate: The confidence of the worth, and its basis; None if nothing is known of it.
+    """
     if estimate is None or estimate.confidence is None:
         return breakdown
     if verdicts:
-        return breakdown.with_worth(breakdown.outcome_confidence.value)
+        stated = breakdown.outcome_confidence.value
+        return breakdown.with_worth(stated, breakdown.confidence_source)
     # The run may state a confidence of its own, which nothing has tested.
     tested = outcome_confidence(estimate.confidence, success=not run.proves_failure)
-    return breakdown.with_worth(tested)
+    return breakdown.with_worth(tested, estimate.source)
+
+
+def veto_of(
+    breakdown: ScoreBreakdown, gate: str, pass_rate: float | None, verdict: Verdict | None
+) -> str | None:
+    """Return the flag because of which a run does not pass; None if there is none.
+
+    A fixed threshold of the score is the documents' gate, which knows no flags.
+
+    Args:
+        breakdown: Its score, with its flags.
+        gate: What it is gated by, `score` or `worth`.
+        pass_rate: The share of runs that is to pass; None for a fixed threshold.
+        verdict: The verdict on it that counts. None vetoes a run that one calls a success.
+    """
+    has_veto = gate == "worth" or pass_rate is not None
+    is_right = verdict is not None and verdict.success is True
+    return next(iter(breakdown.flags), None) if has_veto and not is_right else None
 
 
 def judge(
@@ -154,6 +189,8 @@ def judge(
     entry: MemoryEntry | None,
     verdict: Verdict | None,
     features: Mapping[str, float],
+    digest: bytes | None = None,
+    is_planted: bool | None = None,
     is_remembered: bool = False,
 ) -> ScoredTrace:
     """Return a run as it is decided on, before it is compared with the kept ones.
@@ -167,10 +204,13 @@ def judge(
             passes.
         verdict: The verdict that calls it a success or a failure, its note redacted.
         features: What a confidence model reads of it.
+        digest: What other runs of its task are compared with.
+        is_planted: Whether it holds what looks like planted instructions; None if nobody looked.
         is_remembered: Whether the store's novelty memory has it.
     """
     policy = run.policy
-    may_pass = not run.withheld and entry is not None
+    veto = veto_of(breakdown, check.gate, check.pass_rate, verdict)
+    may_pass = not run.withheld and entry is not None and veto is None
     decision = decide(check.value, check.threshold) if may_pass else "below_threshold"
     return ScoredTrace(
         trace=trace,
@@ -187,6 +227,9 @@ def judge(
         verdict=verdict,
         gate=check.gate,
         pass_rate=check.pass_rate,
+        veto=veto,
+        digest=digest,
+        is_planted=is_planted,
         twin_similarity=policy.twin_similarity,
         entry=entry,
         is_remembered=is_remembered,
@@ -220,9 +263,11 @@ def rejudge(run: ScoredTrace, verdict: Verdict) -> ScoredTrace:
         source=verdict.source,
         shape=shape,
     )
+    veto = veto_of(breakdown, run.gate, run.pass_rate, verdict)
     passes = (
         run.keep_body
         and run.withheld is None
+        and veto is None
         and decide(replace(run, breakdown=breakdown).gated_value, run.threshold) == "kept"
     )
     # With keep_days 0, a run that no longer passes is not kept for another verdict.
@@ -238,6 +283,7 @@ def rejudge(run: ScoredTrace, verdict: Verdict) -> ScoredTrace:
         ),
         breakdown=breakdown,
         decision="kept" if passes else "below_threshold",
+        veto=veto,
         keep_body=keep_body,
         verdict=verdict,
         previous=run,
@@ -245,6 +291,47 @@ def rejudge(run: ScoredTrace, verdict: Verdict) -> ScoredTrace:
         similarity_to_twin=None,
         replaces=(),
     )
+
+
+def judge_again(
+    run: ScoredTrace,
+    *,
+    agreement: Agreement | None,
+    is_judged: bool,
+    estimate: Callable[[ScoredTrace], Verdict],
+    check: GateCheck,
+) -> ScoredTrace:
+    """Judge a run again, because there are other runs of its task that it was not compared with.
+
+    That may let it pass, and never withdraws it.
+
+    Args:
+        run: The run as the store has it.
+        agreement: How far it agrees with other runs of its task now.
+        is_judged: Whether a verdict states its success; then it keeps its worth and its decision.
+        estimate: Returns the confidence of its worth, and its basis.
+        check: What the newest run of the task was held against.
+
+    Returns:
+        The run; `previous` is the run as given. One that passes now is still to be compared with
+        the kept traces that it repeats.
+    """
+    before, run = run, replace(run, breakdown=replace(run.breakdown, agreement=agreement))
+    if is_judged or before.decision != "below_threshold" or check.gate != "worth":
+        return replace(run, previous=before)
+    worth = estimate(run)
+    breakdown = run.breakdown.with_worth(worth.confidence or 0.0, worth.source)
+    run = replace(
+        run,
+        breakdown=breakdown,
+        gate=check.gate,
+        threshold=check.threshold,
+        pass_rate=check.pass_rate,
+        veto=veto_of(breakdown, check.gate, check.pass_rate, None),
+        previous=before,
+    )
+    may_pass = run.keep_body and run.withheld is None and run.veto is None
+    return replace(run, decision=decide(run.gated_value, check.threshold)) if may_pass else run
 
 
 # ------------------------------------------------------------------ twins
@@ -286,13 +373,20 @@ class KeptTrace:
         )
 
 
-def drop_repeats(run: ScoredTrace, candidate: KeptTrace, kept: Window[KeptTrace]) -> ScoredTrace:
+def drop_repeats(
+    run: ScoredTrace,
+    candidate: KeptTrace,
+    kept: Window[KeptTrace],
+    agreeing: Mapping[str, float] = MappingProxyType({}),
+) -> ScoredTrace:
     """Apply the twin rule: return the run, perhaps as a twin of a kept one.
 
     Args:
         run: A run; only one that passed its threshold is compared with others.
         candidate: The same run as others would be compared with it.
         kept: The kept runs of its domain.
+        agreeing: The runs of its task that it agrees with, by trace id, and how similar they are.
+            With the gate `worth`, it repeats those of them that are kept.
 
     Returns:
         The run; a `twin`, with `twin_of`, if it repeats a kept one without being surer; with
@@ -301,6 +395,13 @@ def drop_repeats(run: ScoredTrace, candidate: KeptTrace, kept: Window[KeptTrace]
     if run.decision != "kept" or run.twin_similarity >= OFF:
         return run
     similar = kept.similar(candidate.entry, run.twin_similarity)
+    if run.gate == "worth":
+        known = {one.entry.trace_id for one, _ in similar}
+        similar += [
+            (kept.items[trace_id], similarity)
+            for trace_id, similarity in agreeing.items()
+            if trace_id in kept.items and trace_id not in known
+        ]
     twins = [(one, similarity) for one, similarity in similar if _may_repeat(candidate, one)]
     stronger = [twin for twin in twins if not _is_surer(candidate, twin[0])]
     if not stronger:

@@ -13,6 +13,7 @@ from uuid import UUID
 
 from kp_langchain.novelty_sources import is_measured
 from kp_langchain.policy import DomainPolicy
+from kp_langchain.scoring.evidence import VETO_FLAGS
 from kp_langchain.text import format_against_threshold
 from kp_langchain.verdict import Verdict
 
@@ -69,7 +70,8 @@ class RunFacts:
     """Facts about a run that judging does not change.
 
     Attributes:
-        task: Hash of the run's `kp_task`, used to recognise repeats instead of the objective.
+        task: Hash of the run's `kp_task`, or of an objective that states a task; equal for repeats
+            of it.
         withheld: Why it must never be contributed; None if it may be.
         registry: URL of the registry to contribute to, if any.
         keys: The keys by which it is found. They stay in the store and the log.
@@ -152,7 +154,7 @@ Decision = Literal["kept", "below_threshold", "twin"]
 """What the gate decides on a run.
 
 - `kept`: it passed. What a registry does with it is no part of the decision; the outbox knows that.
-- `below_threshold`: its score or worth is below the threshold, or it is withheld.
+- `below_threshold`: its score or worth is below the threshold, a flag vetoes it, or it is withheld.
 - `twin`: it repeats a kept run that it is not surer than, or one that is surer took its place.
 """
 
@@ -198,6 +200,9 @@ class ScoredTrace(RunFacts):
         previous: The run as it was scored before the verdict; None for a new run.
         gate: Whether its score or its worth was compared with the threshold.
         pass_rate: The share of runs that was to pass; None for a fixed threshold.
+        veto: The flag because of which it does not pass; None if there is none.
+        digest: What other runs of its task are compared with; None if that is not known.
+        is_planted: Whether it holds what looks like planted instructions; None if nobody looked.
         twin_similarity: The similarity, 0 to 1, from which it repeats a kept trace; 1 if the rule
             is off.
         twin_of: Id of the kept trace that it repeats, if it would have passed but for that.
@@ -222,6 +227,9 @@ class ScoredTrace(RunFacts):
     previous: ScoredTrace | None = None
     gate: Gate = "score"
     pass_rate: float | None = None
+    veto: str | None = None
+    digest: bytes | None = field(default=None, compare=False, repr=False)
+    is_planted: bool | None = None
     twin_similarity: float = 1.0
     twin_of: str | None = None
     similarity_to_twin: float | None = None
@@ -232,7 +240,7 @@ class ScoredTrace(RunFacts):
 
     @property
     def worth(self) -> float | None:
-        """How much it is worth keeping, 0 to 1; None where its domain has no confidence model."""
+        """How much it is worth keeping, 0 to 1; None where nothing is known but the score."""
         return None if self.breakdown.worth is None else self.breakdown.worth.value
 
     @property
@@ -265,6 +273,8 @@ class _Decided(Protocol):
     @property
     def withheld(self) -> str | None: ...
     @property
+    def veto(self) -> str | None: ...
+    @property
     def gate(self) -> str: ...
     @property
     def gated_value(self) -> float: ...
@@ -274,16 +284,23 @@ class _Decided(Protocol):
     def breakdown(self) -> ScoreBreakdown: ...
 
 
-def reason_text(run: _Decided, domain: str, repeats: str | None) -> str:
+def reason_text(
+    run: _Decided, domain: str, repeats: str | None, replaced_by: str | None = None
+) -> str:
     """Return in one line why a run was kept or not.
 
     Args:
         run: The run.
         domain: Its domain.
         repeats: Of a twin, the id of the kept trace; None if it is not known.
+        replaced_by: The id of the kept trace that took its place, if one did.
     """
     if run.withheld is not None:
         return f"withheld, {run.withheld}"
+    if run.veto is not None:
+        return f"veto:{run.veto}, {VETO_FLAGS.get(run.veto, 'a sign of failure')}"
+    if replaced_by is not None:
+        return f"replaced by {replaced_by}, which repeats it and is surer"
     figure = format_against_threshold(run.gated_value, run.threshold)
     value, decimals = f"{run.gate} {figure}", len(figure.partition(".")[2])
     threshold = f"the threshold of {domain}, {round(run.threshold, decimals):.8g}"
@@ -293,6 +310,9 @@ def reason_text(run: _Decided, domain: str, repeats: str | None) -> str:
         return f"{value} reaches {threshold}"
     if run.decision == "twin":
         return f"{value} reaches {threshold}, but the run repeats {repeats or 'a kept one'}"
+    worth = run.breakdown.worth
+    if run.gate == "worth" and worth is not None and run.breakdown.agreement is None:
+        return f"{value} is below {threshold}; {worth.basis}"
     loss = run.breakdown.largest_loss(run.gate)
     cost = "" if loss is None else f"; {loss[0]} costs most, {loss[1]:.3f}"
     return f"{value} is below {threshold}{cost}"

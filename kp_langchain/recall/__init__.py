@@ -8,19 +8,21 @@ from typing import TYPE_CHECKING
 from kp_langchain._lazy import lazy_names
 
 if TYPE_CHECKING:
+    from kp_langchain.calibration.planted_instructions import (
+        PlantedInstruction as PlantedInstruction,
+    )
+    from kp_langchain.calibration.planted_instructions import find_planted as find_planted
     from kp_langchain.recall.credit import Credit as Credit
     from kp_langchain.recall.credit import credits_of as credits_of
     from kp_langchain.recall.example_search import Example as Example
     from kp_langchain.recall.example_search import Examples as Examples
     from kp_langchain.recall.example_search import ExampleSearch as ExampleSearch
-    from kp_langchain.recall.planted_instructions import PlantedInstruction as PlantedInstruction
-    from kp_langchain.recall.planted_instructions import find_planted as find_planted
 
 __all__, __getattr__ = lazy_names(
     __name__,
     {
         "kp_langchain.recall.credit": "Credit credits_of",
         "kp_langchain.recall.example_search": "Example ExampleSearch Examples",
-        "kp_langchain.recall.planted_instructions": "PlantedInstruction find_planted",
+        "kp_langchain.calibration.planted_instructions": "PlantedInstruction find_planted",
     },
 )

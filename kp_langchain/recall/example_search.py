@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from kp_langchain._forksafe import ForkSafeLock
+from kp_langchain.calibration.planted_instructions import find_planted
 from kp_langchain.config import Settings
 from kp_langchain.embedding.embedder import Embedding, embed_texts
 from kp_langchain.embedding.local_models import resolve_embedder
@@ -16,7 +17,6 @@ from kp_langchain.embedding.model_files import INSTALL_HINT
 from kp_langchain.errors import ConfigError, MissingExtraError
 from kp_langchain.gate.run import ShownTrace
 from kp_langchain.recall.few_shot import FewShot, compose_few_shot
-from kp_langchain.recall.planted_instructions import find_planted
 from kp_langchain.recall.ranking import Candidate, Trust, rank, same_task_cosine
 from kp_langchain.recall.task_index import TaskIndex, read_trace
 from kp_langchain.run_keys import namespace_forms

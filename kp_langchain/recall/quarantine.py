@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, Any
 from pydantic import ValidationError
 from pydantic_core import PydanticSerializationError
 
+from kp_langchain.calibration.planted_instructions import PlantedInstruction, find_planted
 from kp_langchain.config import Settings
-from kp_langchain.recall.planted_instructions import PlantedInstruction, find_planted
 from kp_langchain.recording.bounds import Counters, short_name
 from kp_langchain.recording.redactor import Redactor, clean_texts
 from kp_langchain.registry.answers import Answer

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 
 from kp_langchain._forksafe import ForkSafeLock, fork_gate
 from kp_langchain._logging import describe_error, warn_once
+from kp_langchain.calibration.planted_instructions import SCAN_VERSION, find_planted
 from kp_langchain.embedding.embedder import embed_texts
 from kp_langchain.errors import StoreError
 from kp_langchain.recall.credit import NO_CREDIT, Credit, credits_of
-from kp_langchain.recall.planted_instructions import SCAN_VERSION, find_planted
 from kp_langchain.recall.ranking import DEFAULT_FLOOR, Candidate, Trust, calibrate_floor
 from kp_langchain.schema import ReasoningTrace
 from kp_langchain.scoring.dimensions import novelty

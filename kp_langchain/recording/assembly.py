@@ -14,13 +14,14 @@ from kp_langchain.config import DomainPolicy, Settings, warn_of_domain
 from kp_langchain.errors import ConfigError
 from kp_langchain.policy import PROFILES
 from kp_langchain.recording.bounds import Counters
-from kp_langchain.recording.context import HandlerContext, Windows
+from kp_langchain.recording.context import HandlerContext
 from kp_langchain.recording.engine import Engine
 from kp_langchain.recording.options import Default, HandlerOptions
 from kp_langchain.recording.pauses import HandlerPauses
 from kp_langchain.recording.recorder import Recorder
 from kp_langchain.recording.score_receivers import receivers_of, score_sender
 from kp_langchain.recording.user_calls import JUDGING, lane_for
+from kp_langchain.recording.windows import Windows
 from kp_langchain.run_keys import check_agent_id
 from kp_langchain.scoring.scorer import Scorer
 from kp_langchain.store import TraceStore, default_store

@@ -1,49 +1,32 @@
-"""`HandlerContext`: what one handler adds to the engine that its runs go through.
-
-`Windows` is what judging reads: confidence models, recent runs, kept runs, and the novelty memory.
-"""
+"""`HandlerContext`: what one handler adds to the engine that its runs go through."""
 
 from __future__ import annotations
 
-import time
-from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
-from kp_langchain._forksafe import ForkSafeLock
-from kp_langchain._logging import describe_error, warn_once
+from kp_langchain._logging import warn_once
+from kp_langchain.calibration.agreement import AGREEMENT
 from kp_langchain.config import Settings
 from kp_langchain.gate import Rescored
-from kp_langchain.gate.check import JudgedRun, RecentValues
-from kp_langchain.gate.judge import OFF, KeptTrace, drop_repeats
-from kp_langchain.gate.run import gated_value
 from kp_langchain.recording.user_calls import name_of
-from kp_langchain.scoring.novelty_memory import Window
-from kp_langchain.scoring.process_scorer import default_scorer
 from kp_langchain.scoring.scorer import Scorer
-from kp_langchain.store.kept_runs import MOST_COMPARED, follow_kept, kept_trace
-from kp_langchain.store.novelty import StoredMemory
-from kp_langchain.store.rows import trace_key
 from kp_langchain.store.run_log import log_rescored, log_scored
 
 if TYPE_CHECKING:
-    from datetime import datetime
-
-    from kp_langchain.calibration.model import ConfidenceModel
     from kp_langchain.gate import ScoredTrace
-    from kp_langchain.policy import DomainPolicy, Gate
+    from kp_langchain.policy import DomainPolicy
     from kp_langchain.recording.bounds import Counters
     from kp_langchain.recording.options import HandlerOptions
     from kp_langchain.recording.pauses import HandlerPauses
     from kp_langchain.recording.run_record import RunRecord
     from kp_langchain.recording.score_receivers import ScoreSender
     from kp_langchain.recording.user_calls import Lane
+    from kp_langchain.recording.windows import Windows
     from kp_langchain.registry.sender import Sender
     from kp_langchain.store import TraceStore
-    from kp_langchain.store.jobs import Backoff
-    from kp_langchain.store.vectors import Page
 
 T = TypeVar("T")
 
@@ -171,11 +154,12 @@ class HandlerContext:
                 )
 
     def announce_rescored(self, scored: ScoredTrace) -> bool:
-        """Announce a run that was judged again; return whether the verdict changed it."""
+        """Announce a run that was judged again; return whether that changed it."""
         change = Rescored.of(scored)
-        if not change.changed or scored.verdict is None:
+        if not change.changed:
             return False
-        self._try("the log", partial(log_rescored, change, scored.verdict.source))
+        source = AGREEMENT if scored.verdict is None else scored.verdict.source
+        self._try("the log", partial(log_rescored, change, source))
         self._announce_to_observers(scored)
         return True
 
@@ -202,190 +186,3 @@ class HandlerContext:
             self.sender.loop.wake()
         for sender in self.score_senders:
             sender.wake(self.counters)
-
-
-# ------------------------------------------------------------------ what runs are judged beside
-
-# Runs name their domains themselves, and 1,000 vectors take 1.7 MB.
-_MOST_DOMAINS = 64
-_READ_AGAIN_S = 60.0
-
-
-class DomainWindow:
-    """What the runs of one domain are judged beside. Safe to use from several threads.
-
-    Args:
-        domain: The domain.
-        store: The store that it is read from; None without one.
-        backoff: While it is pausing, the store is not asked.
-    """
-
-    def __init__(self, domain: str, store: TraceStore | None, backoff: Backoff) -> None:
-        self._domain = domain
-        self._store = store
-        self._backoff = backoff
-        self._lock = ForkSafeLock()
-        self._model: ConfidenceModel | None = None
-        self._model_read_at = float("-inf")
-        # By gate, with the time when the model of these values was fitted.
-        self._recent_values: dict[Gate, tuple[datetime | None, RecentValues]] = {}
-        self._kept: Window[KeptTrace] = Window(MOST_COMPARED)
-        self._follower = None if store is None else follow_kept(store.database, domain)
-
-    def _read(self, what: str, consequence: str, read: Callable[[TraceStore], T]) -> T | None:
-        """Return what `read` does; None, and warn, if the store cannot be read; None without it."""
-        if self._store is None:
-            return None
-        try:
-            self._backoff.check()
-            return read(self._store)
-        except Exception as error:  # noqa: BLE001 - a full disk, a dead server, a broken model
-            warn_once(
-                f"read {what}:{type(error).__name__}",
-                "%s cannot be read from the store now (%s); %s",
-                what,
-                describe_error(error),
-                consequence,
-            )
-            return None
-
-    def model(self) -> ConfidenceModel | None:
-        """Return the confidence model in force; None without one.
-
-        It is read again after a minute. While it cannot be read, the earlier one stays. A model
-        that was fitted to other features counts as none.
-        """
-        now = time.monotonic()
-        if now >= self._model_read_at + _READ_AGAIN_S:
-            # Noted first, so that an unreachable store is not asked again for each run.
-            self._model_read_at = now
-            consequence = "runs get the one that was read before, if it is still in force"
-            self._read("the confidence model", consequence, self._read_model)
-        return self._model
-
-    def _read_model(self, store: TraceStore) -> None:
-        model = store.models.in_force(self._domain)
-        self._model = model if model is not None and model.is_current else None
-        if model is not None:
-            model.check_current()  # so that it is told
-
-    def recent_values(self, gate: Gate, model: ConfidenceModel | None) -> RecentValues:
-        """Return the scores or worths of the last runs.
-
-        Those of the model alone while the store cannot be read at first.
-
-        Args:
-            gate: Scores or worths.
-            model: The domain's model. Those of another model are not comparable, so the values
-                begin with the held-out ones of the runs that it was fitted to.
-        """
-        since = None if model is None else model.created_at
-        with self._lock:
-            known = self._recent_values.get(gate)
-            if known is not None and known[0] == since:
-                return known[1]
-            held_out: tuple[float, ...] = ()
-            if model is not None:
-                held_out = model.worths if gate == "worth" else model.scores
-            judged_runs = self._read(
-                "the last runs",
-                "the gate's pass rate does not count them",
-                lambda store: store.recent_values(self._domain, gate, since=since),
-            )
-            values = RecentValues(held_out, judged_runs or ())
-            if judged_runs is not None or self._store is None:
-                self._recent_values[gate] = since, values
-            return values
-
-    def add(self, scored: ScoredTrace) -> None:
-        """Add a judged run to the recent values that are in use."""
-        for gate, (_, values) in list(self._recent_values.items()):
-            value = gated_value(gate, scored.breakdown.total, scored.worth)
-            values.add(JudgedRun(value, scored.counts_toward_rate, scored.pass_rate))
-
-    def admit(self, run: ScoredTrace) -> ScoredTrace:
-        """Apply the twin rule to a run, add it to the kept runs if it is kept, and return it.
-
-        It is atomic: of two runs that repeat each other and come at the same time, one is compared
-        with the other. The kept runs are read from the store when the first run passes its
-        threshold. Each time another one does, what verdicts and other processes have changed since
-        is read as well. After a deletion all are read anew, and none that this process knew stays.
-
-        Args:
-            run: The run. Without an `entry` it is returned as it is.
-        """
-        if run.decision != "kept" or run.entry is None:
-            return run
-        entry = run.entry._replace(trace_id=trace_key(run.entry.trace_id))
-        candidate = KeptTrace.of(run, entry)
-        with self._lock:
-            if run.twin_similarity < OFF and self._follower is not None:
-                follower, consequence = self._follower, "a new one is compared with this process's"
-                self._read("the kept runs", consequence, lambda _: follower.read(self._take_kept))
-            run = drop_repeats(run, candidate, self._kept)
-            if run.decision == "kept":
-                self._kept.remove(run.replaces)
-                self._kept.put([(entry, candidate)])
-        return run
-
-    def _take_kept(self, page: Page[Any]) -> None:
-        if page.is_anew:
-            self._kept.clear()
-        self._kept.remove([row.trace_id for row in page.rows if not row.is_kept])
-        traces = [kept_trace(row) for row in page.rows if row.is_kept]
-        self._kept.put((trace.entry, trace) for trace in traces)
-
-
-class Windows:
-    """What the runs of one store, or of one handler without a store, are judged beside.
-
-    Args:
-        store: The store from which it is read; None without one.
-        backoff: While it is pausing, the store is not asked.
-    """
-
-    def __init__(self, store: TraceStore | None, backoff: Backoff) -> None:
-        self._store = store
-        self._backoff = backoff
-        self._lock = ForkSafeLock()
-        self.reset()
-
-    def reset(self) -> None:
-        """Forget everything that is read from the store, as a forked child must."""
-        self._scorer: Scorer | None = None
-        self._domains: OrderedDict[str, DomainWindow] = OrderedDict()
-
-    def of(self, domain: str) -> DomainWindow:
-        """Return what the runs of a domain are judged beside."""
-        with self._lock:
-            window = self._domains.get(domain)
-            if window is None:
-                window = self._domains[domain] = DomainWindow(domain, self._store, self._backoff)
-            self._domains.move_to_end(domain)
-            if len(self._domains) > _MOST_DOMAINS:
-                self._domains.popitem(last=False)
-            return window
-
-    def scorer(self) -> Scorer:
-        """Return the bundled scorer, whose novelty memory is in the store.
-
-        Raises:
-            ConfigError: A setting cannot be read or used.
-        """
-        if self._store is None:
-            return default_scorer()
-        database, backoff = self._store.database, self._backoff
-        with self._lock:
-            if self._scorer is None:
-                memory = StoredMemory(
-                    database,
-                    Settings().novelty_memory,
-                    may_read=lambda: not backoff.is_pausing,
-                    writes=False,
-                )
-                self._scorer = default_scorer().with_memory(memory)
-            return self._scorer
-
-    def is_remembered_by(self, scorer: object) -> bool:
-        """Return whether the novelty memory of a scorer is in the store."""
-        return scorer is self._scorer

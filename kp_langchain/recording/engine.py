@@ -24,11 +24,11 @@ from kp_langchain import redaction
 from kp_langchain._forksafe import fork_gate, leave_in_child
 from kp_langchain._logging import describe_error, warn_once
 from kp_langchain.recording import exit_hooks
-from kp_langchain.recording.context import Windows
 from kp_langchain.recording.outcome import inside_verifier
 from kp_langchain.recording.stages import steps_of
 from kp_langchain.recording.store_writer import MAX_BATCH, Item, Stage, StoreWriter
 from kp_langchain.recording.user_calls import mark_own_thread
+from kp_langchain.recording.windows import Windows
 from kp_langchain.store.jobs import JUDGE, LEASE_S, Backoff
 
 if TYPE_CHECKING:

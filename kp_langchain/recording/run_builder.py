@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import UUID
 
 from kp_langchain._logging import describe_error, warn_once
+from kp_langchain.calibration.agreement import task_hash
 from kp_langchain.config import warn_of_domain
 from kp_langchain.errors import VerdictError
 from kp_langchain.gate.judge import choose_outcome
@@ -225,7 +226,7 @@ class _Builder:
             proves_failure=not ended_well,
             reported=self._reported(policy.privacy_level),
             structured=record.confidence,
-            task=_task(record.metadata) or record.earlier_task,
+            task=_task(record.metadata) or record.earlier_task or task_hash(trace.task.objective),
             withheld="redaction failed" if redaction.has_failed or record.is_withheld else None,
             registry=context.registry_url,
             keys=self._keys(),

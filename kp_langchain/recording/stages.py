@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 from collections.abc import Callable, Iterator, Mapping, Set
 from dataclasses import replace
 from functools import partial
@@ -17,10 +18,18 @@ from typing import TYPE_CHECKING
 from uuid import UUID
 
 from kp_langchain._logging import warn_once
+from kp_langchain.calibration.agreement import agreement_of
 from kp_langchain.calibration.features import basic_features, features_of
+from kp_langchain.calibration.flags import flags_of
 from kp_langchain.errors import BusyError, ScorerError, VerdictError
 from kp_langchain.gate.check import check
-from kp_langchain.gate.judge import explain_outcome, judge, outcome_of, trace_with_outcome
+from kp_langchain.gate.judge import (
+    explain_outcome,
+    judge,
+    outcome_of,
+    trace_with_outcome,
+    with_worth,
+)
 from kp_langchain.novelty_sources import SCORER_FAILED, STILL_LOADING
 from kp_langchain.recording.outcome import FinishedRun, Verifier, inside_verifier, read_verdict
 from kp_langchain.recording.run_builder import (
@@ -29,6 +38,7 @@ from kp_langchain.recording.run_builder import (
     keep_paused,
     redact_note,
 )
+from kp_langchain.recording.task_runs import compare, judge_earlier
 from kp_langchain.recording.user_calls import name_of
 from kp_langchain.scoring.breakdown import ScoreBreakdown
 from kp_langchain.scoring.novelty_memory import MemoryEntry
@@ -45,6 +55,9 @@ if TYPE_CHECKING:
     from kp_langchain.schema import ReasoningTrace
 
 OUTCOME_FUNCTION = "outcome function"
+# Without a model, runs pass by agreement that is above the average of their domain, which is a
+# confidence of 0.5, as that of a run that was compared with none.
+_ABOVE_AVERAGE = math.nextafter(0.5, 1.0)
 _MOST_RUNS = 256
 # Other handlers may record the same run. Novelty is not measured against their traces of it.
 _traces_of_runs: dict[UUID, set[str]] = {}
@@ -120,6 +133,9 @@ def _writing_steps(item: Item) -> Iterator[Stage]:
         item.let_go()
     while item.waits_for_store:
         yield "write"
+    store, judged = context.store, item.scored
+    if store is not None and judged is not None and item.fate == "written":
+        item.changed_runs = [*item.changed_runs, *judge_earlier(context, store, judged)]
     # Only changed runs: else an `on_scored` that reports an outcome has no end.
     for scored in item.changed_runs:
         if context.announce_rescored(scored) and context.options.on_scored is not None:
@@ -184,7 +200,12 @@ def _judge_run(context: HandlerContext, run: Run, ask_outcome: AskOutcome | None
     outcome = outcome_of(run, verdicts, estimate)
     trace = trace_with_outcome(run.trace, outcome)
     breakdown, entry = _score(context, run, trace, of_run - {run.trace.id})
-    breakdown = explain_outcome(breakdown, run, outcome, verdicts, estimate)
+    breakdown = explain_outcome(breakdown, run, outcome, estimate)
+    task_run, pairs = compare(window, run, decisive)
+    breakdown = replace(breakdown, agreement=agreement_of(pairs), flags=flags_of(trace))
+    if model is not None or (policy.gate == "worth" and window.compares_runs()):
+        worth = window.estimate(model, features, breakdown.agreement)
+        breakdown = with_worth(breakdown, run, verdicts, worth)
     trace.metadata.quality_score = breakdown.total
     if breakdown.novelty_source == STILL_LOADING:
         loading = context.scorer.loading if isinstance(context.scorer, Scorer) else None
@@ -199,7 +220,8 @@ def _judge_run(context: HandlerContext, run: Run, ask_outcome: AskOutcome | None
         domain,
         policy,
         recent=lambda gate: window.recent_values(gate, model),
-        base_rate=0.0 if model is None else model.base_rate,
+        has_model=model is not None,
+        base_rate=_ABOVE_AVERAGE if model is None else model.base_rate,
     )
     scored = judge(
         run,
@@ -209,11 +231,13 @@ def _judge_run(context: HandlerContext, run: Run, ask_outcome: AskOutcome | None
         entry=entry,
         verdict=decisive,
         features=features,
+        digest=None if task_run is None else task_run.digest.to_bytes(),
+        is_planted=None if task_run is None else task_run.is_planted,
         is_remembered=not run.withheld and windows.is_remembered_by(context.scorer),
     )
     if run.withheld or entry is None:
         return scored
-    scored = window.admit(scored)
+    scored = window.admit(scored, pairs)
     window.add(scored)
     return scored
 

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kp_langchain.novelty_sources import EMPTY_CACHE, NEAREST, REPEAT, reason
-from kp_langchain.scoring.dimensions import DIMENSION_NAMES, DIMENSIONS, novelty_factor
+from kp_langchain.scoring.dimensions import DIMENSION_NAMES, DIMENSIONS
+from kp_langchain.scoring.evidence import novelty_factor
 from kp_langchain.text import count_text, one_line
 
 if TYPE_CHECKING:
@@ -296,7 +297,7 @@ def _dimensions(runs: _Columns) -> list[PartStats]:
 
 
 def _factors(runs: _Columns, worths: NDArray[np.float64]) -> list[PartStats]:
-    """Return the factors of worths, `confidence * (0.5 + novelty / 2)`; see `Worth`."""
+    """Return the factors of worths, `confidence * (0.75 + novelty / 4)`; see `Worth`."""
     novelty = np.nan_to_num(runs["novelty"])
     factor = np.array([novelty_factor(value) for value in novelty.tolist()])
     confidence = worths / factor

@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from kp_langchain.scoring.breakdown import WaterfallRow as WaterfallRow
     from kp_langchain.scoring.cache import VectorCache as VectorCache
     from kp_langchain.scoring.dimensions import RuleFired as RuleFired
-    from kp_langchain.scoring.dimensions import Worth as Worth
+    from kp_langchain.scoring.evidence import Agreement as Agreement
+    from kp_langchain.scoring.evidence import Worth as Worth
     from kp_langchain.scoring.novelty_memory import Match as Match
     from kp_langchain.scoring.novelty_memory import MemoryEntry as MemoryEntry
     from kp_langchain.scoring.novelty_memory import NoveltyMemory as NoveltyMemory
@@ -45,7 +46,8 @@ __all__, __getattr__ = lazy_names(
         ),
         "kp_langchain.scoring.breakdown": "Dimension Nearest ScoreBreakdown WaterfallRow",
         "kp_langchain.scoring.cache": "VectorCache",
-        "kp_langchain.scoring.dimensions": "RuleFired Worth",
+        "kp_langchain.scoring.dimensions": "RuleFired",
+        "kp_langchain.scoring.evidence": "Agreement Worth",
         "kp_langchain.scoring.novelty_memory": "Match MemoryEntry NoveltyMemory",
         "kp_langchain.scoring.repeats": "embedded_text",
         "kp_langchain.scoring.process_scorer": "aevaluate_value default_scorer evaluate_value",

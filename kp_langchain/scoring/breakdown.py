@@ -18,12 +18,11 @@ from kp_langchain.scoring.dimensions import (
     FiniteNumber,
     RuleFired,
     TraceShape,
-    Worth,
     combine,
-    novelty_factor,
     outcome_confidence,
     why_outcome,
 )
+from kp_langchain.scoring.evidence import VETO_FLAGS, Agreement, Worth, novelty_factor
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,8 +109,10 @@ class ScoreBreakdown:
         latency_budget_ms: Milliseconds that scoring was allowed to take; None for no limit.
         unreadable_share: Share of the text's tokens that the embedding model cannot read, 0 to 1;
             None if unknown.
-        worth: How much the run is worth keeping, beside the score; None where its domain has no
-            confidence model.
+        worth: How much the run is worth keeping, beside the score; None where nothing is known of
+            that but the score.
+        agreement: How far it agrees with other runs of its task; None if it was compared with none.
+        flags: What speaks against it, by the names in `VETO_FLAGS`.
     """
 
     total: FiniteNumber
@@ -129,6 +130,8 @@ class ScoreBreakdown:
     latency_budget_ms: FiniteNumber | None = None
     unreadable_share: FiniteNumber | None = None
     worth: Worth | None = None
+    agreement: Agreement | None = None
+    flags: tuple[str, ...] = ()
 
     @property
     def score(self) -> float:
@@ -201,7 +204,7 @@ class ScoreBreakdown:
         ).with_confidence_from(
             source, confidence, success=success, lowers_confidence=lowers_confidence
         )
-        return changed if self.worth is None else changed.with_worth(value)
+        return changed if self.worth is None else changed.with_worth(value, source)
 
     def with_unmeasured_novelty(self, source: str) -> ScoreBreakdown:
         """Return the same breakdown with another reason why novelty was not measured.
@@ -212,13 +215,14 @@ class ScoreBreakdown:
         novelty = replace(self.novelty, why=why_neutral(source))
         return replace(self, novelty=novelty, novelty_source=source)
 
-    def with_worth(self, confidence: float) -> ScoreBreakdown:
+    def with_worth(self, confidence: float, basis: str) -> ScoreBreakdown:
         """Return the same breakdown with the run's worth.
 
         Args:
-            confidence: The calibrated confidence in the run, 0 to 1.
+            confidence: The confidence that the run is right, 0 to 1.
+            basis: What that rests on, in words.
         """
-        return replace(self, worth=Worth.of(confidence, self.novelty.value))
+        return replace(self, worth=Worth.of(confidence, self.novelty.value, basis))
 
     def largest_loss(self, gate: str = "score") -> tuple[str, float] | None:
         """Return what lowered the score or the worth most; None if nothing did.
@@ -252,7 +256,7 @@ class ScoreBreakdown:
         return (name, losses[name]) if losses[name] > 0 else None
 
     def line(self) -> str:
-        """Return the score, its dimensions and rules, and the worth in one line."""
+        """Return the score, its dimensions and rules, worth, agreement and flags in one line."""
         products = [f"{row.short_label} {_product(getattr(self, row.name))}" for row in DIMENSIONS]
         line = f"score {self.total:.3f} = {' + '.join(products)}"
         for rule in self.rules:
@@ -260,13 +264,15 @@ class ScoreBreakdown:
         line += f" ({self.profile} profile"
         if self.nearest is None:
             line += f"; novelty: {self.novelty_source}"
-        return line + (")" if self.worth is None else f"); worth {self.worth.value:.3f}")
+        line += ")" if self.worth is None else f"); worth {self.worth.value:.3f}"
+        parts = [str(self.agreement)] if self.agreement is not None else []
+        return "; ".join([line, *parts, *(f"flag {flag}" for flag in self.flags)])
 
     def text(self) -> str:
         """Return the explanation as lines.
 
-        They have the dimensions, the rules, the score, the worth if the domain has a model, and the
-        sources of novelty and confidence.
+        They have the dimensions, the rules, the score, the worth if there is one, the sources of
+        novelty and confidence, the agreement with other runs of the task, and the flags.
         """
         lines = [f"score {self.total:.3f} with the weights of profile {self.profile}"]
         for row in DIMENSIONS:
@@ -283,12 +289,13 @@ class ScoreBreakdown:
         lines.append(f"  {'score':<35}{self.total:.3f}   {duration}")
         if self.worth is not None:
             factor = f"{self.worth.confidence:.3f} x {novelty_factor(self.novelty.value):.2f}"
-            lines.append(
-                f"  {'worth':<20}{factor} = {self.worth.value:.3f}   "
-                "confidence x (0.5 + novelty / 2)"
-            )
+            lines.append(f"  {'worth':<20}{factor} = {self.worth.value:.3f}   {_WHY_WORTH}")
+            lines.append(f"  worth from          {self.worth.basis}")
         lines.append(f"  novelty from        {self.novelty_source}{self._novelty_detail()}")
         lines.append(f"  confidence from     {self.confidence_source}")
+        if self.agreement is not None:
+            lines.append(f"  agreement           {self.agreement}, {self.agreement.value:.2f}")
+        lines += [f"  flag                {one}: {VETO_FLAGS.get(one, '')}" for one in self.flags]
         return "\n".join(lines)
 
     def _novelty_detail(self) -> str:
@@ -312,8 +319,7 @@ class ScoreBreakdown:
         yield WaterfallRow("score", "score", "", 0.0, self.total, "")
         if self.worth is not None:
             figures = f"{self.worth.confidence:.3f} x {novelty_factor(self.novelty.value):.2f}"
-            why = "confidence x (0.5 + novelty / 2)"
-            yield WaterfallRow("worth", "worth", figures, 0.0, self.worth.value, why)
+            yield WaterfallRow("worth", "worth", figures, 0.0, self.worth.value, _WHY_WORTH)
 
     def to_row(self) -> dict[str, Any]:
         """Return it as one flat row, such as of a DataFrame.
@@ -321,7 +327,8 @@ class ScoreBreakdown:
         The columns are `score`; for each dimension its value, and with `_weight` and
         `_contribution` appended those; `weighted_sum`, `profile`, `rules` (names, joined by
         commas), `novelty_source`, `nearest_id`, `nearest_similarity`, `confidence_source`,
-        `elapsed_ms`, `worth` and `worth_confidence`.
+        `elapsed_ms`, `worth`, `worth_confidence`, `agreement`, `agreeing_runs`, `compared_runs` and
+        `flags` (joined by commas).
         """
         parts: dict[str, Any] = {}
         for name, one in self.dimensions.items():
@@ -330,7 +337,7 @@ class ScoreBreakdown:
                 f"{name}_weight": one.weight,
                 f"{name}_contribution": one.contribution,
             }
-        nearest, worth = self.nearest, self.worth
+        nearest, worth, agreement = self.nearest, self.worth, self.agreement
         return {
             "score": self.total,
             **parts,
@@ -344,6 +351,10 @@ class ScoreBreakdown:
             "elapsed_ms": self.elapsed_ms,
             "worth": None if worth is None else worth.value,
             "worth_confidence": None if worth is None else worth.confidence,
+            "agreement": None if agreement is None else agreement.value,
+            "agreeing_runs": 0 if agreement is None else agreement.agreeing,
+            "compared_runs": 0 if agreement is None else agreement.runs,
+            "flags": ",".join(self.flags),
         }
 
     def to_dict(self) -> dict[str, Any]:
@@ -360,6 +371,8 @@ class ScoreBreakdown:
         """
         return _ADAPTER.validate_python(dict(data) if isinstance(data, Mapping) else data)
 
+
+_WHY_WORTH = "confidence x (0.75 + novelty / 4)"
 
 # Made at import: made on first use in a forked child, it may wait for ever for a lock of Python's.
 _ADAPTER = TypeAdapter(ScoreBreakdown)

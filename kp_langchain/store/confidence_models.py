@@ -9,6 +9,7 @@ from typing import Any
 import sqlalchemy as sa
 from pydantic import ValidationError
 
+from kp_langchain.calibration.agreement import AGREEMENT, TaskRun, agreement_of, pairs_of
 from kp_langchain.calibration.features import LOOKED_SUCCESSFUL
 from kp_langchain.calibration.model import ConfidenceModel, LabelledRun, task_key
 from kp_langchain.calibration.next_to_label import TaskVerdict, UnlabelledRun
@@ -18,6 +19,7 @@ from kp_langchain.store.database import StorePart
 from kp_langchain.store.rows import clean_name, json_text
 from kp_langchain.store.run_queries import is_kept, labels, newest_first, verdicts_on
 from kp_langchain.store.tables import insert_or_replace, models, runs, scores, verdicts
+from kp_langchain.store.task_runs import OF_TASK_RUN, TaskRuns, task_run
 from kp_langchain.text import first_fault
 from kp_langchain.verdict import Verdict, counting
 
@@ -41,8 +43,9 @@ class ConfidenceModels(StorePart):
             StoreError: The figures of a run cannot be read; the message names it.
         """
         c = runs.c
+        columns = (*OF_TASK_RUN, c.objective, c.task, c.namespace, scores.c.features)
         select: sa.Select[Any] = (
-            sa.select(c.trace_id, c.objective, c.task, scores.c.features, scores.c.breakdown)
+            sa.select(*columns, scores.c.breakdown)
             .select_from(_runs_with_scores)
             .where(c.domain == clean_name(domain), _has_features, _has_label)
             .order_by(c.created_at, c.trace_id)
@@ -50,9 +53,16 @@ class ConfidenceModels(StorePart):
         with self._database.reading() as connection:
             rows = connection.execute(select).all()
             verdicts_by_trace = verdicts_on(connection, [row.trace_id for row in rows])
+        task_runs = TaskRuns(self._database)
+        others = {
+            key: task_runs.newest(domain, *key)
+            for key in {(row.task, row.namespace) for row in rows if row.task and row.digest}
+        }
         # PostgreSQL may show a run in the first statement that is deleted before the second one.
         labelled = [
-            _labelled_run(row, verdicts_by_trace[row.trace_id])
+            _labelled_run(
+                row, verdicts_by_trace[row.trace_id], others.get((row.task, row.namespace), ())
+            )
             for row in rows
             if row.trace_id in verdicts_by_trace
         ]
@@ -179,7 +189,9 @@ def _model_of(row: sa.Row[Any]) -> ConfidenceModel:
         ) from error
 
 
-def _labelled_run(row: sa.Row[Any], run_verdicts: Sequence[Verdict]) -> LabelledRun:
+def _labelled_run(
+    row: sa.Row[Any], run_verdicts: Sequence[Verdict], others: Sequence[TaskRun]
+) -> LabelledRun:
     # One states it, and has a time.
     label: Any = counting(one for one in run_verdicts if one.success is not None)
     try:
@@ -189,10 +201,15 @@ def _labelled_run(row: sa.Row[Any], run_verdicts: Sequence[Verdict]) -> Labelled
             f"the breakdown of {row.trace_id} cannot be read back; it was changed outside "
             f"kp-langchain: delete the run: kp-langchain store delete {row.trace_id}"
         ) from error
+    # Without what verdicts say of the others: a model must not learn a verdict from itself.
+    agreement = agreement_of(pairs_of(task_run(row), others)) if others else None
+    features = row.features
+    if agreement is not None:
+        features = features | {AGREEMENT: agreement.value}
     return LabelledRun(
         task=task_key(row.task, row.objective),
         success=label.success,
-        features=row.features,
+        features=features,
         looked_successful=bool(row.features.get(LOOKED_SUCCESSFUL, True)),
         judged_at=label.at,
         values={name: dimension.value for name, dimension in dimensions.items()},

@@ -226,6 +226,7 @@ def _breakdown_row(scored: ScoredTrace) -> dict[str, Any]:
         "trace_id": trace_key(scored.trace.id),
         "breakdown": json_text(scored.breakdown.to_dict()),
         "features": None if features is None else json_text(dict(features)),
+        "digest": scored.digest,
     }
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -118,21 +118,25 @@ def candidate_of(connection: sa.Connection, trace_id: str, run: ScoredTrace) -> 
 
 
 def drop_stored_repeats(
-    connection: sa.Connection, run: ScoredTrace, candidate: KeptTrace
+    connection: sa.Connection,
+    run: ScoredTrace,
+    candidate: KeptTrace,
+    agreeing: Mapping[str, float],
 ) -> ScoredTrace:
-    """Apply the twin rule to a stored run that a verdict lets pass, and return it.
+    """Apply the twin rule to a stored run that passes now, and return it.
 
     Args:
         connection: A connection to read with.
         run: The run.
         candidate: The same run as others would be compared with it.
+        agreeing: The runs of its task that it agrees with; see `drop_repeats`.
     """
     if run.decision != "kept" or run.twin_similarity >= OFF:
         return run
     rows = _newest_kept(connection, run.trace.metadata.task_domain)
     window = Window[KeptTrace](MOST_COMPARED)
     window.put((trace.entry, trace) for trace in map(kept_trace, rows))
-    return drop_repeats(run, candidate, window)
+    return drop_repeats(run, candidate, window, agreeing)
 
 
 def lock_kept(connection: sa.Connection, trace_ids: Collection[str]) -> list[sa.Row[Any]]:

@@ -157,7 +157,10 @@ class StoredRun:
         namespace: Its namespace, in plain text or hashed.
         tags: Its tags, each in plain text or hashed.
         gate: Whether its score or its worth was held against the threshold.
-        worth: How much it is worth keeping, 0 to 1; None where its domain had no confidence model.
+        worth: How much it is worth keeping, 0 to 1; None where nothing was known but the score.
+        agreement: How far it agrees with other runs of its task, 0 to 1; None if it was compared
+            with none.
+        veto: The flag because of which it does not pass; None if there is none.
         twin_of: Id of the kept trace that it repeats, if it would have passed but for that.
         similarity_to_twin: The similarity of the two, 0 to 1; 1 for the same text.
         replaced_by: Id of the kept trace that took its place.
@@ -201,6 +204,10 @@ class StoredRun:
     tags: list[str] = _key("tags", _clean_tags)
     gate: str = _column("judged", "gate", log=True)
     worth: float | None = _column("outcome", "worth", log=True)
+    agreement: float | None = _column(
+        "outcome", lambda run: run.breakdown.agreement and run.breakdown.agreement.value
+    )
+    veto: str | None = _column("outcome", "veto", log=True)
     twin_of: str | None = _column("outcome", "twin_of", trace_key, log=True)
     similarity_to_twin: float | None = _column("outcome", "similarity_to_twin", log=True)
     replaced_by: str | None = _column("outcome")
@@ -220,7 +227,7 @@ class StoredRun:
     @property
     def reason(self) -> str:
         """Why it was kept or not, in one line."""
-        return reason_text(self, self.domain, self.twin_of or self.replaced_by)
+        return reason_text(self, self.domain, self.twin_of, self.replaced_by)
 
     @property
     def trace(self) -> ReasoningTrace | None:
@@ -249,7 +256,9 @@ class OtherColumns:
         has_body: Whether its trace is in `bodies`.
         body_expires_at: When the trace of a run that is not kept expires; None for never.
         keep_days: After how many days it does; None for never.
-        task: Hash of the run's `kp_task`.
+        task: Hash of the run's `kp_task`, or of an objective that states a task.
+        compared_runs: With how many other runs of its task it was compared.
+        is_planted: Whether it holds what looks like planted instructions; None if nobody looked.
         search_text: The beginning of the objective, as it is searched.
         validated_by: Who confirmed its outcome, in order.
         gated_value: What the gate saw of the run when it was judged; None if it was withheld. A
@@ -268,6 +277,10 @@ class OtherColumns:
     body_expires_at: datetime | None = _column("judged", _expiry)
     keep_days: float | None = _column("judged", "keep_days")
     task: str | None = _column("recorded", "task")
+    compared_runs: int | None = _column(
+        "outcome", lambda run: run.breakdown.agreement and run.breakdown.agreement.runs
+    )
+    is_planted: bool | None = _column("judged", "is_planted")
     search_text: str = _column(
         "recorded", lambda run: fold_text(run.trace.task.objective)[:SEARCHED_CHARS]
     )

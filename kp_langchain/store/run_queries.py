@@ -152,7 +152,7 @@ def whole_rows(
     source = runs.outerjoin(bodies, kept_body)
     source = source.outerjoin(scores, scores.c.trace_id == _c.trace_id)
     select = (
-        sa.select(runs, bodies.c.trace, scores.c.breakdown, scores.c.features)
+        sa.select(runs, bodies.c.trace, scores.c.breakdown, scores.c.features, scores.c.digest)
         .select_from(source)
         .where(_c.trace_id.in_(trace_ids), _c.state == state)
         .order_by(_c.trace_id)
@@ -229,12 +229,27 @@ FIGURES: list[Any] = [
 
 def labels(connection: sa.Connection) -> dict[str, bool]:
     """Return what the verdict that counts says, of those that state success, by trace id."""
-    select = (
+    return {row[0]: row[1] for row in connection.execute(select_labels())}  # the last one counts
+
+
+def select_labels() -> sa.Select[Any]:
+    """Return the statement for trace id and success of verdicts; of each run, the last counts."""
+    return (
         sa.select(verdicts.c.trace_id, verdicts.c.success)
         .where(verdicts.c.success.is_not(None))
         .order_by(verdicts.c.by_model.desc(), *_oldest_first)  # as `Verdict.weight` has it
     )
-    return {row[0]: row[1] for row in connection.execute(select)}  # the last one counts
+
+
+def recent_worths(connection: sa.Connection, domain: str) -> list[tuple[float | None, float]]:
+    """Return agreement and novelty of a domain's last runs, the oldest first."""
+    select = (
+        sa.select(_c.agreement, _c.novelty)
+        .where(_c.domain == clean_name(domain), _c.state == "judged", _c.novelty.is_not(None))
+        .order_by(*newest_first)
+        .limit(WINDOW)
+    )
+    return [(row[0], row[1]) for row in reversed(connection.execute(select).all())]
 
 
 def recent_values(

@@ -20,7 +20,7 @@ from kp_langchain.store.registry_units import Contribution, PulledUnit, Standing
 from kp_langchain.store.rows import dumps
 from kp_langchain.store.run_columns import COLUMNS, KEY_COLUMNS, OtherColumns, StoredRun
 
-SCHEMA_VERSION = "21"
+SCHEMA_VERSION = "22"
 """Raised with every change of the tables. A store of another version is refused."""
 
 VERSION_TABLE = "kp_schema"
@@ -111,6 +111,7 @@ runs = sa.Table(
     sa.Index("ix_runs_run_id", "run_id"),
     sa.Index("ix_runs_created_at", "created_at", "trace_id"),
     sa.Index("ix_runs_domain", "domain", "created_at", "trace_id"),
+    sa.Index("ix_runs_task", "task", "domain", "created_at"),
     sa.Index("ix_runs_body_expires_at", "body_expires_at"),
 )
 # What each run says: its trace as it was recorded. Success, confidence, score and confirmations are
@@ -122,13 +123,15 @@ bodies = sa.Table(
     sa.Column("trace", sa.JSON(), nullable=False),
 )
 
-# How the score of each run came about, and what a confidence model reads of its trace.
+# How the score of each run came about, what a confidence model reads of its trace, and what other
+# runs of its task are compared with.
 scores = sa.Table(
     "scores",
     metadata,
     sa.Column("trace_id", key_text(), primary_key=True),
     sa.Column("breakdown", sa.JSON(), nullable=False),
     sa.Column("features", _json()),
+    sa.Column("digest", sa.LargeBinary()),
 )
 
 # Where other tracers recorded `runs`, one row for each run and tool.

@@ -40,6 +40,7 @@ from kp_langchain.store.selection import (
 )
 from kp_langchain.store.side_tables import ExternalTraces, PausedRuns, ShownTraces
 from kp_langchain.store.tables import runs
+from kp_langchain.store.task_runs import TaskRuns
 from kp_langchain.store.verdicts import judge_stored, load_run, redact_note
 from kp_langchain.verdict import Verdict
 
@@ -76,6 +77,7 @@ class TraceStore:
         outbox: What goes to registries.
         paused: The runs that wait for a human.
         external_traces: Where other tracers recorded the runs.
+        task_runs: The runs by task, as others of it are compared with them.
         recall_tasks: The tasks of the kept runs, as recall compares them with a new one.
         shown: Which kept traces the runs were shown as examples.
         pulled: The units of registries, and which of them runs may be shown.
@@ -93,6 +95,7 @@ class TraceStore:
         self.outbox = Outbox(self.database)
         self.paused = PausedRuns(self.database)
         self.external_traces = ExternalTraces(self.database)
+        self.task_runs = TaskRuns(self.database)
         self.recall_tasks = RecallTasks(self.database)
         self.shown = ShownTraces(self.database)
         self.pulled = PulledUnits(self.database)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
@@ -50,8 +51,9 @@ if TYPE_CHECKING:
 
 # What a row and `ScoredTrace` call by one name.
 _SAME_IN_BOTH = (
-    "decision", "threshold", "keep_days", "features", "task", "withheld", "gate",
-    "twin_similarity", "twin_of", "similarity_to_twin", "is_taken_over",
+    "decision", "threshold", "keep_days", "features", "task", "withheld", "gate", "pass_rate",
+    "veto", "digest", "is_planted", "twin_similarity", "twin_of", "similarity_to_twin",
+    "is_taken_over",
 )  # fmt: skip
 
 
@@ -139,7 +141,26 @@ def rejudge_stored(
     run = load_run(row, side_tables.external_of(connection, row["trace_id"]))
     if before is not None and verdict.weight < before.weight:
         return run
-    run = _decide(connection, row, rejudge(run, verdict))
+    return save_rejudged(connection, row, rejudge(run, verdict), registry)
+
+
+def save_rejudged(
+    connection: sa.Connection,
+    row: dict[str, Any],
+    run: ScoredTrace,
+    registry: str | None,
+    agreeing: Mapping[str, float] = MappingProxyType({}),
+) -> ScoredTrace:
+    """Apply the twin rule to a run that was judged again, save what changed, and return it.
+
+    Args:
+        connection: A write transaction.
+        row: The run's whole row, read within it and locked.
+        run: The run, judged again.
+        registry: URL of the registry to contribute to, if any.
+        agreeing: The runs of its task that it agrees with; see `drop_repeats`.
+    """
+    run = _decide(connection, row, run, agreeing)
     trace_id = row["trace_id"]
     run_queries.update(connection, trace_id, _changes(row, run))
     breakdown = {"breakdown": json_text(run.breakdown.to_dict()), "features": _features(run)}
@@ -152,7 +173,12 @@ def rejudge_stored(
     return run
 
 
-def _decide(connection: sa.Connection, row: dict[str, Any], run: ScoredTrace) -> ScoredTrace:
+def _decide(
+    connection: sa.Connection,
+    row: dict[str, Any],
+    run: ScoredTrace,
+    agreeing: Mapping[str, float],
+) -> ScoredTrace:
     """Apply the twin rule to a run that was judged again, and return it.
 
     Update its row in `vectors`, and the rows of the runs that it replaces.
@@ -165,7 +191,7 @@ def _decide(connection: sa.Connection, row: dict[str, Any], run: ScoredTrace) ->
     vectors.write(connection, [run_row(run, candidate)])
     if row["decision"] == "kept":  # what is kept stays kept, whatever it repeats
         return run
-    run = drop_stored_repeats(connection, run, candidate)
+    run = drop_stored_repeats(connection, run, candidate, agreeing)
     replace_kept(connection, run.replaces, trace_id, is_stated=candidate.is_stated)
     return run
 

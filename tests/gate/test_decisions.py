@@ -116,7 +116,7 @@ def test_the_threshold_of_a_domain_depends_on_whether_novelty_was_measured(
 @given(units, units)
 def test_worth_is_confidence_times_half_and_half_the_novelty(confidence, novelty):
     worth = Worth.of(confidence, novelty)
-    assert worth.value == pytest.approx(confidence * (0.5 + novelty / 2))
+    assert worth.value == pytest.approx(confidence * (0.75 + novelty / 4))
     assert confidence / 2 <= worth.value <= confidence
 
 

@@ -30,15 +30,10 @@ from kp_langchain import (
     TraceStore,
     trace_from_messages,
 )
+from kp_langchain.calibration import disguises, planted_instructions
+from kp_langchain.calibration.planted_instructions import SCAN_VERSION
 from kp_langchain.demo.scripted import ScriptedChatModel, call, say
-from kp_langchain.recall import (
-    ExampleSearch,
-    PlantedInstruction,
-    disguises,
-    find_planted,
-    planted_instructions,
-)
-from kp_langchain.recall.planted_instructions import SCAN_VERSION
+from kp_langchain.recall import ExampleSearch, PlantedInstruction, find_planted
 from kp_langchain.store.registry_units import ExaminedUnit
 from tests import recorded
 from tests.recall.test_few_shot import any_text, any_trace, called, ended, trace_of

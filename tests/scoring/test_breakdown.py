@@ -313,7 +313,7 @@ def test_text(explained):
         "  weighted sum                       0.661",
         "  rule single_tool          0.661 -> 0.561   all its tool calls went to the same tool",
         "  score                              0.561   in 1.50 ms",
-        "  worth               0.500 x 0.70 = 0.350   confidence x (0.5 + novelty / 2)",
+        "  worth               0.500 x 0.70 = 0.350   confidence x (0.75 + novelty / 4)",
         f"  novelty from        nearest remembered trace, {first.id}",
         "  confidence from     reported by the caller",
     ]

@@ -95,7 +95,7 @@ function waterfall(run) {
   });
   for (const [name, before, after, why] of run.rules) row(`rule ${name}`, before ?? 0, after ?? 0, signed((after ?? 0) - (before ?? 0)), why, null, byScore);
   row("score", 0, run.score ?? 0, byScore ? gated(run) : fixed(run.score), byScore ? reaches : "", "total", byScore);
-  if (run.worth !== null) row("worth", 0, run.worth, byScore ? fixed(run.worth) : gated(run), `confidence ${fixed(run.confidence_of_worth)} × (0.5 + novelty / 2)${byScore ? "" : "; " + reaches}`, "total", !byScore);
+  if (run.worth !== null) row("worth", 0, run.worth, byScore ? fixed(run.worth) : gated(run), `confidence ${fixed(run.confidence_of_worth)} × (0.75 + novelty / 4)${byScore ? "" : "; " + reaches}`, "total", !byScore);
   return table("How the score adds up", "waterfall", [], rows);
 }
 

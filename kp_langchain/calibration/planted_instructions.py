@@ -49,7 +49,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from ahocorasick_rs import AhoCorasick
 
-from kp_langchain.recall.disguises import INVISIBLE_TEXT, plain_words, readings
+from kp_langchain.calibration.disguises import INVISIBLE_TEXT, plain_words, readings
 from kp_langchain.text import both_ends
 from kp_langchain.values import members, plain
 
@@ -118,6 +118,15 @@ def find_planted(trace: ReasoningTrace, *, is_foreign: bool = False) -> list[Pla
         if len(findings) >= _MOST_FINDINGS:
             break
     return list(findings)[:_MOST_FINDINGS]
+
+
+def has_planted(trace: ReasoningTrace) -> bool:
+    """Return whether an output of a tool in a trace reads like an instruction to the model."""
+    return any(
+        any(_findings(passage, is_foreign=False))
+        for passage in _passages(trace)
+        if passage.part == "output"
+    )
 
 
 class _Passage(NamedTuple):
@@ -240,7 +249,7 @@ _HAS_BLANKS = re.compile("[0-9a-z\u0370-\u052f]")
 
 @cache
 def _read_table() -> dict[str, Any]:
-    table = resources.files("kp_langchain.recall").joinpath("planted.toml")
+    table = resources.files("kp_langchain.calibration").joinpath("planted.toml")
     return tomllib.loads(table.read_text("utf-8"))
 
 

@@ -1,0 +1,356 @@
+"""`Windows`: what judging reads beside a run, for each domain.
+
+That is its confidence model, its recent runs, its kept runs, the runs of each task, and the novelty
+memory.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from kp_langchain._forksafe import ForkSafeLock
+from kp_langchain._logging import describe_error, warn_once
+from kp_langchain.calibration.agreement import AGREEMENT, AGREES, agreement_scale, pairs_of
+from kp_langchain.calibration.model import confidence_by_agreement
+from kp_langchain.config import Settings
+from kp_langchain.gate.check import FEWEST_VALUES, WINDOW, JudgedRun, RecentValues
+from kp_langchain.gate.judge import OFF, KeptTrace, drop_repeats
+from kp_langchain.gate.run import gated_value
+from kp_langchain.scoring.evidence import Worth
+from kp_langchain.scoring.novelty_memory import Window
+from kp_langchain.scoring.process_scorer import default_scorer
+from kp_langchain.store.kept_runs import MOST_COMPARED, follow_kept, kept_trace
+from kp_langchain.store.novelty import StoredMemory
+from kp_langchain.store.rows import trace_key
+from kp_langchain.store.task_runs import MOST_TASK_RUNS
+from kp_langchain.verdict import Verdict
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from datetime import datetime
+
+    from kp_langchain.calibration.agreement import Pair, TaskRun
+    from kp_langchain.calibration.model import ConfidenceModel
+    from kp_langchain.gate import ScoredTrace
+    from kp_langchain.policy import Gate
+    from kp_langchain.scoring.breakdown import ScoreBreakdown
+    from kp_langchain.scoring.evidence import Agreement
+    from kp_langchain.scoring.scorer import Scorer
+    from kp_langchain.store import TraceStore
+    from kp_langchain.store.jobs import Backoff
+    from kp_langchain.store.vectors import Page
+
+T = TypeVar("T")
+
+BY_AGREEMENT = "agreement with other runs of its task, without verdicts"
+WITHOUT_WITNESS = "no other run of its task to compare it with yet"
+
+# Runs name their domains themselves, and 1,000 vectors take 1.7 MB.
+_MOST_DOMAINS = 64
+_MOST_TASKS = 500  # of a domain; a run of eight takes 1 KB
+_READ_AGAIN_S = 60.0
+_COUNTED_AFTER = 20  # runs are counted anew when a twentieth of them is new
+
+
+class LastRuns:
+    """Agreement and novelty of the last runs of a domain.
+
+    Args:
+        runs: Both of each run, agreement None without one; the oldest first.
+
+    Attributes:
+        compared: How many of them were compared with other runs of their task.
+        scale: The result of `agreement_scale` for those.
+    """
+
+    def __init__(self, runs: Iterable[tuple[float | None, float]]) -> None:
+        self._runs = deque(runs, WINDOW)
+        self._count()
+
+    def _count(self) -> None:
+        agreements = [agreement for agreement, _ in list(self._runs) if agreement is not None]
+        self.compared, self.scale = len(agreements), agreement_scale(agreements)
+        self._added = 0
+
+    def add(self, breakdown: ScoreBreakdown) -> None:
+        """Add a run."""
+        agreement = None if breakdown.agreement is None else breakdown.agreement.value
+        self._runs.append((agreement, breakdown.novelty.value))
+        self._added += 1
+        if self._added * _COUNTED_AFTER >= len(self._runs):
+            self._count()
+
+    def worths(self) -> tuple[float, ...]:
+        """Return the worths that agreement alone gives them."""
+        return tuple(
+            Worth.of(confidence_by_agreement(agreement, self.scale), novelty).value
+            for agreement, novelty in list(self._runs)
+        )
+
+
+class DomainWindow:
+    """What the runs of one domain are judged beside. Safe to use from several threads.
+
+    Args:
+        domain: The domain.
+        store: The store that it is read from; None without one.
+        backoff: While it is pausing, the store is not asked.
+    """
+
+    def __init__(self, domain: str, store: TraceStore | None, backoff: Backoff) -> None:
+        self._domain = domain
+        self._store = store
+        self._backoff = backoff
+        self._lock = ForkSafeLock()
+        self._model: ConfidenceModel | None = None
+        self._model_read_at = float("-inf")
+        # By gate, with the time when the model of these values was fitted.
+        self._recent_values: dict[Gate, tuple[datetime | None, RecentValues]] = {}
+        self._known_last_runs: LastRuns | None = None
+        # By task and namespace, when they were read, and the runs, the newest first.
+        self._tasks: OrderedDict[tuple[str, str | None], tuple[float, list[TaskRun]]]
+        self._tasks = OrderedDict()
+        self._kept: Window[KeptTrace] = Window(MOST_COMPARED)
+        self._follower = None if store is None else follow_kept(store.database, domain)
+
+    def _read(self, what: str, consequence: str, read: Callable[[TraceStore], T]) -> T | None:
+        """Return what `read` does; None, and warn, if the store cannot be read; None without it."""
+        if self._store is None:
+            return None
+        try:
+            self._backoff.check()
+            return read(self._store)
+        except Exception as error:  # noqa: BLE001 - a full disk, a dead server, a broken model
+            warn_once(
+                f"read {what}:{type(error).__name__}",
+                "%s cannot be read from the store now (%s); %s",
+                what,
+                describe_error(error),
+                consequence,
+            )
+            return None
+
+    def model(self) -> ConfidenceModel | None:
+        """Return the confidence model in force; None without one.
+
+        It is read again after a minute. While it cannot be read, the earlier one stays. A model
+        that was fitted to other features counts as none.
+        """
+        now = time.monotonic()
+        if now >= self._model_read_at + _READ_AGAIN_S:
+            # Noted first, so that an unreachable store is not asked again for each run.
+            self._model_read_at = now
+            consequence = "runs get the one that was read before, if it is still in force"
+            self._read("the confidence model", consequence, self._read_model)
+        return self._model
+
+    def _read_model(self, store: TraceStore) -> None:
+        model = store.models.in_force(self._domain)
+        self._model = model if model is not None and model.is_current else None
+        if model is not None:
+            model.check_current()  # so that it is told
+
+    def recent_values(self, gate: Gate, model: ConfidenceModel | None) -> RecentValues:
+        """Return the scores or worths of the last runs.
+
+        Those of the model alone while the store cannot be read at first.
+
+        Args:
+            gate: Scores or worths.
+            model: The domain's model. Those of another model are not comparable, so the values
+                begin with the held-out ones of the runs that it was fitted to. Without a model, the
+                worths begin with those that agreement alone gives the last runs.
+        """
+        since = None if model is None else model.created_at
+        last_runs = self._last_runs()
+        with self._lock:
+            known = self._recent_values.get(gate)
+            if known is not None and known[0] == since:
+                return known[1]
+            held_out: tuple[float, ...] = ()
+            if model is not None:
+                held_out = model.worths if gate == "worth" else model.scores
+            elif gate == "worth":
+                held_out = last_runs.worths()
+            judged_runs = self._read(
+                "the last runs",
+                "the gate's pass rate does not count them",
+                lambda store: store.recent_values(self._domain, gate, since=since),
+            )
+            values = RecentValues(held_out, judged_runs or ())
+            if judged_runs is not None or self._store is None:
+                self._recent_values[gate] = since, values
+            return values
+
+    # ------------------------------------------------------------------ runs of one task
+
+    def compare(self, run: TaskRun, key: tuple[str, str | None]) -> list[Pair]:
+        """Return the runs that a new run is compared with, and remember it for those that follow.
+
+        Args:
+            run: The run.
+            key: Its task and its namespace.
+        """
+        now = time.monotonic()
+        with self._lock:
+            read_at, runs = self._tasks.pop(key, (float("-inf"), []))
+            if now >= read_at + _READ_AGAIN_S:
+                read_at, stored = (
+                    now,
+                    self._read(
+                        "the runs of a task",
+                        "a new one is compared with this process's",
+                        lambda store: store.task_runs.newest(self._domain, *key),
+                    ),
+                )
+                runs = runs if stored is None else stored
+            pairs = pairs_of(run, runs)
+            others = [one for one in runs if one.trace_id != run.trace_id]
+            self._tasks[key] = read_at, [run, *others][:MOST_TASK_RUNS]
+            if len(self._tasks) > _MOST_TASKS:
+                self._tasks.popitem(last=False)
+        return pairs
+
+    def compares_runs(self) -> bool:
+        """Return whether enough of the last runs were compared with others to gate by agreement."""
+        return self._last_runs().compared >= FEWEST_VALUES
+
+    def estimate(
+        self,
+        model: ConfidenceModel | None,
+        features: Mapping[str, float],
+        agreement: Agreement | None,
+    ) -> Verdict:
+        """Return the confidence of a run's worth with its basis: by the model, or by agreement.
+
+        Args:
+            model: The domain's model; None without one.
+            features: What the model reads of the run.
+            agreement: How far the run agrees with other runs of its task.
+        """
+        evidence = None if agreement is None else agreement.evidence
+        if model is not None:
+            known = {} if evidence is None else {AGREEMENT: evidence}
+            return Verdict(confidence=model.confidence({**features, **known}), source=model.source)
+        confidence = confidence_by_agreement(evidence, self._last_runs().scale)
+        return Verdict(
+            confidence=confidence, source=WITHOUT_WITNESS if evidence is None else BY_AGREEMENT
+        )
+
+    def _last_runs(self) -> LastRuns:
+        with self._lock:
+            if self._known_last_runs is not None:
+                return self._known_last_runs
+            rows = self._read(
+                "the last runs",
+                "their agreement is not known",
+                lambda store: store.task_runs.recent_worths(self._domain),
+            )
+            last_runs = LastRuns(rows or ())
+            if rows is not None or self._store is None:
+                self._known_last_runs = last_runs
+            return last_runs
+
+    def add(self, scored: ScoredTrace) -> None:
+        """Add a judged run to what the following ones are held against."""
+        if scored.previous is None:
+            self._last_runs().add(scored.breakdown)
+        for gate, (_, values) in list(self._recent_values.items()):
+            value = gated_value(gate, scored.breakdown.total, scored.worth)
+            values.add(JudgedRun(value, scored.counts_toward_rate, scored.pass_rate))
+
+    def admit(self, run: ScoredTrace, pairs: Sequence[Pair] = ()) -> ScoredTrace:
+        """Apply the twin rule to a run, add it to the kept runs if it is kept, and return it.
+
+        It is atomic: of two runs that repeat each other and come at the same time, one is compared
+        with the other. The kept runs are read from the store when the first run passes its
+        threshold. Each time another one does, what verdicts and other processes have changed since
+        is read as well. After a deletion all are read anew, and none that this process knew stays.
+
+        Args:
+            run: The run. Without an `entry` it is returned as it is.
+            pairs: The runs of its task that it was compared with.
+        """
+        if run.decision != "kept" or run.entry is None:
+            return run
+        entry = run.entry._replace(trace_id=trace_key(run.entry.trace_id))
+        candidate = KeptTrace.of(run, entry)
+        with self._lock:
+            if run.twin_similarity < OFF and self._follower is not None:
+                follower, consequence = self._follower, "a new one is compared with this process's"
+                self._read("the kept runs", consequence, lambda _: follower.read(self._take_kept))
+            run = drop_repeats(run, candidate, self._kept, agreeing_of(pairs))
+            if run.decision == "kept":
+                self._kept.remove(run.replaces)
+                self._kept.put([(entry, candidate)])
+        return run
+
+    def _take_kept(self, page: Page[Any]) -> None:
+        if page.is_anew:
+            self._kept.clear()
+        self._kept.remove([row.trace_id for row in page.rows if not row.is_kept])
+        traces = [kept_trace(row) for row in page.rows if row.is_kept]
+        self._kept.put((trace.entry, trace) for trace in traces)
+
+
+def agreeing_of(pairs: Sequence[Pair]) -> dict[str, float]:
+    """Return the runs that a run agrees with, by trace id, and how similar they are."""
+    return {pair.run.trace_id: pair.similarity for pair in pairs if pair.similarity >= AGREES}
+
+
+class Windows:
+    """What the runs of one store, or of one handler without a store, are judged beside.
+
+    Args:
+        store: The store from which it is read; None without one.
+        backoff: While it is pausing, the store is not asked.
+    """
+
+    def __init__(self, store: TraceStore | None, backoff: Backoff) -> None:
+        self._store = store
+        self._backoff = backoff
+        self._lock = ForkSafeLock()
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget everything that is read from the store, as a forked child must."""
+        self._scorer: Scorer | None = None
+        self._domains: OrderedDict[str, DomainWindow] = OrderedDict()
+
+    def of(self, domain: str) -> DomainWindow:
+        """Return what the runs of a domain are judged beside."""
+        with self._lock:
+            window = self._domains.get(domain)
+            if window is None:
+                window = self._domains[domain] = DomainWindow(domain, self._store, self._backoff)
+            self._domains.move_to_end(domain)
+            if len(self._domains) > _MOST_DOMAINS:
+                self._domains.popitem(last=False)
+            return window
+
+    def scorer(self) -> Scorer:
+        """Return the bundled scorer, whose novelty memory is in the store.
+
+        Raises:
+            ConfigError: A setting cannot be read or used.
+        """
+        if self._store is None:
+            return default_scorer()
+        database, backoff = self._store.database, self._backoff
+        with self._lock:
+            if self._scorer is None:
+                memory = StoredMemory(
+                    database,
+                    Settings().novelty_memory,
+                    may_read=lambda: not backoff.is_pausing,
+                    writes=False,
+                )
+                self._scorer = default_scorer().with_memory(memory)
+            return self._scorer
+
+    def is_remembered_by(self, scorer: object) -> bool:
+        """Return whether the novelty memory of a scorer is in the store."""
+        return scorer is self._scorer
