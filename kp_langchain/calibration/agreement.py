@@ -41,6 +41,7 @@ _USUAL_MEAN, _USUAL_SD, _USUAL_RUNS = 0.17, 0.13, 10
 _ANSWER_CHARS, _ANSWER_WORDS = 600, 50
 _CALLS = 100
 _NOTHING = 0  # in place of a hash
+_SHORTEST_BYTES = 6
 _FEWEST_WORDS = 3
 
 
@@ -129,10 +130,9 @@ class RunDigest:
         Raises:
             ValueError: These are not such bytes.
         """
-        try:
-            words, tools, last_output, *rest = struct.unpack(f"<{len(content) // 2}H", content)
-        except struct.error as error:
-            raise ValueError(f"{len(content)} bytes are no digest of a run") from error
+        if len(content) < _SHORTEST_BYTES or len(content) % 2:
+            raise ValueError(f"{len(content)} bytes are no digest of a run")
+        words, tools, last_output, *rest = struct.unpack(f"<{len(content) // 2}H", content)
         return cls(frozenset(rest[:words]), frozenset(rest[words:]), tools, last_output)
 
 

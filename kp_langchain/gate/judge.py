@@ -413,6 +413,7 @@ def drop_repeats(
         keep_body=run.keep_body and run.keep_days != 0,
         twin_of=nearest.entry.trace_id,
         similarity_to_twin=similarity,
+        repeats_task=run.gate == "worth" and nearest.entry.trace_id in agreeing,
     )
 
 

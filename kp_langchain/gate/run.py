@@ -207,6 +207,7 @@ class ScoredTrace(RunFacts):
             is off.
         twin_of: Id of the kept trace that it repeats, if it would have passed but for that.
         similarity_to_twin: The similarity of the two, 0 to 1; 1 for the same text.
+        repeats_task: Whether the two agree on one task.
         replaces: Ids of the kept traces whose place it takes, because it repeats them and is surer.
             They are twins since.
         entry: Text and vector of the trace, as others are compared with it; None if not known.
@@ -233,6 +234,7 @@ class ScoredTrace(RunFacts):
     twin_similarity: float = 1.0
     twin_of: str | None = None
     similarity_to_twin: float | None = None
+    repeats_task: bool = False
     replaces: tuple[str, ...] = ()
     entry: MemoryEntry | None = field(default=None, compare=False, repr=False)
     is_remembered: bool = False
@@ -255,8 +257,12 @@ class ScoredTrace(RunFacts):
 
     @property
     def counts_toward_rate(self) -> bool:
-        """Whether one more run is kept because of it; not so if it takes the place of another."""
-        return self.decision == "kept" and not self.replaces
+        """Whether it is one of the share that is to pass.
+
+        Not so if it takes the place of another. A run that would be kept if its task were not known
+        counts: in its place none is kept that nobody agrees with.
+        """
+        return self.repeats_task or (self.decision == "kept" and not self.replaces)
 
     def __str__(self) -> str:
         """Return in one line what was decided, by which figure, and what cost the run most."""

@@ -290,9 +290,10 @@ class ScoreBreakdown:
         if self.worth is not None:
             factor = f"{self.worth.confidence:.3f} x {novelty_factor(self.novelty.value):.2f}"
             lines.append(f"  {'worth':<20}{factor} = {self.worth.value:.3f}   {_WHY_WORTH}")
-            lines.append(f"  worth from          {self.worth.basis}")
         lines.append(f"  novelty from        {self.novelty_source}{self._novelty_detail()}")
         lines.append(f"  confidence from     {self.confidence_source}")
+        if self.worth is not None:
+            lines.append(f"  worth from          {self.worth.basis}")
         if self.agreement is not None:
             lines.append(f"  agreement           {self.agreement}, {self.agreement.value:.2f}")
         lines += [f"  flag                {one}: {VETO_FLAGS.get(one, '')}" for one in self.flags]

@@ -211,7 +211,7 @@ def test_only_a_bounded_part_of_a_huge_run_is_read() -> None:
 def test_every_feature_has_a_meaning_of_its_own_and_no_other_has() -> None:
     trace = trace_from_messages([("user", "What is 6 x 7?"), ("ai", "42")], domain="code")
     names = set(features_of(trace, looked_successful=True, proves_failure=False))
-    assert set(meanings()) == names - {"features_version"}
+    assert set(meanings()) == names - {"features_version"} | {"agreement"}
     assert len(set(meanings().values())) == len(meanings())
     assert meaning_of("called:ledger") == "calls of the tool ledger"
     assert meaning_of("steps") == "steps"

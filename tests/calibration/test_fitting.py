@@ -388,7 +388,7 @@ def test_a_model_in_force_is_compared_with_later_verdicts_only_if_it_stays(
     refused = calibrate(
         "finance", after(model, flipped(labelled(29))), DomainPolicy(), before=model
     )
-    assert (refused.proposal, refused.later.is_broken) == (None, True)
+    assert (refused.proposal.refusal, refused.later.is_broken) == ("the model is refused", True)
     for rate in (0, 1.5, math.nan):
         with pytest.raises(ConfigError, match="pass rate is"):
             calibrate("finance", [], DomainPolicy(), pass_rate=rate)

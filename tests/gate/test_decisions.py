@@ -47,7 +47,7 @@ def breakdown() -> ScoreBreakdown:
 
 
 def with_worth(confidence: float) -> ScoreBreakdown:
-    return breakdown().with_worth(confidence)
+    return breakdown().with_worth(confidence, "a model")
 
 
 def scored(confidence: float, weights: ScoringWeights | None = None) -> ScoreBreakdown:
@@ -61,13 +61,20 @@ def scored(confidence: float, weights: ScoringWeights | None = None) -> ScoreBre
     ]
     trace = trace_from_messages(messages, domain="default")
     trace.outcome.confidence = confidence
-    return Scorer(embedder=None).score(trace, weights=weights).with_worth(confidence)
+    return Scorer(embedder=None).score(trace, weights=weights).with_worth(confidence, "a model")
 
 
-def checked(one, values=(), base_rate=0.0, **policy):
+def checked(one, values=(), base_rate=0.0, *, has_model=True, **policy):
     """What a run is held against: gate, value, threshold, pass rate."""
     policy = DomainPolicy(**policy)
-    return check(one, "default", policy, recent=lambda _: RecentValues(values), base_rate=base_rate)
+    return check(
+        one,
+        "default",
+        policy,
+        recent=lambda _: RecentValues(values),
+        has_model=has_model,
+        base_rate=base_rate,
+    )
 
 
 # ------------------------------------------------------------------ score or worth
@@ -87,15 +94,16 @@ BUILT_IN = threshold_of("default", None).unmeasured
         (with_worth(0.8), [], {**BY_WORTH, **FIXED}, "worth", 0.3, None),
         # Without a threshold the best tenth of the recent worths passes.
         (with_worth(0.8), HUNDRED, BY_WORTH, "worth", 0.9, 0.1),
+        (with_worth(0.8), HUNDRED[:10], BY_WORTH, "worth", 0.09, 0.1),
         (with_worth(0.8), HUNDRED, {**BY_WORTH, "pass_rate": 0.3}, "worth", 0.7, 0.3),
         (with_worth(0.8), HUNDRED, {**BY_WORTH, "worth_threshold": 0.3}, "worth", 0.3, None),
-        (with_worth(0.8), [0.1] * 29, {**BY_WORTH, "threshold": 0.4}, "score", 0.4, None),
+        (with_worth(0.8), [0.1] * 9, {**BY_WORTH, "threshold": 0.4}, "score", 0.4, None),
         (breakdown(), HUNDRED, {"pass_rate": 0.2, "threshold": 0.95}, "score", 0.8, 0.2),
-        (breakdown(), [0.5] * 3, {"pass_rate": 0.2, "threshold": 0.95}, "score", 0.95, None),
+        (breakdown(), [0.5] * 9, {"pass_rate": 0.2, "threshold": 0.95}, "score", 0.95, None),
     ],
 )  # fmt: skip
 def test_what_a_run_is_held_against(one, values, policy, gate, threshold, rate):
-    found = checked(one, values, **policy)
+    found = checked(one, values, has_model=one.worth is not None, **policy)
     value = one.total if gate == "score" else one.worth.value
     assert found == (gate, value, threshold, rate)
 
@@ -114,10 +122,10 @@ def test_the_threshold_of_a_domain_depends_on_whether_novelty_was_measured(
 
 
 @given(units, units)
-def test_worth_is_confidence_times_half_and_half_the_novelty(confidence, novelty):
+def test_worth_is_confidence_times_three_quarters_and_a_quarter_of_the_novelty(confidence, novelty):
     worth = Worth.of(confidence, novelty)
     assert worth.value == pytest.approx(confidence * (0.75 + novelty / 4))
-    assert confidence / 2 <= worth.value <= confidence
+    assert confidence * 0.75 <= worth.value <= confidence
 
 
 @given(units, units)
@@ -138,15 +146,16 @@ def test_a_score_that_does_not_count_the_confidence_is_not_held_against_the_base
     for one in (scored(0.1, weights), with_worth(0.1)):
         found = checked(one, [0.0] * 50, 0.6, pass_rate=1.0)
         assert found.value >= found.threshold
-    confirmed = scored(0.95).with_worth(0.3)  # it states more than the model believes
+    confirmed = scored(0.95).with_worth(0.3, "a model")  # it states more than the model believes
     found = checked(confirmed, [0.1] * 50, 0.6, pass_rate=0.1)
     assert found.value >= found.threshold
 
 
 def test_worth_is_shown_beside_the_score_and_survives_json():
     one = with_worth(0.8)
-    assert one.line().endswith("; worth 0.600")
-    assert "worth               0.800 x 0.75 = 0.600" in one.text()
+    assert one.line().endswith("; worth 0.700")
+    assert "worth               0.800 x 0.88 = 0.700" in one.text()
+    assert "worth from          a model" in one.text()
     assert ScoreBreakdown.from_dict(one.to_dict()) == one
     assert "worth" not in breakdown().text() + breakdown().line()
     old = {name: value for name, value in one.to_dict().items() if name != "worth"}
@@ -201,7 +210,7 @@ def test_a_restart_between_changes_nothing_and_another_rate_holds_at_once():
         recent = RecentValues(drawn(1, 100))
         passes(recent, drawn(2, 300), first)
         assert sum(passes(recent, drawn(5, 200), second)) / 200 == pytest.approx(second, abs=0.03)
-    few = RecentValues([0.5] * 29)
+    few = RecentValues([0.5] * 9)
     assert few.threshold(0.1) is None
     few.add(JudgedRun(0.5, passes=False, pass_rate=0.1))
     assert few.threshold(0.1) is not None
@@ -362,9 +371,9 @@ def test_a_verdict_has_what_a_run_repeats_looked_up_again():
 def test_the_reason_shows_as_many_digits_as_tell_a_value_from_its_threshold(
     value: float, threshold: float, words: str
 ) -> None:
-    breakdown = SimpleNamespace(novelty_source=NEAREST, largest_loss=lambda _: None)
+    breakdown = SimpleNamespace(novelty_source=NEAREST, worth=None, largest_loss=lambda _: None)
     run: Any = SimpleNamespace(
-        decision="below_threshold", withheld=None, gate="score", gated_value=value,
-        threshold=threshold, breakdown=breakdown,
+        decision="below_threshold", withheld=None, veto=None, gate="score",
+        gated_value=value, threshold=threshold, breakdown=breakdown,
     )  # fmt: skip
     assert reason_text(run, "finance", None) == words

@@ -17,6 +17,7 @@ from kp_langchain.errors import KPError, WeightsError
 from kp_langchain.schema import ReasoningTrace
 from kp_langchain.scoring import (
     PROFILES,
+    Agreement,
     Dimension,
     Nearest,
     RuleFired,
@@ -160,7 +161,7 @@ def test_with_another_outcome_a_score_is_that_of_such_a_trace(steps, before, suc
     assert changed.outcome_confidence.value == expected.outcome_confidence.value
     assert (changed.total, changed.weighted_sum) == (expected.total, expected.weighted_sum)
     assert (changed.rules, changed.confidence_source) == (expected.rules, "a reviewer")
-    assert changed.worth == Worth.of(changed.outcome_confidence.value, 0.5)
+    assert changed.worth == Worth.of(changed.outcome_confidence.value, 0.5, "a reviewer")
     without = dataclasses.replace(first, worth=None).with_outcome(lowers_confidence=False, **about)
     assert (without.worth, without.outcome_confidence.value) == (None, confidence)
 
@@ -292,7 +293,9 @@ def test_line(explained, make_trace):
     neutral = Scorer(embedder=None).score(make_trace())
     assert neutral.line().endswith("(default profile; novelty: no embedder)")
     worth = dataclasses.replace(breakdown, worth=Worth.of(0.5, 0.4))
-    assert worth.line().endswith("(code profile); worth 0.350")
+    assert worth.line().endswith("(code profile); worth 0.425")
+    seen = dataclasses.replace(breakdown, agreement=Agreement(0.6, 4, 3), flags=("answer_unable",))
+    assert seen.line().endswith("; agrees with 3 of 4 runs of this task; flag answer_unable")
 
 
 def test_text(explained):
@@ -301,7 +304,9 @@ def test_text(explained):
         breakdown,
         confidence_source="reported by the caller",
         elapsed_ms=1.5,
-        worth=Worth.of(0.5, 0.4),
+        worth=Worth.of(0.5, 0.4, "a model"),
+        agreement=Agreement(0.625, 2, 1),
+        flags=("last_call_failed",),
     ).text()
     assert lines.splitlines() == [
         "score 0.561 with the weights of profile code",
@@ -313,9 +318,12 @@ def test_text(explained):
         "  weighted sum                       0.661",
         "  rule single_tool          0.661 -> 0.561   all its tool calls went to the same tool",
         "  score                              0.561   in 1.50 ms",
-        "  worth               0.500 x 0.70 = 0.350   confidence x (0.75 + novelty / 4)",
+        "  worth               0.500 x 0.85 = 0.425   confidence x (0.75 + novelty / 4)",
         f"  novelty from        nearest remembered trace, {first.id}",
         "  confidence from     reported by the caller",
+        "  worth from          a model",
+        "  agreement           agrees with 1 of 2 runs of this task, 0.62",
+        "  flag                last_call_failed: its last tool call failed",
     ]
 
 
@@ -344,7 +352,8 @@ def test_row_has_a_column_for_each_figure(explained):
         "profile": "code", "rules": "single_tool", "novelty_source": "nearest remembered trace",
         "nearest_id": first.id, "nearest_similarity": breakdown.nearest.similarity,
         "confidence_source": "trace", "elapsed_ms": breakdown.elapsed_ms, "worth": None,
-        "worth_confidence": None,
+        "worth_confidence": None, "agreement": None, "agreeing_runs": 0, "compared_runs": 0,
+        "flags": "",
     }  # fmt: skip
     assert breakdown.to_row() == row
     assert list(breakdown.to_row()) == list(row)
