@@ -2,7 +2,8 @@
 
 Pure functions: no database, no threads. `judge` is for a new run, `rejudge` for one on which a
 verdict came later. No twin twice: a run that repeats a kept one, whose decision is `kept`, is
-decided on as its `twin`, unless it is surer and takes its place (`drop_repeats`).
+decided on as its `twin`, unless it is surer and takes its place (`drop_repeats`). With the gate
+`worth`, a run repeats every kept run of its task.
 """
 
 from __future__ import annotations
@@ -10,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import itemgetter
-from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from kp_langchain.gate.run import ScoredTrace, decide, may_leave
@@ -349,6 +349,7 @@ class KeptTrace:
         is_stated: Whether a verdict states whether it succeeded.
         may_leave: Whether its visibility and privacy level let it leave this machine.
         namespace: Its namespace, as the store has it; runs of different ones are no twins.
+        task: What is equal for the runs of its task, if that is known.
     """
 
     entry: MemoryEntry
@@ -357,6 +358,7 @@ class KeptTrace:
     is_stated: bool
     may_leave: bool
     namespace: str | None = None
+    task: str | None = None
 
     @classmethod
     def of(cls, run: ScoredTrace, entry: MemoryEntry) -> KeptTrace:
@@ -370,23 +372,17 @@ class KeptTrace:
             run.is_stated,
             may_leave(metadata.visibility, metadata.privacy_level),
             None if run.keys is None else run.keys.namespace,
+            run.task,
         )
 
 
-def drop_repeats(
-    run: ScoredTrace,
-    candidate: KeptTrace,
-    kept: Window[KeptTrace],
-    agreeing: Mapping[str, float] = MappingProxyType({}),
-) -> ScoredTrace:
+def drop_repeats(run: ScoredTrace, candidate: KeptTrace, kept: Window[KeptTrace]) -> ScoredTrace:
     """Apply the twin rule: return the run, perhaps as a twin of a kept one.
 
     Args:
         run: A run; only one that passed its threshold is compared with others.
         candidate: The same run as others would be compared with it.
         kept: The kept runs of its domain.
-        agreeing: The runs of its task that it agrees with, by trace id, and how similar they are.
-            With the gate `worth`, it repeats those of them that are kept.
 
     Returns:
         The run; a `twin`, with `twin_of`, if it repeats a kept one without being surer; with
@@ -395,13 +391,10 @@ def drop_repeats(
     if run.decision != "kept" or run.twin_similarity >= OFF:
         return run
     similar = kept.similar(candidate.entry, run.twin_similarity)
-    if run.gate == "worth":
+    if run.gate == "worth" and candidate.task is not None:
         known = {one.entry.trace_id for one, _ in similar}
-        similar += [
-            (kept.items[trace_id], similarity)
-            for trace_id, similarity in agreeing.items()
-            if trace_id in kept.items and trace_id not in known
-        ]
+        of_task = (one for one in kept.items.values() if one.task == candidate.task)
+        similar += [(one, 0.0) for one in of_task if one.entry.trace_id not in known]
     twins = [(one, similarity) for one, similarity in similar if _may_repeat(candidate, one)]
     stronger = [twin for twin in twins if not _is_surer(candidate, twin[0])]
     if not stronger:
@@ -412,8 +405,8 @@ def drop_repeats(
         decision="twin",
         keep_body=run.keep_body and run.keep_days != 0,
         twin_of=nearest.entry.trace_id,
-        similarity_to_twin=similarity,
-        repeats_task=run.gate == "worth" and nearest.entry.trace_id in agreeing,
+        similarity_to_twin=similarity or None,
+        repeats_task=run.gate == "worth" and nearest.task is not None and nearest.task == run.task,
     )
 
 

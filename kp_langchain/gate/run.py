@@ -207,7 +207,7 @@ class ScoredTrace(RunFacts):
             is off.
         twin_of: Id of the kept trace that it repeats, if it would have passed but for that.
         similarity_to_twin: The similarity of the two, 0 to 1; 1 for the same text.
-        repeats_task: Whether the two agree on one task.
+        repeats_task: Whether the two are of one task, of which one run is kept.
         replaces: Ids of the kept traces whose place it takes, because it repeats them and is surer.
             They are twins since.
         entry: Text and vector of the trace, as others are compared with it; None if not known.
@@ -259,8 +259,8 @@ class ScoredTrace(RunFacts):
     def counts_toward_rate(self) -> bool:
         """Whether it is one of the share that is to pass.
 
-        Not so if it takes the place of another. A run that would be kept if its task were not known
-        counts: in its place none is kept that nobody agrees with.
+        Not so if it takes the place of another. A run whose task has a kept one counts: else so
+        many others would pass in its place, which are less likely right.
         """
         return self.repeats_task or (self.decision == "kept" and not self.replaces)
 

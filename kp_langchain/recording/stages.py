@@ -237,7 +237,7 @@ def _judge_run(context: HandlerContext, run: Run, ask_outcome: AskOutcome | None
     )
     if run.withheld or entry is None:
         return scored
-    scored = window.admit(scored, pairs)
+    scored = window.admit(scored)
     window.add(scored)
     return scored
 

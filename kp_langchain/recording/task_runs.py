@@ -22,7 +22,6 @@ from kp_langchain.calibration.features import PROVES_FAILURE, complete_features
 from kp_langchain.calibration.planted_instructions import has_planted
 from kp_langchain.gate.check import GateCheck
 from kp_langchain.gate.judge import judge_again
-from kp_langchain.recording.windows import agreeing_of
 from kp_langchain.run_keys import RunKeys
 from kp_langchain.scoring.dimensions import outcome_confidence
 from kp_langchain.store.rows import trace_key
@@ -127,7 +126,6 @@ def _judge(
     scored = store.task_runs.judge_again(
         run.trace_id,
         judge,
-        agreeing_of(pairs),
         jobs=store.journal.jobs,
         registry=context.registry_url,
         tools=context.tools,

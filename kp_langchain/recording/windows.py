@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from kp_langchain._forksafe import ForkSafeLock
 from kp_langchain._logging import describe_error, warn_once
-from kp_langchain.calibration.agreement import AGREEMENT, AGREES, agreement_scale, pairs_of
+from kp_langchain.calibration.agreement import AGREEMENT, agreement_scale, pairs_of
 from kp_langchain.calibration.model import confidence_by_agreement
 from kp_langchain.config import Settings
 from kp_langchain.gate.check import FEWEST_VALUES, WINDOW, JudgedRun, RecentValues
@@ -29,7 +29,6 @@ from kp_langchain.store.task_runs import MOST_TASK_RUNS
 from kp_langchain.verdict import Verdict
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
     from datetime import datetime
 
     from kp_langchain.calibration.agreement import Pair, TaskRun
@@ -262,7 +261,7 @@ class DomainWindow:
             value = gated_value(gate, scored.breakdown.total, scored.worth)
             values.add(JudgedRun(value, scored.counts_toward_rate, scored.pass_rate))
 
-    def admit(self, run: ScoredTrace, pairs: Sequence[Pair] = ()) -> ScoredTrace:
+    def admit(self, run: ScoredTrace) -> ScoredTrace:
         """Apply the twin rule to a run, add it to the kept runs if it is kept, and return it.
 
         It is atomic: of two runs that repeat each other and come at the same time, one is compared
@@ -272,7 +271,6 @@ class DomainWindow:
 
         Args:
             run: The run. Without an `entry` it is returned as it is.
-            pairs: The runs of its task that it was compared with.
         """
         if run.decision != "kept" or run.entry is None:
             return run
@@ -282,7 +280,7 @@ class DomainWindow:
             if run.twin_similarity < OFF and self._follower is not None:
                 follower, consequence = self._follower, "a new one is compared with this process's"
                 self._read("the kept runs", consequence, lambda _: follower.read(self._take_kept))
-            run = drop_repeats(run, candidate, self._kept, agreeing_of(pairs))
+            run = drop_repeats(run, candidate, self._kept)
             if run.decision == "kept":
                 self._kept.remove(run.replaces)
                 self._kept.put([(entry, candidate)])
@@ -294,11 +292,6 @@ class DomainWindow:
         self._kept.remove([row.trace_id for row in page.rows if not row.is_kept])
         traces = [kept_trace(row) for row in page.rows if row.is_kept]
         self._kept.put((trace.entry, trace) for trace in traces)
-
-
-def agreeing_of(pairs: Sequence[Pair]) -> dict[str, float]:
-    """Return the runs that a run agrees with, by trace id, and how similar they are."""
-    return {pair.run.trace_id: pair.similarity for pair in pairs if pair.similarity >= AGREES}
 
 
 class Windows:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -35,7 +35,8 @@ MOST_COMPARED = 1000
 
 _r, _v = runs.c, vectors.c
 _RUNS_WITH_VECTORS: sa.Select[Any] = sa.select(
-    *(_r[name] for name in ("trace_id", "run_id", "visibility", "privacy_level", "namespace")),
+    *(_r[name] for name in ("trace_id", "run_id", "visibility", "privacy_level")),
+    *(_r[name] for name in ("namespace", "task")),
     (_r.decision == "kept").label("is_kept"),
     *(_v[name] for name in ("fingerprint", "vector", "model", "revision", "baseline")),
     *(_v[name] for name in ("confidence", "is_stated")),
@@ -77,6 +78,7 @@ def kept_trace(row: sa.Row[Any]) -> KeptTrace:
         row.is_stated,
         may_leave(row.visibility, row.privacy_level),
         row.namespace,
+        row.task,
     )
 
 
@@ -118,10 +120,7 @@ def candidate_of(connection: sa.Connection, trace_id: str, run: ScoredTrace) -> 
 
 
 def drop_stored_repeats(
-    connection: sa.Connection,
-    run: ScoredTrace,
-    candidate: KeptTrace,
-    agreeing: Mapping[str, float],
+    connection: sa.Connection, run: ScoredTrace, candidate: KeptTrace
 ) -> ScoredTrace:
     """Apply the twin rule to a stored run that passes now, and return it.
 
@@ -129,14 +128,13 @@ def drop_stored_repeats(
         connection: A connection to read with.
         run: The run.
         candidate: The same run as others would be compared with it.
-        agreeing: The runs of its task that it agrees with; see `drop_repeats`.
     """
     if run.decision != "kept" or run.twin_similarity >= OFF:
         return run
     rows = _newest_kept(connection, run.trace.metadata.task_domain)
     window = Window[KeptTrace](MOST_COMPARED)
     window.put((trace.entry, trace) for trace in map(kept_trace, rows))
-    return drop_repeats(run, candidate, window, agreeing)
+    return drop_repeats(run, candidate, window)
 
 
 def lock_kept(connection: sa.Connection, trace_ids: Collection[str]) -> list[sa.Row[Any]]:

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
 
 from kp_langchain.calibration.agreement import RunDigest, TaskRun
-from kp_langchain.gate.run import Rescored
 from kp_langchain.store import run_queries, side_tables
 from kp_langchain.store.database import StorePart
 from kp_langchain.store.jobs import Jobs, replace_jobs
-from kp_langchain.store.rows import clean_name
+from kp_langchain.store.rows import clean_name, json_text
+from kp_langchain.store.run_columns import outcome_columns
 from kp_langchain.store.tables import runs, scores, verdicts
 from kp_langchain.store.verdicts import load_run, save_rejudged
 
@@ -29,6 +29,9 @@ OF_TASK_RUN = (
 )  # fmt: skip
 """The columns that `task_run` reads."""
 
+
+# What may change of a run although the decision stays.
+_BY_AGREEMENT = ("worth", "agreement", "compared_runs", "veto")
 
 # Built once, because building it takes longer than executing it.
 _NEWEST = (
@@ -75,7 +78,6 @@ class TaskRuns(StorePart):
         self,
         trace_id: str,
         judge: Callable[[ScoredTrace], ScoredTrace],
-        agreeing: Mapping[str, float],
         *,
         jobs: Jobs,
         registry: str | None,
@@ -86,7 +88,6 @@ class TaskRuns(StorePart):
         Args:
             trace_id: The id of its trace.
             judge: Returns the run as it is now, with `previous`.
-            agreeing: The runs of its task that it agrees with; see `drop_repeats`.
             jobs: The jobs of the store.
             registry: URL of the registry to contribute to, if any.
             tools: The names of the tools that are sent scores.
@@ -103,13 +104,18 @@ class TaskRuns(StorePart):
                 return None
             row = rows[0]
             run = judge(load_run(row, side_tables.external_of(connection, trace_id)))
-            run = save_rejudged(connection, row, run, registry, agreeing)
-            columns = {"gate": run.gate, "threshold": run.threshold, "pass_rate": run.pass_rate}
-            if run.decision == "kept":
-                columns |= {"passed": run.counts_toward_rate, "gated_value": run.gated_value}
-            run_queries.update(connection, trace_id, columns)
-            if Rescored.of(run).changed:
+            if run.decision != row["decision"]:
+                run = save_rejudged(connection, row, run, registry)
                 replace_jobs(connection, jobs.score_rows([run], tools))
+            figures = outcome_columns(run)
+            columns = {name: figures[name] for name in _BY_AGREEMENT}
+            columns |= {"gate": run.gate, "threshold": run.threshold, "pass_rate": run.pass_rate}
+            if run.counts_toward_rate and run.previous and not run.previous.counts_toward_rate:
+                columns |= {"passed": True, "gated_value": run.gated_value}
+            run_queries.update(connection, trace_id, columns)
+            breakdown = json_text(run.breakdown.to_dict())
+            of_run = sa.update(scores).where(scores.c.trace_id == trace_id)
+            connection.execute(of_run.values(breakdown=breakdown))
         return run
 
 

@@ -482,10 +482,10 @@ def test_what_the_outcome_function_says_is_a_verdict_for_calibration(store: Trac
     assert labelled[-1].features == features_of(
         scored.trace, looked_successful=True, proves_failure=False
     )
+    assert [one.features.get("agreement") for one in labelled] == [1.0, 1.0, None, None]
     first, again, other, untold = [one.task for one in labelled]
-    assert first == again != other
+    assert first == again != other != untold
     assert "desk" not in first
-    assert untold == QUESTION
 
 
 # ------------------------------------------------------------------ a confidence model
@@ -544,7 +544,7 @@ def test_a_model_that_cannot_be_used_leaves_the_default(
 def test_a_model_of_another_version_takes_the_one_in_use_out_of_force(
     with_model: TraceStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("kp_langchain.recording.context._READ_AGAIN_S", 0.0)
+    monkeypatch.setattr("kp_langchain.recording.windows._READ_AGAIN_S", 0.0)
     watching = handler(store=with_model)
     assert last(watching).trace.outcome.confidence == pytest.approx(CONFIDENCE)
     later = datetime(2026, 4, 1, tzinfo=UTC)
@@ -596,7 +596,7 @@ def test_a_failure_that_is_proved_or_stated_counts_whatever_the_model_says(
     stated = handler(store=with_model, outcome=lambda _: {"success": False, "confidence": 0.5})
     scored = last(stated)
     assert scored.breakdown.outcome_confidence.value == pytest.approx(0.15)
-    assert scored.worth == pytest.approx(0.15 * 0.75)
+    assert scored.worth == pytest.approx(0.15 * 0.875)
 
 
 def test_worth_stands_beside_the_score_and_the_score_stays_the_gate(
@@ -604,7 +604,7 @@ def test_worth_stands_beside_the_score_and_the_score_stays_the_gate(
 ) -> None:
     with caplog.at_level(logging.INFO, "kp_langchain"):
         scored = last(handler(store=with_model))
-    assert scored.worth == pytest.approx(CONFIDENCE * 0.75)
+    assert scored.worth == pytest.approx(CONFIDENCE * 0.875)
     (record,) = (one for one in caplog.records if hasattr(one, "worth"))
     kept = stored(with_model, scored)
     for one in (scored, vars(record), kept):
@@ -624,12 +624,12 @@ def test_worth_stands_beside_the_score_and_the_score_stays_the_gate(
 
 
 def test_a_domain_with_a_model_may_be_gated_by_worth(with_model: TraceStore) -> None:
-    for worth_threshold, decision in ((0.5, "kept"), (0.6, "below_threshold")):
+    for worth_threshold, decision in ((0.6, "kept"), (0.65, "below_threshold")):
         policy = DomainPolicy(gate="worth", worth_threshold=worth_threshold, threshold=1.0)
         scored = last(handler(store=with_model, policy=policy))
         assert (scored.gate, scored.threshold) == ("worth", worth_threshold)
         assert scored.decision == decision
-    for success, worth, decision in ((True, 0.75, "kept"), (False, 0.0, "below_threshold")):
+    for success, worth, decision in ((True, 0.875, "kept"), (False, 0.0, "below_threshold")):
         (change,) = with_model.report_outcome(scored.trace.id, success=success)
         assert (change.gate, change.worth, change.decision) == ("worth", worth, decision)
         kept = stored(with_model, scored)

@@ -57,6 +57,7 @@ def test_a_run_comes_back_with_every_column(store):
         "score": 0.75, "threshold": 0.6, "decision": "kept", "profile": "finance",
         "visibility": "private", "privacy_level": "aggregated", "has_trace": True,
         "kept_until": None,
+        "agreement": None, "veto": None,
         "withheld": None, "session": "s", "thread": "t", "user_hash": "hash:u", "run_name": "n",
         "namespace": None, "tags": ["b", "a"], "gate": "score", "worth": None, "twin_of": None,
         "similarity_to_twin": None, "replaced_by": None, "recovered_errors": 0,
