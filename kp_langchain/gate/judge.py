@@ -317,7 +317,7 @@ def judge_again(
         the kept traces that it repeats.
     """
     before, run = run, replace(run, breakdown=replace(run.breakdown, agreement=agreement))
-    if is_judged or before.decision != "below_threshold" or check.gate != "worth":
+    if is_judged or before.decision != "below_threshold":
         return replace(run, previous=before)
     worth = estimate(run)
     breakdown = run.breakdown.with_worth(worth.confidence or 0.0, worth.source)

@@ -1,7 +1,8 @@
 """Compares a run with others of its task, and then judges the earlier ones of them again.
 
-That may let an earlier run pass, and never withdraws one. A run is judged again until it was
-compared with five others, so however often a task is repeated, that costs little.
+That may let an earlier run pass, and never withdraws one. It is done with the gate `worth` only,
+because agreement changes nothing else; and until a run was compared with five others, so however
+often a task is repeated, that costs little.
 """
 
 from __future__ import annotations
@@ -73,7 +74,7 @@ def judge_earlier(
         store: The store, which has it.
         newest: The newest run of the task.
     """
-    if newest.task is None or newest.breakdown.agreement is None:
+    if newest.gate != "worth" or newest.task is None or newest.breakdown.agreement is None:
         return []
     domain = newest.trace.metadata.task_domain
     window = context.windows.of(domain)

@@ -197,15 +197,12 @@ class DomainWindow:
         with self._lock:
             read_at, runs = self._tasks.pop(key, (float("-inf"), []))
             if now >= read_at + _READ_AGAIN_S:
-                read_at, stored = (
-                    now,
-                    self._read(
-                        "the runs of a task",
-                        "a new one is compared with this process's",
-                        lambda store: store.task_runs.newest(self._domain, *key),
-                    ),
+                stored = self._read(
+                    "the runs of a task",
+                    "a new one is compared with this process's",
+                    lambda store: store.task_runs.newest(self._domain, *key),
                 )
-                runs = runs if stored is None else stored
+                read_at, runs = now, runs if stored is None else stored
             pairs = pairs_of(run, runs)
             others = [one for one in runs if one.trace_id != run.trace_id]
             self._tasks[key] = read_at, [run, *others][:MOST_TASK_RUNS]
