@@ -61,11 +61,10 @@ def ask(
     return last(by, asking, question, **config)
 
 
-def begin(by: KPCallbackHandler, number: int = 10) -> None:
-    """Have so many runs disagree with another of their task, which gives the domain a basis."""
-    for task in range(100, 100 + number):
-        ask(by, task, "On Monday")
-        ask(by, task, f"No idea at all, perhaps {task} times", guess)
+def begin(by: KPCallbackHandler) -> None:
+    """Have ten runs that agree little with other runs of their task, so that there is a basis."""
+    for number in range(11):
+        ask(by, 100, f"Perhaps {number} or {7 * number}", (look_up, guess)[number % 2])
 
 
 # ------------------------------------------------------------------ what passes
@@ -214,11 +213,13 @@ def test_hashes_outlive_the_trace_and_the_process(store: TraceStore, url: str) -
 
 def test_a_run_is_judged_again_until_it_was_compared_with_five(store: TraceStore) -> None:
     with watching(store) as by:
+        begin(by)
         for _ in range(9):
             ask(by, 1)
         by.flush()
-        counts = execute(store, "SELECT compared_runs FROM runs")
-    assert [row[0] for row in counts] == [5] * 9
+        of_task = "SELECT compared_runs FROM runs WHERE objective LIKE '%number 1 %'"
+        counts = [row[0] for row in execute(store, of_task)]
+    assert counts == [5] * 9
 
 
 def test_without_a_store_runs_of_one_process_are_compared() -> None:
@@ -245,12 +246,13 @@ def test_a_store_that_cannot_be_read_costs_only_the_comparison(
 ) -> None:
     store = TraceStore("runs.db")
     by = watching(store)
+    begin(by)
     ask(by, 1)
 
     def fail(*_: object) -> None:
         raise OSError("the disk is gone")
 
     monkeypatch.setattr(store.task_runs, "newest", fail)
-    assert ask(by, 1).decision == "below_threshold"
+    assert ask(by, 1).decision == "kept"  # with what this process remembers
     assert by.stats()["failed"] == 0
     assert "earlier runs of a task cannot be judged again now (OSError" in caplog.text
