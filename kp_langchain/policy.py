@@ -139,8 +139,8 @@ class DomainPolicy(BaseModel):
             times (0.75 + novelty / 4). By the score in any case where the domain has neither a
             confidence model nor runs of equal tasks.
         worth_threshold: With `worth`, the worth (0 to 1) that a run must reach.
-        pass_rate: Share of runs, above 0, at most 1, that is to pass: in place of a fixed
-            threshold, the gate follows the scores or worths of the domain's last 300 runs. It comes
+        pass_rate: Share of the runs that no flag vetoes, above 0, at most 1, that is to pass: in
+            place of a fixed threshold, the gate follows the scores or worths of the domain's last 300 runs. It comes
             before both thresholds, unless it is inherited and they are not. Where the domain has a
             model and no threshold is set, 0.1.
         twin_similarity: The similarity (0 to 1) from which a run repeats a kept one. It is then not

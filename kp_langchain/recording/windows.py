@@ -55,7 +55,7 @@ _COUNTED_AFTER = 20  # runs are counted anew when a twentieth of them is new
 
 
 class LastRuns:
-    """Agreement and novelty of the last runs of a domain.
+    """Agreement and novelty of the last runs of a domain that no flag vetoes.
 
     Args:
         runs: Both of each run, agreement None without one; the oldest first.
@@ -251,7 +251,9 @@ class DomainWindow:
             return last_runs
 
     def add(self, scored: ScoredTrace) -> None:
-        """Add a judged run to what the following ones are held against."""
+        """Add a judged run to what the following ones are held against, unless a flag vetoes it."""
+        if scored.veto is not None:
+            return
         if scored.previous is None:
             self._last_runs().add(scored.breakdown)
         for gate, (_, values) in list(self._recent_values.items()):

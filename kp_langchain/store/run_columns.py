@@ -261,8 +261,8 @@ class OtherColumns:
         is_planted: Whether it holds what looks like planted instructions; None if nobody looked.
         search_text: The beginning of the objective, as it is searched.
         validated_by: Who confirmed its outcome, in order.
-        gated_value: What the gate saw of the run when it was judged; None if it was withheld. A
-            verdict does not change this and the two below.
+        gated_value: What the gate saw of the run when it was judged; None if it was withheld or
+            vetoed. A verdict does not change this and the two below.
         passed: Whether one more run was kept because of it.
         pass_rate: The share of runs that was to pass then.
         twin_similarity: From which similarity it repeats a kept one; 1 for the rule being off.
@@ -286,7 +286,7 @@ class OtherColumns:
     )
     validated_by: list[str] | None = _column("outcome", "trace.metadata.validated_by", json_text)
     gated_value: float | None = _column(
-        "judged", lambda run: None if run.withheld else run.gated_value
+        "judged", lambda run: None if run.withheld or run.veto else run.gated_value
     )
     passed: bool | None = _column("judged", "counts_toward_rate")
     pass_rate: float | None = _column("judged", "pass_rate")

@@ -242,10 +242,10 @@ def select_labels() -> sa.Select[Any]:
 
 
 def recent_worths(connection: sa.Connection, domain: str) -> list[tuple[float | None, float]]:
-    """Return agreement and novelty of a domain's last runs, the oldest first."""
+    """Return agreement and novelty of a domain's last runs without a veto, the oldest first."""
     select = (
         sa.select(_c.agreement, _c.novelty)
-        .where(_c.domain == clean_name(domain), _c.state == "judged", _c.novelty.is_not(None))
+        .where(_c.domain == clean_name(domain), _c.state == "judged", _c.veto.is_(None))
         .order_by(*newest_first)
         .limit(WINDOW)
     )
