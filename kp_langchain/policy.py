@@ -140,9 +140,9 @@ class DomainPolicy(BaseModel):
             confidence model nor runs of equal tasks.
         worth_threshold: With `worth`, the worth (0 to 1) that a run must reach.
         pass_rate: Share of the runs that no flag vetoes, above 0, at most 1, that is to pass: in
-            place of a fixed threshold, the gate follows the scores or worths of the domain's last 300 runs. It comes
-            before both thresholds, unless it is inherited and they are not. Where the domain has a
-            model and no threshold is set, 0.1.
+            place of a fixed threshold, the gate follows the scores or worths of the domain's last
+            300 runs. It comes before both thresholds, unless it is inherited and they are not.
+            Where the domain has a model and no threshold is set, 0.1.
         twin_similarity: The similarity (0 to 1) from which a run repeats a kept one. It is then not
             kept, unless it is surer by 0.15 and takes the place of that one. 1 switches this off.
         weights: Scoring weights that replace the domain's built-in profile.

@@ -12,7 +12,7 @@ from kp_langchain.store import run_queries, side_tables
 from kp_langchain.store.database import StorePart
 from kp_langchain.store.jobs import Jobs, replace_jobs
 from kp_langchain.store.rows import clean_name, json_text
-from kp_langchain.store.run_columns import outcome_columns
+from kp_langchain.store.run_columns import judged_columns, outcome_columns
 from kp_langchain.store.tables import runs, scores, verdicts
 from kp_langchain.store.verdicts import load_run, save_rejudged
 
@@ -30,8 +30,9 @@ OF_TASK_RUN = (
 """The columns that `task_run` reads."""
 
 
-# What may change of a run although the decision stays.
+# What may change of a run: always, and if it has another worth.
 _BY_AGREEMENT = ("worth", "agreement", "compared_runs", "veto")
+_OF_GATE = ("gate", "threshold", "pass_rate", "gated_value", "passed")
 
 # Built once, because building it takes longer than executing it.
 _NEWEST = (
@@ -109,9 +110,9 @@ class TaskRuns(StorePart):
                 replace_jobs(connection, jobs.score_rows([run], tools))
             figures = outcome_columns(run)
             columns = {name: figures[name] for name in _BY_AGREEMENT}
-            columns |= {"gate": run.gate, "threshold": run.threshold, "pass_rate": run.pass_rate}
-            if run.counts_toward_rate and run.previous and not run.previous.counts_toward_rate:
-                columns |= {"passed": True, "gated_value": run.gated_value}
+            if run.previous is not None and run.breakdown.worth != run.previous.breakdown.worth:
+                judged = judged_columns(run)
+                columns |= {name: judged[name] for name in _OF_GATE}
             run_queries.update(connection, trace_id, columns)
             breakdown = json_text(run.breakdown.to_dict())
             of_run = sa.update(scores).where(scores.c.trace_id == trace_id)
