@@ -2,8 +2,8 @@
 
 Runs are compared by their final answer, the order of their tools, their last output, and the
 arguments of their calls. Placeholders of redaction do not count. What is compared is kept as hashes
-of 16 bits, also when the trace itself has expired: they tell equal texts from others, and too
-little to tell what a text was.
+of 16 bits, also when the trace itself has expired: they tell equal texts from others, and of a word
+only that it is one of a few.
 """
 
 from __future__ import annotations
@@ -162,6 +162,7 @@ class TaskRun:
             with none: runs that obey the same instruction agree.
         success: What a verdict says; None without one.
         compared_runs: With how many runs it was compared when it was judged last.
+        gate: What it was gated by then.
     """
 
     trace_id: str
@@ -171,6 +172,7 @@ class TaskRun:
     is_planted: bool = False
     success: bool | None = None
     compared_runs: int = 0
+    gate: str = "worth"
 
     def may_agree(self, other: TaskRun) -> bool:
         """Return whether agreement of the two says anything."""

@@ -11,12 +11,14 @@ from dataclasses import asdict, dataclass
 from itertools import compress
 from typing import TYPE_CHECKING, Any
 
+from kp_langchain.calibration.agreement import AGREEMENT, agreement_scale
 from kp_langchain.calibration.fitting import Fit, fit
 from kp_langchain.calibration.measures import Estimate, auc, brier, mean_p_value, share
 from kp_langchain.calibration.model import (
     ConfidenceModel,
     LabelledRun,
     calibrated_confidence,
+    confidence_by_agreement,
     default_score,
     estimated_score,
     estimated_worth,
@@ -192,9 +194,9 @@ def propose_gate(
     with_model = _by_policy(runs, _Values.with_model(result, runs, policy.gate), result, policy)
     in_force = None
     if not has_model:
-        scores = [default_score(run, result.weights) for run in runs]
-        values = _Values("score", scores, [True] * len(runs), has_model=False)
-        in_force = _by_policy(runs, values, result, policy)
+        in_force = _by_policy(
+            runs, _Values.without_model(result, runs, policy.gate), result, policy
+        )
     if result.refusal is not None:
         refusal: str | None = "the model is refused"
     else:
@@ -228,6 +230,18 @@ class _Values:
     has_model: bool
 
     @classmethod
+    def without_model(cls, result: Fit, runs: Sequence[LabelledRun], gate: Gate) -> _Values:
+        """Return the values without a model: of the gate `worth` by agreement, if there is any."""
+        agreements = [run.features.get(AGREEMENT) for run in runs]
+        scale = agreement_scale(one for one in agreements if one is not None)
+        if gate == "worth" and any(one is not None for one in agreements):
+            confidences = [confidence_by_agreement(one, scale) for one in agreements]
+            worths = [estimated_worth(*pair) for pair in zip(runs, confidences, strict=True)]
+            return cls(gate, worths, [one > 0.5 for one in confidences], has_model=False)
+        scores = [default_score(run, result.weights) for run in runs]
+        return cls("score", scores, [True] * len(runs), has_model=False)
+
+    @classmethod
     def with_model(cls, result: Fit, runs: Sequence[LabelledRun], gate: Gate) -> _Values:
         """Return the values with the held-out confidences of a fitted model."""
         base_rate, weights = result.successes / result.runs, result.weights
@@ -245,12 +259,14 @@ class _Values:
 
 def _at_pass_rate(runs: Sequence[LabelledRun], values: _Values, pass_rate: float) -> GateFigures:
     """Return what a gate keeps whose threshold follows a pass rate."""
-    ranked = sorted(compress(values.values, values.may_pass), reverse=True)
-    most = max(1, round(pass_rate * len(runs)))
-    threshold = ranked[min(most, len(ranked)) - 1] if ranked else 1.0
+    candidates = [not run.is_vetoed for run in runs]
+    ranked = sorted(compress(values.values, candidates), reverse=True)
+    threshold = ranked[max(1, round(pass_rate * len(ranked))) - 1] if ranked else 1.0
     passes = [
-        value >= threshold and may_pass
-        for value, may_pass in zip(values.values, values.may_pass, strict=True)
+        value >= threshold and may_pass and is_candidate
+        for value, may_pass, is_candidate in zip(
+            values.values, values.may_pass, candidates, strict=True
+        )
     ]
     return _figures(runs, values, passes, (threshold,), pass_rate)
 
@@ -259,7 +275,8 @@ def _by_policy(
     runs: Sequence[LabelledRun], values: _Values, result: Fit, policy: DomainPolicy
 ) -> GateFigures:
     """Return what a gate keeps with the thresholds or the pass rate of a policy."""
-    pass_rate = pass_rate_of(policy, values.gate, has_model=values.has_model)
+    has_rate = values.has_model or values.gate == "worth"
+    pass_rate = pass_rate_of(policy, values.gate, has_model=has_rate)
     if pass_rate is not None:
         return _at_pass_rate(runs, values, pass_rate)
     measured, unmeasured = threshold_of(result.domain, policy.threshold)
@@ -267,6 +284,7 @@ def _by_policy(
         measured = unmeasured = policy.worth_threshold
     passes = [
         value >= (unmeasured if run.values.get("novelty") == NEUTRAL_NOVELTY else measured)
+        and not (values.gate == "worth" and run.is_vetoed)
         for run, value in zip(runs, values.values, strict=True)
     ]
     thresholds = tuple(dict.fromkeys((measured, unmeasured)))

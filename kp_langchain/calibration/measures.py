@@ -68,12 +68,15 @@ def auc(
     rounded = [round(score, _DIGITS) for score in scores]
     placements = _placements(is_success, np.asarray(rounded, dtype=np.float64))
     value = float(placements[is_success].mean())
+    rarer = min(_count_tasks(successes, tasks, success=outcome) for outcome in (True, False))
     if not 0.0 < value < 1.0:
-        return Estimate(value, value, value)
+        # As wide as that of a share of which all or none succeed (Clopper and Pearson 1934,
+        # Biometrika 26:404), with as many draws as the rarer outcome has tasks.
+        least = ((1 - certainty) / 2) ** (1 / rarer)
+        return Estimate(value, least, 1.0) if value else Estimate(value, 0.0, 1.0 - least)
     counts = np.where(is_success, is_success.sum(), (~is_success).sum())
     by_task = np.bincount(task_numbers(tasks), weights=(placements - value) / counts)
     variance = float((by_task**2).sum()) * len(by_task) / max(1, len(by_task) - 1)
-    rarer = min(_count_tasks(successes, tasks, success=outcome) for outcome in (True, False))
     quantile = import_calibrate_extra("scipy.stats").t.ppf((1 + certainty) / 2, max(1, rarer - 1))
     reach = float(quantile) * math.sqrt(variance) / (value * (1 - value))
     log_odds = math.log(value / (1 - value))

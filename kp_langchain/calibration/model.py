@@ -67,6 +67,7 @@ class LabelledRun:
         looked_successful: Whether the run looked successful before any report or verdict.
         values: The values of the score's dimensions when the run was scored, by name, 0 to 1.
         judged_at: When the verdict was given.
+        is_vetoed: Whether a flag speaks against it; then it passes no gate by worth or by a rate.
     """
 
     task: str
@@ -75,6 +76,7 @@ class LabelledRun:
     looked_successful: bool
     values: Mapping[str, float]
     judged_at: datetime
+    is_vetoed: bool = False
 
     @property
     def proves_failure(self) -> bool:

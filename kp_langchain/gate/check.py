@@ -23,8 +23,9 @@ nor a threshold: that of the built-in thresholds, which are made for confidences
 WINDOW = 300
 """So many of the last runs count."""
 
-FEWEST_VALUES = 10
-"""Of fewer values, a quantile says too little."""
+FEWEST_VALUES: Mapping[Gate, int] = MappingProxyType({"score": 30, "worth": 10})
+"""Of fewer values, a quantile says too little. Before that, the documents' formula decides, which
+tells less than a few worths do."""
 # A surplus or deficit of passes is made up for within about so many runs. Of 20, 30, 40 and 100, 20
 # kept the share of each 100 recorded runs closest to the promised one, and what was kept was as
 # often right.
@@ -119,18 +120,19 @@ class RecentValues:
             if run.pass_rate is not None:
                 self._deficits.append(run.pass_rate - run.passes)
 
-    def threshold(self, pass_rate: float) -> float | None:
+    def threshold(self, pass_rate: float, fewest: int = FEWEST_VALUES["worth"]) -> float | None:
         """Return the threshold at which a share of the next runs should pass.
 
         Args:
             pass_rate: The share, above 0, at most 1.
+            fewest: How many values are needed.
 
         Returns:
             The threshold, 0 to 1, or just above the highest value; None while too few runs are
             known.
         """
         with self._lock:
-            if len(self._values) < FEWEST_VALUES:
+            if len(self._values) < fewest:
                 return None
             deficit = math.fsum(self._deficits)
             highest = sorted(self._values, reverse=True)
@@ -206,7 +208,7 @@ def check(
         if policy.worth_threshold is not None:
             return GateCheck("worth", value, policy.worth_threshold)
     if (pass_rate := pass_rate_of(policy, "score", has_model=has_model)) is not None:
-        rate_threshold = recent("score").threshold(pass_rate)
+        rate_threshold = recent("score").threshold(pass_rate, FEWEST_VALUES["score"])
         if rate_threshold is not None:
             floor = _least_score(breakdown, base_rate) if has_model else 0.0
             return GateCheck("score", breakdown.total, max(rate_threshold, floor), pass_rate)

@@ -316,9 +316,9 @@ def reason_text(
         return f"{value} reaches {threshold}"
     if run.decision == "twin":
         return f"{value} reaches {threshold}, but the run repeats {repeats or 'a kept one'}"
-    worth = run.breakdown.worth
-    if run.gate == "worth" and worth is not None and run.breakdown.agreement is None:
-        return f"{value} is below {threshold}; {worth.basis}"
+    worth, agreement = run.breakdown.worth, run.breakdown.agreement
+    if run.gate == "worth" and worth is not None:
+        return f"{value} is below {threshold}; {agreement or worth.basis}"
     loss = run.breakdown.largest_loss(run.gate)
     cost = "" if loss is None else f"; {loss[0]} costs most, {loss[1]:.3f}"
     return f"{value} is below {threshold}{cost}"

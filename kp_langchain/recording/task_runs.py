@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 
 from kp_langchain._logging import describe_error, warn_once
 from kp_langchain.calibration.agreement import (
-    MOST_WITNESSES,
     RunDigest,
     TaskRun,
     agreement_of,
@@ -67,25 +66,27 @@ def compare(
 def judge_earlier(
     context: HandlerContext, store: TraceStore, newest: ScoredTrace
 ) -> list[ScoredTrace]:
-    """Judge the earlier runs of a task again; return those on which the decision changed.
+    """Judge earlier runs again; return those on which the decision changed.
 
     Args:
         context: The handler that the newest run comes from.
         store: The store, which has it.
-        newest: The newest run of the task.
+        newest: The newest run of the domain. If it is the first one that is gated by agreement, all
+            tasks that this process has seen are judged again, and else its own.
     """
-    if newest.gate != "worth" or newest.task is None or newest.breakdown.agreement is None:
+    if newest.gate != "worth":
         return []
     domain = newest.trace.metadata.task_domain
     window = context.windows.of(domain)
+    tasks = set(window.tasks_gated_by_score())
+    if newest.task is not None and newest.breakdown.agreement is not None:
+        tasks.add((newest.task, None if newest.keys is None else newest.keys.namespace))
     try:
-        namespace = None if newest.keys is None else newest.keys.namespace
-        runs = store.task_runs.newest(domain, newest.task, namespace)
-        newest_id = trace_key(newest.trace.id)
         return [
             changed
-            for run in runs
-            if run.trace_id != newest_id and run.compared_runs < MOST_WITNESSES
+            for task in sorted(tasks, key=str)
+            for runs in [store.task_runs.newest(domain, *task)]
+            for run in reversed(runs)
             if (changed := _judge(context, store, window, newest, run, runs)) is not None
         ]
     except Exception as error:  # noqa: BLE001 - the next run of the task has them judged again
@@ -105,8 +106,8 @@ def _judge(
     run: TaskRun,
     others: Sequence[TaskRun],
 ) -> ScoredTrace | None:
-    pairs = pairs_of(run, others)
-    if len(pairs) <= run.compared_runs:
+    pairs = [] if run.trace_id == trace_key(newest.trace.id) else pairs_of(run, others)
+    if not pairs or (run.gate == "worth" and len(pairs) <= run.compared_runs):
         return None
 
     def estimate(scored: ScoredTrace) -> Verdict:

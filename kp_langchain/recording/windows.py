@@ -109,6 +109,7 @@ class DomainWindow:
         # By gate, with the time when the model of these values was fitted.
         self._recent_values: dict[Gate, tuple[datetime | None, RecentValues]] = {}
         self._known_last_runs: LastRuns | None = None
+        self._begins_to_compare = False
         # By task and namespace, when they were read, and the runs, the newest first.
         self._tasks: OrderedDict[tuple[str, str | None], tuple[float, list[TaskRun]]]
         self._tasks = OrderedDict()
@@ -212,7 +213,18 @@ class DomainWindow:
 
     def compares_runs(self) -> bool:
         """Return whether enough of the last runs were compared with others to gate by agreement."""
-        return self._last_runs().compared >= FEWEST_VALUES
+        return self._last_runs().compared >= FEWEST_VALUES["worth"]
+
+    def tasks_gated_by_score(self) -> list[tuple[str, str | None]]:
+        """Return tasks and namespaces of this process's runs, once when it begins to compare them.
+
+        Until then runs were gated by their score.
+        """
+        with self._lock:
+            if not self._begins_to_compare:
+                return []
+            self._begins_to_compare = False
+            return list(self._tasks)
 
     def estimate(
         self,
@@ -255,7 +267,9 @@ class DomainWindow:
         if scored.veto is not None:
             return
         if scored.previous is None:
+            compared = self.compares_runs()
             self._last_runs().add(scored.breakdown)
+            self._begins_to_compare |= not compared and self.compares_runs()
         for gate, (_, values) in list(self._recent_values.items()):
             value = gated_value(gate, scored.breakdown.total, scored.worth)
             values.add(JudgedRun(value, scored.counts_toward_rate, scored.pass_rate))

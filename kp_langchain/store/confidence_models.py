@@ -195,7 +195,7 @@ def _labelled_run(
     # One states it, and has a time.
     label: Any = counting(one for one in run_verdicts if one.success is not None)
     try:
-        dimensions = ScoreBreakdown.from_dict(row.breakdown).dimensions
+        breakdown = ScoreBreakdown.from_dict(row.breakdown)
     except ValidationError as error:
         raise StoreError(
             f"the breakdown of {row.trace_id} cannot be read back; it was changed outside "
@@ -212,5 +212,6 @@ def _labelled_run(
         features=features,
         looked_successful=bool(row.features.get(LOOKED_SUCCESSFUL, True)),
         judged_at=label.at,
-        values={name: dimension.value for name, dimension in dimensions.items()},
+        values={name: dimension.value for name, dimension in breakdown.dimensions.items()},
+        is_vetoed=bool(breakdown.flags),
     )

@@ -24,7 +24,7 @@ MOST_TASK_RUNS = 8
 
 _c = runs.c
 OF_TASK_RUN = (
-    _c.trace_id, _c.run_id, _c.compared_runs, scores.c.digest, _c.is_planted,
+    _c.trace_id, _c.run_id, _c.compared_runs, _c.gate, scores.c.digest, _c.is_planted,
     sa.func.coalesce(_c.thread, _c.session).label("thread"),
 )  # fmt: skip
 """The columns that `task_run` reads."""
@@ -135,4 +135,5 @@ def task_run(row: Any, success: bool | None = None) -> TaskRun:
         is_planted=bool(row.is_planted),
         success=success,
         compared_runs=row.compared_runs or 0,
+        gate=row.gate,
     )

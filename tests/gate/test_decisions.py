@@ -371,7 +371,9 @@ def test_a_verdict_has_what_a_run_repeats_looked_up_again():
 def test_the_reason_shows_as_many_digits_as_tell_a_value_from_its_threshold(
     value: float, threshold: float, words: str
 ) -> None:
-    breakdown = SimpleNamespace(novelty_source=NEAREST, worth=None, largest_loss=lambda _: None)
+    breakdown = SimpleNamespace(
+        novelty_source=NEAREST, worth=None, agreement=None, largest_loss=lambda _: None
+    )
     run: Any = SimpleNamespace(
         decision="below_threshold", withheld=None, veto=None, gate="score",
         gated_value=value, threshold=threshold, breakdown=breakdown,

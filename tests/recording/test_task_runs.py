@@ -78,7 +78,7 @@ def test_what_agrees_passes_and_raises_the_first_run_of_its_task(store: TraceSto
         assert str(first).endswith("; no other run of its task to compare it with yet")
         alone = ask(by, 2, "In the year 1999, so they say")
         wrong = ask(by, 2, "Nobody knows that", guess)
-        second = ask(by, 1)
+        second = ask(by, 1, "To the front desk, on 3 May")  # in other words: no exact repeat
         by.flush()
     assert (second.decision, alone.decision, wrong.decision) == (
         "kept", "below_threshold", "below_threshold",
@@ -128,7 +128,7 @@ def test_what_is_kept_stays_kept_and_one_run_a_task_is(store: TraceStore) -> Non
     with watching(store) as by:
         begin(by)
         ask(by, 1)
-        kept = ask(by, 1)
+        kept = ask(by, 1, "To the front desk, on 3 May")
         store.report_outcome(kept.trace.id, success=True)
         for answer in ("Quite another thing", "On 3 May, to the front desk", "Who knows"):
             ask(by, 1, answer)
@@ -226,7 +226,7 @@ def test_without_a_store_runs_of_one_process_are_compared() -> None:
     by = watching(None)
     begin(by)
     ask(by, 1)
-    assert ask(by, 1).decision == "kept"
+    assert ask(by, 1, "To the front desk, on 3 May").decision == "kept"
 
 
 def test_of_one_run_two_traces_are_no_witnesses() -> None:
@@ -253,6 +253,7 @@ def test_a_store_that_cannot_be_read_costs_only_the_comparison(
         raise OSError("the disk is gone")
 
     monkeypatch.setattr(store.task_runs, "newest", fail)
-    assert ask(by, 1).decision == "kept"  # with what this process remembers
+    scored = ask(by, 1, "To the front desk, on 3 May")
+    assert scored.decision == "kept"  # with what this process remembers
     assert by.stats()["failed"] == 0
     assert "earlier runs of a task cannot be judged again now (OSError" in caplog.text
