@@ -16,7 +16,7 @@ from langchain.chat_models import init_chat_model
 from langchain_core.language_models import BaseChatModel
 from langchain_core.tools import tool
 
-from kp_langchain import KPCallbackHandler
+from kp_langchain import DomainPolicy, KPCallbackHandler
 from kp_langchain.demo.scripted import ScriptedChatModel, call, say
 
 
@@ -38,14 +38,15 @@ def chat_model() -> BaseChatModel:
         return init_chat_model(name)
     position = call("open_position", currency="EUR")
     risk = call("value_at_risk", currency="EUR", amount=1_200_000)
-    answers = [say("First the position.", position), say("Now its risk.", risk)]
-    return ScriptedChatModel([*answers, say("Hedge 700,000 EUR.")])
+    calls = (say("First the position.", position), say("Now its risk.", risk))
+    return ScriptedChatModel([*calls, say("Hedge 700,000 EUR.")])
 
 
 def main() -> None:
     """Run the agent once and print the decision and the breakdown of the score."""
-    # Without `store`, runs go to a SQLite file in your data folder.
-    handler = KPCallbackHandler(domain="finance", store=None)
+    # The first runs go by their score; once tasks repeat, a run passes if others agree with it.
+    policy = DomainPolicy(gate="worth", pass_rate=0.1)
+    handler = KPCallbackHandler("finance", policy=policy, store=None)  # by default SQLite
     agent = create_agent(chat_model(), [open_position, value_at_risk])
     question = {"messages": [("user", "How much of its euros should ACME hedge?")]}
     agent.invoke(question, {"callbacks": [handler]})
