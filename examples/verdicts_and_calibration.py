@@ -3,7 +3,7 @@
     python examples/verdicts_and_calibration.py
 
 It needs the extra `calibrate`. By default a run that looks successful gets the confidence 0.80.
-Here the agent is right where it looks an order up and wrong where it guesses, and 40 verdicts say
+Here the agent is right where it looks an order up and wrong where it guesses, and 20 verdicts say
 so. From them `kp-langchain calibrate` learns a confidence model. Real runs are less clear-cut.
 """
 
@@ -38,11 +38,11 @@ def answer(order: str, store: TraceStore, *, guesses: bool) -> ScoredTrace:
 
 
 def main() -> None:
-    """Give verdicts on 40 runs, calibrate, and print the confidence before and after."""
+    """Give verdicts on 20 runs, calibrate, and print the confidence before and after."""
     with tempfile.TemporaryDirectory() as folder:
         database = Path(folder, "runs.db")
         with TraceStore(database) as store:
-            for number in range(40):
+            for number in range(20):
                 guesses = number % 2 == 0
                 scored = answer(f"A-{number}", store, guesses=guesses)
                 store.report_outcome(str(scored.run_id), success=not guesses)
