@@ -201,7 +201,7 @@ def test_without_a_verdict_one_right_run_of_a_task_is_kept_if_others_agree(day: 
     assert str(looping.breakdown.agreement) == "agrees with 2 of 2 runs of this task"
 
     # A retry in its thread is no witness, and neither is a run of another namespace.
-    for item, at in (("ladder", 0), ("ladder", 1), ("camera", 0)):
+    for item, at in (("ladder", 0), ("ladder", 1), ("camera", 1)):
         alone = day.stored(item, at).breakdown.agreement
         assert str(alone) == "disagrees with the one other run of this task"
     elsewhere = day.stored("camera", 2)
