@@ -63,7 +63,7 @@ NOT_RUN = {
     "report --serve": "serves until it is interrupted",
     "import": "loads the embedding model",
     "score": "loads the embedding model",
-    "calibrate": "refuses without 30 verdicts",
+    "calibrate": "refuses without 10 verdicts",
     "calibrate remove": "refuses without a model",
 }
 """Commands that no test runs from a document, and why; their names and options are checked."""
@@ -249,7 +249,7 @@ def test_toml_does_what_the_guides_say() -> None:
     write_user_config("")
     (text,) = texts(README, "toml")
     Path("kp.toml").write_text(text)  # all of it counts in any folder
-    assert Settings().policy_for("finance") == DomainPolicy(threshold=0.7)
+    assert Settings().policy_for("finance") == DomainPolicy(gate="worth", pass_rate=0.1)
 
 
 def rows(document: Path, heading: str) -> list[list[str]]:
