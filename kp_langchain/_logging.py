@@ -18,6 +18,7 @@ _LOGGER = logging.getLogger("kp_langchain")
 _LONGEST_ARGUMENT_CHARS = 1000
 _KINDS_MAX = 100
 _logged_kinds: set[str] = set()
+_logged_events: set[str] = set()
 _lock = ForkSafeLock()
 
 
@@ -51,27 +52,36 @@ def warn_once(kind: str, message: str, *args: object) -> None:
         message: A format string.
         args: Its arguments.
     """
-    with _lock:
-        is_new = kind not in _logged_kinds and len(_logged_kinds) < _KINDS_MAX
-        if is_new:
-            _logged_kinds.add(kind)
-    if is_new:
+    if _is_new(kind, _logged_kinds):
         with suppress(Exception):
             _LOGGER.warning(message, *args)
 
 
-def log_event(message: str, *args: object, fields: Mapping[str, object]) -> None:
+def _is_new(kind: str, known: set[str]) -> bool:
+    with _lock:
+        is_new = kind not in known and len(known) < _KINDS_MAX
+        if is_new:
+            known.add(kind)
+    return is_new
+
+
+def log_event(
+    message: str, *args: object, fields: Mapping[str, object], once: str | None = None
+) -> None:
     """Log an INFO record on the logger `kp_langchain`: a readable line, and values as fields.
 
     Args:
         message: A format string.
         args: Its arguments.
+        once: Identifies an event that is logged once per process, of at most 100 such events.
         fields: The attributes of the record. `kp_event` is the name of the event: structlog and
             others have a use of their own for `event`.
 
     Raises:
         Exception: Whatever a handler, filter or record factory of the host raises.
     """
+    if once is not None and not _is_new(once, _logged_events):
+        return
     fields = {
         name: _printable(value) if isinstance(value, str) else value
         for name, value in fields.items()

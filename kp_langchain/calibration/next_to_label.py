@@ -1,7 +1,8 @@
 """Which runs to ask a person about next, and in what order.
 
-The order avoids waste: a second verdict on a task while other tasks have none, and verdicts on many
-domains of which none gets enough for a model. Runs of equally labelled tasks are drawn at random.
+The order avoids waste: a second verdict on a task while other tasks have none, one on a run that
+agrees with a judged one of its task, and verdicts on many domains of which none gets enough for a
+model. Runs of equally labelled tasks are drawn at random.
 
 The order depends on the runs and verdicts alone. Verdicts given in this order do not change the
 order of the remaining runs.
@@ -9,12 +10,17 @@ order of the remaining runs.
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import sha256
 
+from kp_langchain.calibration.agreement import AGREES, RunDigest
 from kp_langchain.calibration.fitting import FEWEST_RUNS, FEWEST_TASKS
+
+# A run is compared with so many others of its task, so that a task of 2,000 runs takes no second.
+_MOST_DIGESTS = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,11 +31,13 @@ class UnlabelledRun:
         trace_id: The id of its trace.
         domain: Its domain.
         task: Its task; runs with an equal task are repeats of it.
+        digest: What it is compared with others of its task by; None if that is not known.
     """
 
     trace_id: str
     domain: str
     task: str
+    digest: bytes | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,11 +48,13 @@ class TaskVerdict:
         domain: The run's domain.
         task: The run's task.
         success: The verdict.
+        digest: What the run is compared with others of its task by; None if that is not known.
     """
 
     domain: str
     task: str
     success: bool
+    digest: bytes | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,16 +65,21 @@ class Offer:
         run: The run.
         task_verdicts: How many verdicts its task has when it is its turn, if each run before it got
             one.
+        is_repeat: Whether it agrees with one of those.
     """
 
     run: UnlabelledRun
     task_verdicts: int
+    is_repeat: bool = False
 
     @property
     def reason(self) -> str:
         """The reason in words."""
+        if not self.task_verdicts:
+            return "a new task"
         # Counted with those before it, which may have been skipped.
-        return f"run {self.task_verdicts + 1} of its task" if self.task_verdicts else "a new task"
+        agrees = ", and agrees with an earlier one" if self.is_repeat else ""
+        return f"run {self.task_verdicts + 1} of its task{agrees}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +117,8 @@ def next_to_label(
 
     One domain comes after the other until it has the verdicts that a model needs at least, the one
     that lacks fewest first. Then come the domains with the fewest verdicts, and last those that
-    have too few runs for a model. Within a domain, tasks with the fewest verdicts come first.
+    have too few runs for a model. Within a domain, tasks with the fewest verdicts come first, and
+    runs that agree with a judged one of their task last.
 
     Args:
         unlabelled: The runs without a verdict on their success.
@@ -111,10 +127,10 @@ def next_to_label(
     runs: defaultdict[str, list[UnlabelledRun]] = defaultdict(list)
     for run in unlabelled:
         runs[run.domain].append(run)
-    verdicts: defaultdict[str, Counter[str]] = defaultdict(Counter)
+    verdicts: defaultdict[str, list[TaskVerdict]] = defaultdict(list)
     for verdict in labelled:
-        verdicts[verdict.domain][verdict.task] += 1
-    verdict_counts = {domain: verdicts[domain].total() for domain in runs}
+        verdicts[verdict.domain].append(verdict)
+    verdict_counts = {domain: len(verdicts[domain]) for domain in runs}
     # The last of each list is the next one, which is removed at no cost.
     waiting = {domain: _offers(runs[domain], verdicts[domain])[::-1] for domain in runs}
 
@@ -134,14 +150,46 @@ def next_to_label(
             del waiting[domain]
 
 
-def _offers(runs: Iterable[UnlabelledRun], task_verdicts: Counter[str]) -> list[Offer]:
+def _offers(runs: Iterable[UnlabelledRun], verdicts: Iterable[TaskVerdict]) -> list[Offer]:
     """Return the runs of a domain in their order."""
-    verdicts = task_verdicts.copy()
-    offers = []
+    runs_of: defaultdict[str, list[UnlabelledRun]] = defaultdict(list)
     for run in sorted(runs, key=_draw):
-        offers.append(Offer(run, verdicts[run.task]))
-        verdicts[run.task] += 1
-    return sorted(offers, key=lambda offer: offer.task_verdicts)
+        runs_of[run.task].append(run)
+    verdicts_on: defaultdict[str, list[TaskVerdict]] = defaultdict(list)
+    for verdict in verdicts:
+        verdicts_on[verdict.task].append(verdict)
+    offers = []
+    for task, of_task in runs_of.items():
+        judged = verdicts_on[task]
+        repeats = _repeats(of_task, judged) if len(of_task) + len(judged) > 1 else set()
+        in_order = sorted(of_task, key=lambda run: run.trace_id in repeats)
+        offers += [
+            Offer(run, number, is_repeat=run.trace_id in repeats)
+            for number, run in enumerate(in_order, start=len(judged))
+        ]
+    return sorted(offers, key=lambda one: (one.is_repeat, one.task_verdicts, _draw(one.run)))
+
+
+def _repeats(runs: Iterable[UnlabelledRun], judged: Iterable[TaskVerdict]) -> set[str]:
+    """Return which runs of a task agree with a judged one, or with one that comes before them."""
+    digests = (_read_digest(verdict.digest) for verdict in judged)
+    known = [digest for digest in digests if digest is not None][:_MOST_DIGESTS]
+    repeats = set()
+    for run in runs:
+        digest = _read_digest(run.digest)
+        if digest is None:
+            continue
+        if any((digest.similarity(one) or 0.0) >= AGREES for one in known):
+            repeats.add(run.trace_id)
+        elif len(known) < _MOST_DIGESTS:
+            known.append(digest)
+    return repeats
+
+
+def _read_digest(content: bytes | None) -> RunDigest | None:
+    with suppress(ValueError):  # it was changed by another program
+        return None if content is None else RunDigest.from_bytes(content)
+    return None
 
 
 def _draw(run: UnlabelledRun) -> str:

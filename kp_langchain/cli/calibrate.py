@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from kp_langchain.calibration.agreement import AGREEMENT
 from kp_langchain.calibration.calibrate_domain import calibrate, later_verdicts
+from kp_langchain.calibration.model import PRIOR_WEIGHT, PRIOR_WEIGHT_SD, PROVISIONAL_RUNS
 from kp_langchain.cli.options import AsJsonLines, Database, group_app, open_store
 from kp_langchain.cli.output import (
     indent,
@@ -127,7 +129,7 @@ def show(domain: _Domain = None, database: Database = None, as_json: AsJsonLines
             which = "" if domain is None else f" of domain {domain!r}"
             say(f"No model{which} in {store.location}; fit one: kp-langchain calibrate")
         for one in models:
-            say("\n  ".join(model_lines(store, one)))
+            say("\n  ".join([*model_lines(store, one), _prior_text(one)]))
 
 
 @app.command()
@@ -190,6 +192,13 @@ def _print_result(
         )
     if model is not None and fit_.refusal is None and model.leans_on:
         say(f"  {_leanings(model)}.")
+    if model is not None and fit_.refusal is None:
+        say(f"  {_prior_text(model)}.")
+        if model.runs < PROVISIONAL_RUNS:
+            say(
+                f"  It is provisional: fitted to fewer than {PROVISIONAL_RUNS} verdicts, it may "
+                "rank runs worse than its AUC says; give more: kp-langchain label next"
+            )
     if result.proposal is not None:
         say("")
         _print_proposal(result.proposal)
@@ -197,6 +206,17 @@ def _print_result(
 
 def _leanings(model: ConfidenceModel) -> str:
     return f"It leans on: {printable(', '.join(model.leans_on))}"
+
+
+def _prior_text(model: ConfidenceModel) -> str:
+    """Return what the weights of a model were taken to be before any verdict."""
+    if all(term.feature != AGREEMENT for term in model.terms):
+        return "Before any verdict, all weights were taken to be near 0"
+    agreement = f"{PRIOR_WEIGHT:g} ± {PRIOR_WEIGHT_SD:g}"
+    return (
+        f"Before any verdict, agreement with other runs of a task was taken to weigh {agreement} "
+        "(log-odds for each standard deviation), and all else near 0"
+    )
 
 
 def _installation(

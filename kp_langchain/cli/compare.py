@@ -11,7 +11,7 @@ from rich.text import Text
 from kp_langchain.calibration.tool_calls import calls_of
 from kp_langchain.cli.output import make_table, visible
 from kp_langchain.cli.run_view import call_text
-from kp_langchain.review.run_facts import outcome_text
+from kp_langchain.review.run_facts import agreement_text, flag_texts, outcome_text
 from kp_langchain.scoring.dimensions import DIMENSION_NAMES, DIMENSIONS
 from kp_langchain.text import one_line, short_id
 
@@ -43,9 +43,10 @@ def print_compared(first: StoredRun, second: StoredRun, console: Console) -> Non
     for short, run in zip(ids, (first, second), strict=True):
         trace = run.trace
         answer = "(not kept)" if trace is None else trace.outcome.result_summary
-        texts = (run.objective, f"{run.decision}; {outcome_text(run)}", answer)
+        outcome = f"{run.decision}; {outcome_text(run)}"
+        texts = (run.objective, outcome, agreement_text(run), *flag_texts(run), answer)
         console.print(Text(f"\n{short}", "bold"))
-        for text in texts:
+        for text in filter(None, texts):
             console.print(Text(f"  {visible(one_line(' '.join(text.split()), _TEXT_CHARS))}"))
     calls = _differences(first, second)
     if calls is None:

@@ -55,6 +55,7 @@ EXTRAS = {
 """The extras, and the modules that each installs."""
 
 _TOPIC_WIDTH = 24
+_DOMAINS_SHOWN = 5
 
 app = new_app()
 
@@ -128,6 +129,7 @@ def _checks(context: _Context) -> Iterator[tuple[str, Callable[[], str]]]:
         yield "domains", partial(_domains, settings)
         yield "store", partial(_store, context)
         yield "model", partial(_models, context)
+        yield "basis", partial(_bases, context)
         yield "registry", partial(_registry, context, settings)
         yield "agent", partial(_agent, context, settings)
         yield "visibility", partial(_visibility, context, settings)
@@ -234,6 +236,16 @@ def _models(context: _Context) -> str:
         return ""
     models = store.models.installed()
     return "\n".join(line for model in models for line in model_lines(store, model))
+
+
+def _bases(context: _Context) -> str:
+    """Return what decisions rest on in the largest domains without a model."""
+    store = context.store
+    if store is None:
+        return ""
+    domains = store.models.largest_domains(_DOMAINS_SHOWN)
+    bases = store.models.bases([one for one in domains if store.models.in_force(one) is None])
+    return "\n".join(f"{printable(domain)}: {basis.text}" for domain, basis in bases.items())
 
 
 # ------------------------------------------------------------------ the registry

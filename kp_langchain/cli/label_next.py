@@ -132,9 +132,10 @@ class Dialog:
         ]
         successes = sum(one.success for one in verdicts)
         lacking = shortfall(verdicts)
-        needs = "enough for a confidence model"
+        needs = "enough for a confidence model: kp-langchain calibrate"
         if lacking.runs:
-            needs = f"a confidence model needs {count_text(lacking.runs, 'more verdict')}"
+            verb = "gives" if lacking.runs == 1 else "give"
+            needs = f"{count_text(lacking.runs, 'more verdict')} {verb} a provisional model"
         elif lacking.successful_tasks or lacking.failed_tasks:
             needs = "a confidence model needs successes and failures on more tasks"
         return (
@@ -215,7 +216,7 @@ class Dialog:
             self._last_change = self._store_verdict(run.trace_id, verdict)
         except UnknownRunError:  # it was deleted meanwhile; loading it again finds that out
             return
-        self._own_verdicts[run.trace_id] = TaskVerdict(run.domain, run.task, success)
+        self._own_verdicts[run.trace_id] = TaskVerdict(run.domain, run.task, success, run.digest)
         self._move(1)
         if self._position == len(self._offers):
             self._console.print(Text(self._last_change))

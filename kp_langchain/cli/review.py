@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -34,11 +35,13 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.text import Text
 
+    from kp_langchain.calibration.basis import Basis
     from kp_langchain.review.stats import AtThreshold, DomainStats
     from kp_langchain.store import StoredRun, TraceStore
 
 _STEPS_AROUND = (-10, -5, -2, -1, 0, 1, 2, 5, 10)  # hundredths
 _THRESHOLDS_SHOWN, _DOMAIN_CHARS = 4, 20
+_DOMAINS_EXAMINED, _DOMAINS_NAMED = 30, 3
 
 app = group_app(
     default="list",
@@ -76,8 +79,22 @@ def list_runs(
             total = count_text(store.count(**filters), "run")
             text = f"{len(runs):,} of {total} in {store.location}. Explain one: "
             console.print(f"{text}kp-langchain review ID", soft_wrap=True)
+            domains = list(dict.fromkeys(run.domain for run in runs))[:_DOMAINS_EXAMINED]
+            _print_missing_bases(store.models.bases(domains), console)
         else:
             _print_no_runs(store, filters)
+
+
+def _print_missing_bases(bases: Mapping[str, Basis], console: Console) -> None:
+    """Print in which domains decisions rest on the documents' formula alone, and what to do."""
+    domains: defaultdict[str, list[str]] = defaultdict(list)
+    for domain, basis in bases.items():
+        if basis.is_missing:
+            domains[basis.text].append(one_line(domain, _DOMAIN_CHARS))
+    for text, names in domains.items():
+        more = len(names) - _DOMAINS_NAMED
+        which = ", ".join(names[:_DOMAINS_NAMED]) + (f" and {more} more" if more > 0 else "")
+        console.print(visible(f"{which}: {text}"), soft_wrap=True)
 
 
 def _print_no_runs(store: TraceStore, filters: Mapping[str, Any]) -> None:
@@ -143,13 +160,17 @@ def stats(filters: dict[str, Any], database: Database = None, as_json: AsJsonLin
     from kp_langchain.review.stats import domain_stats
 
     with open_store(database) as store:
-        every = domain_stats(store.figures(**filters))
+        figures = store.figures(**filters)
+        bases = store.models.bases(list(dict.fromkeys(figures["domain"])))
+        every = domain_stats(figures, bases)
         if as_json:
             for one in every:
                 say_json(one.to_dict())
         elif every:
             console = make_console()
             _print_stats(every, console)
+            if len(every) > 1:
+                _print_missing_bases(bases, console)
             if line := _waiting_line(store):
                 console.print(line, soft_wrap=True)
         else:
@@ -244,6 +265,7 @@ def _points_around(one: DomainStats) -> list[AtThreshold]:
 
 
 def _facts(one: DomainStats) -> Iterator[tuple[str, str]]:
+    yield "basis", one.basis
     verdicts = "none; give some: kp-langchain label next"
     if one.labelled:
         of_kept = f"{one.kept_successes:,} of {one.kept_labelled:,}"
@@ -254,6 +276,10 @@ def _facts(one: DomainStats) -> Iterator[tuple[str, str]]:
         counts = [f"{at:.2f} for {count_text(number, 'run')}" for at, number in one.thresholds]
         yield "thresholds", ", ".join(counts[:_THRESHOLDS_SHOWN])
     yield "twins", count_text(one.twins, "run")
+    yield "compared", f"{count_text(one.compared, 'run')} with others of their task"
+    if one.vetoed:
+        vetoed = count_text(sum(one.vetoed.values()), "run")
+        yield "vetoed", f"{vetoed}: {counts_text(one.vetoed)}"
     yield "recovered errors", count_text(one.recovered, "run")
     redactions = f"in {count_text(one.redacted_runs, 'run')}: {counts_text(one.redactions)}"
     yield "redacted", redactions if one.redactions else "nothing"

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from rich.table import Table
 from rich.text import Text
 
+from kp_langchain.calibration.basis import DOCUMENTS_FORMULA
 from kp_langchain.calibration.tool_calls import calls_of
 from kp_langchain.cli.output import Column, fact_table, indent, list_table, visible
 from kp_langchain.errors import UnknownRunError
@@ -20,7 +21,13 @@ from kp_langchain.review.recall_facts import (
     planted_text,
     recall_facts,
 )
-from kp_langchain.review.run_facts import outcome_text
+from kp_langchain.review.run_facts import (
+    agreement_text,
+    flag_texts,
+    outcome_text,
+    replaced_text,
+    twin_text,
+)
 from kp_langchain.text import (
     count_text,
     counts_text,
@@ -67,6 +74,8 @@ def list_of_runs(
     time = "%Y-%m-%d %H:%M" if is_wide else "%m-%d"
 
     def decision(run: StoredRun) -> str:
+        if run.veto is not None:
+            return f"veto:{run.veto}" if is_wide else "veto"
         twin = run.twin_of or run.replaced_by
         return f"twin of {short_id(twin)}" if twin else run.decision
 
@@ -127,9 +136,10 @@ def print_run(store: TraceStore, run: StoredRun, console: Console, *, with_steps
     """
     print_task(run, console)
     value = format_against_threshold(run.gated_value, run.threshold)
+    veto = "" if run.veto is None else f"veto:{run.veto}; "
     heading = Text(run.decision, style=f"bold {_style(run)}")
     console.print(
-        heading.append(f": {run.gate} {value}, threshold {run.threshold:.3f}\n", "not bold")
+        heading.append(f": {veto}{run.gate} {value}, threshold {run.threshold:.3f}\n", "not bold")
     )
     console.print(_waterfall(run, console))
     console.print()
@@ -223,6 +233,7 @@ def run_json(store: TraceStore, run: StoredRun) -> dict[str, Any]:
     other = None if nearest is None else _other(store, nearest.trace_id)
     return run.to_dict() | {
         "nearest_objective": None if other is None else other.objective,
+        "basis": _basis(store, run),
         "verdicts": store.verdicts(run.trace_id),
         "shown": [
             asdict(one) | {"objective": recall.objectives.get(one.trace_id)} for one in recall.shown
@@ -268,11 +279,14 @@ def _facts(store: TraceStore, run: StoredRun) -> Iterator[tuple[str, str]]:
         why = "which was kept; this one is not surer"
         if twin is not None and twin.replaced_by is not None:
             why = f"which {short_id(twin.replaced_by)} has replaced since"
-        similarity = 1.0 if run.similarity_to_twin is None else run.similarity_to_twin
-        yield "twin of", _other_line(store, run.twin_of, f"similarity {similarity:.2f}, {why}")
+        yield "twin of", _other_line(store, run.twin_of, f"{twin_text(run)}, {why}")
     elif run.replaced_by is not None:
-        why = "which repeats it and was surer"
-        yield "replaced by", _other_line(store, run.replaced_by, why)
+        yield "replaced by", _other_line(store, run.replaced_by, replaced_text(run))
+    if (agreement := agreement_text(run)) is not None:
+        yield "agreement", agreement
+    for text in flag_texts(run):
+        yield "flag", text
+    yield "basis", _basis(store, run)
     yield "outcome", outcome_text(run)
     yield "redacted", counts_text(run.redactions) or "nothing"
     if run.dropped:
@@ -290,6 +304,14 @@ def _facts(store: TraceStore, run: StoredRun) -> Iterator[tuple[str, str]]:
     yield from _recall_lines(recall_facts(store, run))
     profile = breakdown.profile
     yield "scored", f"in {breakdown.elapsed_ms:.0f} ms with the weights of profile {profile}"
+
+
+def _basis(store: TraceStore, run: StoredRun) -> str:
+    """Return what the decision on a run rests on, and what would give its domain a better basis."""
+    if run.breakdown.worth is not None:
+        return run.breakdown.worth.basis
+    basis = store.models.bases([run.domain]).get(run.domain)
+    return basis.text if basis is not None and basis.is_missing else DOCUMENTS_FORMULA
 
 
 def _recall_lines(recall: RecallFacts) -> Iterator[tuple[str, str]]:

@@ -1,9 +1,9 @@
-"""What people read about one run: its outcome in words, and what its answer claims."""
+"""What people read about one run: outcome, agreement and flags in words, and its claims."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -14,6 +14,7 @@ from kp_langchain.calibration.wording import (
     UNSURE,
     Text,
 )
+from kp_langchain.scoring.evidence import VETO_FLAGS
 
 if TYPE_CHECKING:
     from kp_langchain.schema import ReasoningTrace
@@ -43,6 +44,32 @@ def outcome_text(run: StoredRun) -> str:
     if run.confidence_source in _ASSUMED:
         return f"{word}, as the run ended; {confidence}, assumed, because no verdict states it"
     return f"{word}; {confidence}, from {run.confidence_source}"
+
+
+def agreement_text(run: StoredRun) -> str | None:
+    """Return how far a run agrees with others of its task; None if it was compared with none."""
+    agreement = run.breakdown.agreement
+    return None if agreement is None else f"{agreement}, {agreement.value:.2f}"
+
+
+def flag_texts(run: StoredRun) -> Iterator[str]:
+    """Yield each flag of a run with its meaning, and whether it is why the run does not pass."""
+    for flag in run.breakdown.flags:
+        vetoes = "; vetoes the run" if flag == run.veto else ""
+        yield f"{flag}: {VETO_FLAGS.get(flag, 'a sign of failure')}{vetoes}"
+
+
+def twin_text(run: StoredRun) -> str:
+    """Return how alike a twin and the kept run are, and whether in their texts or in the task."""
+    similarity = 1.0 if run.similarity_to_twin is None else run.similarity_to_twin
+    what = "agreement on one task" if similarity < run.twin_similarity else "similarity"
+    return f"{what} {similarity:.2f}"
+
+
+def replaced_text(run: StoredRun) -> str:
+    """Return why another run took the place of a run."""
+    how = "repeats it, or agrees with it," if run.gate == "worth" else "repeats it"
+    return f"which {how} and was surer"
 
 
 # ------------------------------------------------------------------ claims of an answer

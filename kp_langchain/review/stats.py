@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import lru_cache
 from statistics import fmean
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,6 +20,8 @@ from kp_langchain.text import count_text, one_line
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+    from kp_langchain.calibration.basis import Basis
 
     _Columns = Mapping[str, NDArray[Any]]
 
@@ -34,14 +37,14 @@ _DOMAIN_CHARS = 60
 CONFIDENCE = "confidence"
 """The part of a worth that is not novelty, among the parts of a domain gated by worth."""
 
-_TEXTS = ("domain", "decision", "gate", "novelty_source", "rules", "redactions", "dropped")
-_FLAGS = ("is_twin", "is_withheld")
+_TEXTS = ("domain", "decision", "gate", "veto", "novelty_source", "rules", "redactions", "dropped")
+_FLAGS = ("is_twin", "is_withheld", "is_compared")
 # Those that are not known are NaN.
 _NUMBERS = (
     *("score", "worth", "threshold", "recovered_errors", "label"),
     *(f"{name}{ending}" for name in DIMENSION_NAMES for ending in ("", "_weight")),
 )
-_LABELS = {one.name: one.label for one in DIMENSIONS} | {CONFIDENCE: "confidence of the model"}
+_LABELS = {one.name: one.label for one in DIMENSIONS} | {CONFIDENCE: CONFIDENCE}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +89,7 @@ class RuleStats:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AtThreshold:
-    """What would pass at one threshold, twins and withheld runs not counted.
+    """What would pass at one threshold; twins, withheld and vetoed runs are not counted.
 
     Attributes:
         threshold: The threshold, 0 to 1.
@@ -113,6 +116,7 @@ class DomainStats:
         runs: How many runs it has.
         kept: How many of them passed and were kept.
         gate: What its newest run was gated by, `score` or `worth`.
+        basis: What that rests on, in words; "" if it was not given.
         judged: How many runs were gated by that.
         median: The median of their scores or worths, 0 to 1.
         threshold: The threshold of its newest run, 0 to 1.
@@ -131,6 +135,8 @@ class DomainStats:
         twins: How many runs repeat a kept one, or were replaced by one.
         recovered: How many runs recovered from an error.
         withheld: How many runs must never be contributed.
+        compared: How many runs were compared with others of their task.
+        vetoed: How many runs each flag vetoes, the most frequent first.
         redactions: How often each kind of sensitive text was replaced, the most frequent first.
         redacted_runs: In how many runs something was replaced.
         dropped: How many `steps` and `texts` the recorder had no room for.
@@ -140,6 +146,7 @@ class DomainStats:
     runs: int
     kept: int
     gate: str
+    basis: str
     judged: int
     median: float
     threshold: float
@@ -155,6 +162,8 @@ class DomainStats:
     twins: int
     recovered: int
     withheld: int
+    compared: int
+    vetoed: Mapping[str, int]
     redactions: Mapping[str, int]
     redacted_runs: int
     dropped: Mapping[str, int]
@@ -190,6 +199,10 @@ class DomainStats:
             causes.append(
                 f"`{rule.name}` cost {count_text(rule.runs, 'run')} {-rule.change:.2f}{lost}"
             )
+        if self.vetoed:
+            number, flag = sum(self.vetoed.values()), next(iter(self.vetoed))
+            verb = "is vetoed by" if number == 1 else "are vetoed, most by"
+            causes.append(f"{count_text(number, 'run')} {verb} `{flag}`")
         if self.twins:
             repeats = "repeats a kept one" if self.twins == 1 else "repeat kept ones"
             causes.append(f"{count_text(self.twins, 'run')} {repeats}")
@@ -200,18 +213,21 @@ class DomainStats:
         return asdict(self) | {"explanation": self.explanation()}
 
 
-def domain_stats(figures: Mapping[str, Sequence[Any]]) -> list[DomainStats]:
+def domain_stats(
+    figures: Mapping[str, Sequence[Any]], bases: Mapping[str, Basis] = MappingProxyType({})
+) -> list[DomainStats]:
     """Return the statistics of each domain, that with the most runs first.
 
     Args:
         figures: The figures of the runs, as `TraceStore.figures` returns them.
+        bases: What the decisions of each domain rest on, as `TraceStore.models.bases` returns it.
     """
     columns = {name: _text_array(figures[name]) for name in _TEXTS}
     columns |= {name: np.array(figures[name], float) for name in _NUMBERS}
     columns |= {name: np.array(figures[name], bool) for name in _FLAGS}
     domains = columns["domain"]
     every = [
-        _stats_of(domain, _rows(columns, domains == domain))
+        _stats_of(domain, _rows(columns, domains == domain), bases.get(domain))
         for domain in dict.fromkeys(domains.tolist())
     ]
     return sorted(every, key=lambda one: (-one.runs, one.domain))
@@ -227,7 +243,7 @@ def _rows(columns: _Columns, chosen: NDArray[np.bool_]) -> _Columns:
     return {name: array[chosen] for name, array in columns.items()}
 
 
-def _stats_of(domain: str, runs: _Columns) -> DomainStats:
+def _stats_of(domain: str, runs: _Columns, basis: Basis | None) -> DomainStats:
     gate, threshold = str(runs["gate"][-1]), float(runs["threshold"][-1])
     judged = _rows(runs, runs["gate"] == gate)
     values = judged["score"]
@@ -245,6 +261,7 @@ def _stats_of(domain: str, runs: _Columns) -> DomainStats:
         runs=len(runs["domain"]),
         kept=int(kept.sum()),
         gate=gate,
+        basis="" if basis is None else basis.text,
         judged=len(values),
         median=float(np.median(values)),
         threshold=threshold,
@@ -260,6 +277,8 @@ def _stats_of(domain: str, runs: _Columns) -> DomainStats:
         twins=int(runs["is_twin"].sum()),
         recovered=int((runs["recovered_errors"] > 0).sum()),
         withheld=int(runs["is_withheld"].sum()),
+        compared=int(runs["is_compared"].sum()),
+        vetoed=dict(Counter(flag for flag in runs["veto"].tolist() if flag).most_common()),
         redactions=redactions,
         redacted_runs=redacted_runs,
         dropped=dropped,
@@ -351,7 +370,8 @@ def _rules(runs: _Columns) -> tuple[RuleStats, ...]:
 
 
 def _may_pass(runs: _Columns) -> NDArray[np.bool_]:
-    may_pass: NDArray[np.bool_] = ~(runs["is_twin"] | runs["is_withheld"])
+    aside = runs["is_twin"] | runs["is_withheld"] | runs["veto"].astype(bool)
+    may_pass: NDArray[np.bool_] = ~aside
     return may_pass
 
 

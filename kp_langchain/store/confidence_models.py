@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -10,10 +11,13 @@ import sqlalchemy as sa
 from pydantic import ValidationError
 
 from kp_langchain.calibration.agreement import AGREEMENT, TaskRun, agreement_of, pairs_of
+from kp_langchain.calibration.basis import Basis, basis_of
 from kp_langchain.calibration.features import LOOKED_SUCCESSFUL
+from kp_langchain.calibration.fitting import FEWEST_RUNS
 from kp_langchain.calibration.model import ConfidenceModel, LabelledRun, task_key
 from kp_langchain.calibration.next_to_label import TaskVerdict, UnlabelledRun
 from kp_langchain.errors import StoreError
+from kp_langchain.gate.check import WINDOW
 from kp_langchain.scoring.breakdown import ScoreBreakdown
 from kp_langchain.store.database import StorePart
 from kp_langchain.store.rows import clean_name, json_text
@@ -79,7 +83,7 @@ class ConfidenceModels(StorePart):
         """
         c = runs.c
         select = (
-            sa.select(c.trace_id, c.domain, c.task, c.objective)
+            sa.select(c.trace_id, c.domain, c.task, c.objective, scores.c.digest)
             .select_from(_runs_with_scores)
             .where(c.state == "judged", ~_has_label, is_kept(), c.withheld.is_(None), _has_features)
             .order_by(*newest_first)
@@ -88,7 +92,7 @@ class ConfidenceModels(StorePart):
         with self._database.reading() as connection:
             rows = connection.execute(_in_domain(select, domain)).all()
         return [
-            UnlabelledRun(row.trace_id, row.domain, task_key(row.task, row.objective))
+            UnlabelledRun(row.trace_id, row.domain, task_key(row.task, row.objective), row.digest)
             for row in rows
         ]
 
@@ -100,7 +104,7 @@ class ConfidenceModels(StorePart):
         """
         c = runs.c
         # No condition on the features: it would read every row before its verdicts are looked up.
-        columns = (c.trace_id, c.domain, c.task, c.objective)
+        columns = (c.trace_id, c.domain, c.task, c.objective, scores.c.digest)
         select = (
             sa.select(*columns, _has_features.label("has_features"))
             .select_from(_runs_with_scores)
@@ -112,7 +116,12 @@ class ConfidenceModels(StorePart):
             rows = connection.execute(_in_domain(select, domain)).all()
             success_of = labels(connection)
         return [
-            TaskVerdict(row.domain, task_key(row.task, row.objective), success_of[row.trace_id])
+            TaskVerdict(
+                row.domain,
+                task_key(row.task, row.objective),
+                success_of[row.trace_id],
+                row.digest,
+            )
             for row in rows
             if row.has_features and row.trace_id in success_of
         ]
@@ -123,6 +132,40 @@ class ConfidenceModels(StorePart):
         with self._database.reading() as connection:
             domains = connection.scalars(select.where(_has_features, _has_label))
             return sorted(domains)
+
+    def bases(self, domains: Collection[str]) -> dict[str, Basis]:
+        """Return what the decisions on each domain's runs rest on, in words.
+
+        That takes as long in a large store as in a small one. A model that cannot be read counts as
+        none, as it does while runs are judged.
+
+        Args:
+            domains: The domains. One without a judged run is left out.
+        """
+        bases = {}
+        with self._database.reading() as connection:
+            for domain in domains:
+                row = connection.execute(_BASIS, {"domain": clean_name(domain)}).one()
+                model = None
+                with suppress(StoreError):
+                    model = next(iter(_select_models(connection, domain)), None)
+                if row.gate is not None:
+                    bases[domain] = basis_of(
+                        row.gate, model, labelled=row.labelled, compared=row.compared
+                    )
+        return bases
+
+    def largest_domains(self, limit: int) -> list[str]:
+        """Return the domains with the most runs, the largest first.
+
+        Args:
+            limit: At most so many.
+        """
+        number = sa.func.count()
+        select = sa.select(runs.c.domain).group_by(runs.c.domain)
+        with self._database.reading() as connection:
+            rows = connection.scalars(select.order_by(number.desc(), runs.c.domain).limit(limit))
+            return list(rows)
 
     def install(self, model: ConfidenceModel) -> bool:
         """Put a model in force for its domain, in place of the present one, which is deleted.
@@ -166,6 +209,33 @@ class ConfidenceModels(StorePart):
 
 
 # ------------------------------------------------------------------ queries and rows
+
+
+def _select_basis() -> sa.Select[Any]:
+    """Return the statement for what the basis of a domain depends on."""
+    c = runs.c
+    newest = (
+        sa.select(c.gate, c.agreement)
+        .where(c.domain == sa.bindparam("domain"), c.state == "judged")
+        .order_by(*newest_first)
+    )
+    window = newest.where(c.novelty.is_not(None)).limit(WINDOW).subquery()
+    labels_ = (
+        sa.select(verdicts.c.trace_id)
+        .join(runs, c.trace_id == verdicts.c.trace_id)
+        .where(c.domain == sa.bindparam("domain"), verdicts.c.success.is_not(None))
+        .distinct()
+        .limit(FEWEST_RUNS)  # more of them make no difference
+        .subquery()
+    )
+    return sa.select(
+        newest.with_only_columns(c.gate).limit(1).scalar_subquery().label("gate"),
+        sa.select(sa.func.count(window.c.agreement)).scalar_subquery().label("compared"),
+        sa.select(sa.func.count()).select_from(labels_).scalar_subquery().label("labelled"),
+    )
+
+
+_BASIS = _select_basis()
 
 
 def _in_domain(select: sa.Select[Any], domain: str | None) -> sa.Select[Any]:

@@ -1,4 +1,4 @@
-"""The log records of runs: `kp.trace_scored` with its fields, and `kp.trace_rescored`."""
+"""The log records `kp.trace_scored` of a run, with its fields, `kp.no_basis`, `kp.trace_rescored`."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from kp_langchain._logging import log_event
+from kp_langchain.calibration.basis import DOCUMENTS_FORMULA, NO_BASIS
 from kp_langchain.config import Settings
 from kp_langchain.redaction import redact
 from kp_langchain.store.run_columns import COLUMNS
@@ -22,6 +23,9 @@ _OBJECTIVE_CHARS = 60
 
 def log_scored(scored: ScoredTrace) -> None:
     """Write the record `kp.trace_scored` of a new run: a line to read, and each figure as a field.
+
+    Where nothing is known of it but its score, a record `kp.no_basis` says so, once per process and
+    domain.
 
     Args:
         scored: The run.
@@ -41,6 +45,10 @@ def log_scored(scored: ScoredTrace) -> None:
         objective,
         fields=_fields(scored) | {"objective": objective},
     )
+    if breakdown.worth is None:
+        domain = trace.metadata.task_domain
+        fields = {"kp_event": "kp.no_basis", "domain": domain, "basis": NO_BASIS}
+        log_event("kp.no_basis %s: %s", domain, NO_BASIS, fields=fields, once=domain)
 
 
 def _objective(scored: ScoredTrace) -> str:
@@ -58,7 +66,7 @@ def _fields(scored: ScoredTrace) -> dict[str, Any]:
         for name, column in COLUMNS.items()
         if column.log and column.of is not None
     }
-    figures = breakdown.to_row()
+    figures, worth = breakdown.to_row(), breakdown.worth
     del figures["worth_confidence"]  # a part of the worth, as the log does not have them
     return {
         **{name: list(one) if isinstance(one, tuple) else one for name, one in columns.items()},
@@ -66,6 +74,8 @@ def _fields(scored: ScoredTrace) -> dict[str, Any]:
         "replaces": list(scored.replaces),
         **figures,
         "rules": [rule.name for rule in breakdown.rules],
+        "flags": list(breakdown.flags),
+        "basis": DOCUMENTS_FORMULA if worth is None else worth.basis,
         "unreadable_share": breakdown.unreadable_share,
         "over_budget": breakdown.over_budget,
     }

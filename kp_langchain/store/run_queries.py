@@ -215,9 +215,10 @@ def verdicts_on(connection: sa.Connection, trace_ids: Collection[str]) -> dict[s
 
 FIGURES: list[Any] = [
     *(_c[name] for name in ("trace_id", "domain", "decision", "gate", "score", "worth")),
-    *(_c[name] for name in ("threshold", "recovered_errors", "novelty_source")),
+    *(_c[name] for name in ("threshold", "recovered_errors", "novelty_source", "veto")),
     is_twin.label("is_twin"),
     _c.withheld.is_not(None).label("is_withheld"),
+    _c.agreement.is_not(None).label("is_compared"),
     *(
         _c.dimensions[name, at].as_float().label(name + ending)
         for name in DIMENSION_NAMES

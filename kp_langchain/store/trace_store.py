@@ -338,11 +338,12 @@ class TraceStore:
 
         Returns:
             The columns by name, such as a DataFrame takes them, the oldest run first: `trace_id`,
-            `domain`, `decision`, `gate`, `score`, `worth`, `threshold`, `recovered_errors` and
-            `novelty_source` as `StoredRun` has them; `is_twin` and `is_withheld`; each
-            dimension of the score and, with `_weight` appended, its weight (0 to 1, None if
-            unknown); `rules`, `redactions` and `dropped` as JSON text; and `label`, whether the run
-            succeeded by the newest verdict that states it, None without one.
+            `domain`, `decision`, `gate`, `score`, `worth`, `threshold`, `recovered_errors`,
+            `novelty_source` and `veto` as `StoredRun` has them; `is_twin`, `is_withheld` and
+            `is_compared`, with others of its task; each dimension of the score and, with `_weight`
+            appended, its weight (0 to 1, None if unknown); `rules`, `redactions` and `dropped` as
+            JSON text; and `label`, whether the run succeeded by the newest verdict that states it,
+            None without one.
 
         Raises:
             StoreError: The store cannot be read.

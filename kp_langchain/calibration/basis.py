@@ -1,0 +1,63 @@
+"""What the decisions on a domain's runs rest on, in words, and what would give them a better basis.
+
+That is a confidence model, agreement between runs of one task, or nothing but the documents'
+formula.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from kp_langchain.calibration.fitting import FEWEST_RUNS
+from kp_langchain.gate.check import FEWEST_VALUES
+from kp_langchain.text import count_text
+
+if TYPE_CHECKING:
+    from kp_langchain.calibration.model import ConfidenceModel
+
+DOCUMENTS_FORMULA = "the documents' formula, which does not tell right from wrong"
+_BY_FORMULA = f"kept by {DOCUMENTS_FORMULA}"
+NO_BASIS = f"{_BY_FORMULA}; {FEWEST_RUNS} verdicts change that: kp-langchain label next"
+_BY_AGREEMENT = "by agreement with other runs of each task"
+
+
+class Basis(NamedTuple):
+    """What the decisions on a domain's runs rest on.
+
+    Attributes:
+        text: It in words, with the command that would improve it.
+        is_missing: Whether they rest on the documents' formula alone.
+    """
+
+    text: str
+    is_missing: bool = False
+
+
+def basis_of(
+    gate: str | None, model: ConfidenceModel | None, *, labelled: int, compared: int
+) -> Basis:
+    """Return what the decisions on a domain's runs rest on.
+
+    Args:
+        gate: What its newest run was gated by, `score` or `worth`.
+        model: Its confidence model; None without one.
+        labelled: How many of its runs have a verdict that states their success.
+        compared: How many of its last 300 runs were compared with other runs of their task.
+    """
+    if model is not None and model.is_current:
+        return Basis(model.source)
+    is_enough = labelled >= FEWEST_RUNS
+    if gate == "worth" and compared >= FEWEST_VALUES:
+        verdicts = f"{count_text(labelled, 'verdict')} so far" if labelled else "no verdict yet"
+        model_text = "its verdicts may give a model: kp-langchain calibrate"
+        return Basis(f"{_BY_AGREEMENT}; {model_text if is_enough else verdicts}")
+    if is_enough:
+        remedy = "its verdicts may change that: kp-langchain calibrate"
+    elif compared >= FEWEST_VALUES:
+        remedy = (
+            'gate = "worth" changes that, because its runs repeat tasks; so do '
+            f"{FEWEST_RUNS} verdicts: kp-langchain label next"
+        )
+    else:
+        return Basis(NO_BASIS, is_missing=True)
+    return Basis(f"{_BY_FORMULA}; {remedy}", is_missing=True)
