@@ -49,13 +49,13 @@ def basis_of(
     is_enough = labelled >= FEWEST_RUNS
     if gate == "worth" and compared >= FEWEST_VALUES:
         verdicts = f"{count_text(labelled, 'verdict')} so far" if labelled else "no verdict yet"
-        model_text = "its verdicts may give a model: kp-langchain calibrate"
+        model_text = "the verdicts given may make a model: kp-langchain calibrate"
         return Basis(f"{_BY_AGREEMENT}; {model_text if is_enough else verdicts}")
     if is_enough:
-        remedy = "its verdicts may change that: kp-langchain calibrate"
+        remedy = "the verdicts given may change that: kp-langchain calibrate"
     elif compared >= FEWEST_VALUES:
         remedy = (
-            'gate = "worth" changes that, because its runs repeat tasks; so do '
+            'gate = "worth" changes that, because tasks repeat; so do '
             f"{FEWEST_RUNS} verdicts: kp-langchain label next"
         )
     else:

@@ -196,8 +196,8 @@ def _print_result(
         say(f"  {_prior_text(model)}.")
         if model.runs < PROVISIONAL_RUNS:
             say(
-                f"  It is provisional: fitted to fewer than {PROVISIONAL_RUNS} verdicts, it may "
-                "rank runs worse than its AUC says; give more: kp-langchain label next"
+                f"  It is provisional until there are {PROVISIONAL_RUNS} verdicts; give more: "
+                "kp-langchain label next"
             )
     if result.proposal is not None:
         say("")

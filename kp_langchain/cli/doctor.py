@@ -239,12 +239,11 @@ def _models(context: _Context) -> str:
 
 
 def _bases(context: _Context) -> str:
-    """Return what decisions rest on in the largest domains without a model."""
+    """Return what decisions rest on in the largest domains."""
     store = context.store
     if store is None:
         return ""
-    domains = store.models.largest_domains(_DOMAINS_SHOWN)
-    bases = store.models.bases([one for one in domains if store.models.in_force(one) is None])
+    bases = store.models.bases(store.models.largest_domains(_DOMAINS_SHOWN))
     return "\n".join(f"{printable(domain)}: {basis.text}" for domain, basis in bases.items())
 
 

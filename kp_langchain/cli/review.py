@@ -80,17 +80,17 @@ def list_runs(
             text = f"{len(runs):,} of {total} in {store.location}. Explain one: "
             console.print(f"{text}kp-langchain review ID", soft_wrap=True)
             domains = list(dict.fromkeys(run.domain for run in runs))[:_DOMAINS_EXAMINED]
-            _print_missing_bases(store.models.bases(domains), console)
+            bases = store.models.bases(domains)
+            _print_bases({name: one for name, one in bases.items() if one.is_missing}, console)
         else:
             _print_no_runs(store, filters)
 
 
-def _print_missing_bases(bases: Mapping[str, Basis], console: Console) -> None:
-    """Print in which domains decisions rest on the documents' formula alone, and what to do."""
+def _print_bases(bases: Mapping[str, Basis], console: Console) -> None:
+    """Print what decisions rest on, a line for all domains of which the same is to be said."""
     domains: defaultdict[str, list[str]] = defaultdict(list)
     for domain, basis in bases.items():
-        if basis.is_missing:
-            domains[basis.text].append(one_line(domain, _DOMAIN_CHARS))
+        domains[basis.text].append(one_line(domain, _DOMAIN_CHARS))
     for text, names in domains.items():
         more = len(names) - _DOMAINS_NAMED
         which = ", ".join(names[:_DOMAINS_NAMED]) + (f" and {more} more" if more > 0 else "")
@@ -170,7 +170,7 @@ def stats(filters: dict[str, Any], database: Database = None, as_json: AsJsonLin
             console = make_console()
             _print_stats(every, console)
             if len(every) > 1:
-                _print_missing_bases(bases, console)
+                _print_bases(bases, console)
             if line := _waiting_line(store):
                 console.print(line, soft_wrap=True)
         else:

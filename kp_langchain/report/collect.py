@@ -17,6 +17,7 @@ from kp_langchain.review.stats import DomainStats, domain_stats
 from kp_langchain.text import one_line
 
 if TYPE_CHECKING:
+    from kp_langchain.calibration.basis import Basis
     from kp_langchain.store import StoredRun, TraceStore
     from kp_langchain.store.selection import RunFilters
 
@@ -146,15 +147,19 @@ def _domains(store: TraceStore, filters: RunFilters, ids: set[str]) -> list[dict
     figures = store.figures(**filters)
     is_here = [trace_id in ids for trace_id in figures["trace_id"]]
     figures = {name: list(compress(values, is_here)) for name, values in figures.items()}
+    bases = store.models.bases(list(dict.fromkeys(figures["domain"])))
+    bases = {domain_name(name): basis for name, basis in bases.items()}
     figures["domain"] = [domain_name(name) for name in figures["domain"]]
-    return [_domain(stats) for stats in domain_stats(figures)]
+    return [_domain(stats, bases.get(stats.domain)) for stats in domain_stats(figures, bases)]
 
 
-def _domain(stats: DomainStats) -> dict[str, Any]:
+def _domain(stats: DomainStats, basis: Basis | None) -> dict[str, Any]:
     """Return the figures of a domain, apart from those that the page counts by itself."""
     return {
         "name": stats.domain,
         "gate": stats.gate,
+        "basis": one_line(stats.basis, _SENTENCE_CHARS),
+        "has_basis": basis is None or not basis.is_missing,
         "median": figure(stats.median),
         "threshold": figure(stats.threshold),
         # Every second part is code.
@@ -169,4 +174,6 @@ def _domain(stats: DomainStats) -> dict[str, Any]:
         "redactions": dict(stats.redactions),
         "redacted_runs": stats.redacted_runs,
         "recovered": stats.recovered,
+        "compared": stats.compared,
+        "vetoed": dict(stats.vetoed),
     }

@@ -9,8 +9,16 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from kp_langchain.calibration.basis import DOCUMENTS_FORMULA
 from kp_langchain.review.recall_facts import planted_text
-from kp_langchain.review.run_facts import claims_of, outcome_text
+from kp_langchain.review.run_facts import (
+    agreement_text,
+    claims_of,
+    flag_texts,
+    outcome_text,
+    replaced_text,
+    twin_text,
+)
 from kp_langchain.schema import ReasoningTrace
 from kp_langchain.scoring.dimensions import REASONS
 from kp_langchain.text import one_line, printable
@@ -204,8 +212,14 @@ def record_of(
         "profile": one_line(breakdown.profile, _NAME_CHARS),
         "novelty_source": one_line(breakdown.novelty_source, _NAME_CHARS),
         "nearest": None if nearest is None else [nearest.trace_id, figure(nearest.similarity)],
-        "twin": None if run.twin_of is None else [run.twin_of, figure(run.similarity_to_twin)],
-        "replaced_by": run.replaced_by,
+        "twin": None if run.twin_of is None else [run.twin_of, twin_text(run)],
+        "replaced_by": None if run.replaced_by is None else [run.replaced_by, replaced_text(run)],
+        "agreement": agreement_text(run),
+        "flags": list(flag_texts(run)),
+        "veto": run.veto and one_line(run.veto, _NAME_CHARS),
+        "basis": one_line(
+            DOCUMENTS_FORMULA if breakdown.worth is None else breakdown.worth.basis, _NAME_CHARS
+        ),
         "redactions": _counts(run.redactions),
         "dropped": _counts(run.dropped),
         "tools": [one_line(name, _NAME_CHARS) for name in (run.tools or ())[:_TOOLS_SHOWN]],

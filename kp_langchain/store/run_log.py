@@ -1,4 +1,4 @@
-"""The log records `kp.trace_scored` of a run, with its fields, `kp.no_basis`, `kp.trace_rescored`."""
+"""The log records `kp.trace_scored`, `kp.trace_rescored`, and `kp.no_basis` of a domain."""
 
 from __future__ import annotations
 

@@ -20,7 +20,8 @@ async function compare(left, right) {
   const [one, other] = await Promise.all([traceOf(left), traceOf(right)]);
   const pairs = align(one?.steps ?? [], other?.steps ?? []);
   const head = run => cell({}, el("button", { class: "link", onclick: () => openRun(run) }, short(run, 140)),
-    el("p", { class: "muted" }, `${time(run.at)} · ${result(run)} · ${run.gate} ${gated(run)}, threshold ${thresholdOf(run)}`), el("p", { class: "muted" }, run.outcome));
+    el("p", { class: "muted" }, `${time(run.at)} · ${result(run)} · ${run.gate} ${gated(run)}, threshold ${thresholdOf(run)}`),
+    [run.outcome, run.agreement, ...run.flags].filter(Boolean).map(text => el("p", { class: "muted" }, text)));
   const answered = (run, trace) => cell({ class: "text" }, textNodes(trace ? trace.result || "The run gave no answer." : missing(run)));
   Object.assign(drawer, { run: right, marked: null });
   byElementId("verdicts").hidden = true;

@@ -124,11 +124,11 @@ function startCard(domain) {
   const move = to => { threshold = to; update(); };
   const moveTo = to => move(Math.round(Math.min(1, Math.max(0, to)) * 100) / 100);
   function update() {
-    const mayPass = judged.filter(run => run.withheld === null && !isTwin(run)), passes = mayPass.filter(run => value(run) >= threshold);
+    const mayPass = judged.filter(run => run.withheld === null && run.veto === null && !isTwin(run)), passes = mayPass.filter(run => value(run) >= threshold);
     const labels = labelsOf(passes), figure = fixed(threshold), aside = judged.length - mayPass.length;
     const text = `${amount(passes.length)} of ${count(judged.length, "run")} would pass at ${figure} (${percent(passes.length / Math.max(1, judged.length))}). `
       + (labels.length ? `${amount(labels.filter(Boolean).length)} of the ${amount(labels.length)} with a verdict succeeded.` : "None of them has a verdict.")
-      + (aside ? ` ${count(aside, "twin or withheld run", "twins and withheld runs")} cannot pass.` : "");
+      + (aside ? ` ${count(aside, "twin, vetoed or withheld run", "twins, vetoed and withheld runs")} cannot pass.` : "");
     place(handle, { left: across(threshold) });
     place(passing, { "clip-path": `inset(0 0 0 ${across(threshold)})` });
     handle.dataset.value = figure;
@@ -154,7 +154,8 @@ function startCard(domain) {
   });
   const others = own.length - judged.length;
   const card = el("article", { class: "card" },
-    el("div", {}, el("p", {}, domain.sentence.map((part, at) => at % 2 ? el("code", {}, part) : part)), partsTable(domain), notes(domain),
+    el("div", {}, el("p", {}, domain.sentence.map((part, at) => at % 2 ? el("code", {}, part) : part)),
+      domain.basis ? el("p", { class: domain.has_basis ? "muted" : "warn" }, `Basis: ${domain.basis}.`) : null, partsTable(domain), notes(domain),
       el("p", {}, el("button", { onclick: () => showRunsOf(domain.name) }, own.length === 1 ? "Show its run" : `Show its ${amount(own.length)} runs`))),
     el("div", {}, el("p", { class: "muted small" }, `Runs by ${gate}. Drag the threshold to see what would pass.`, others ? ` ${count(others, "run")} that another gate judged are left out.` : ""),
       chart, el("div", { class: "scale", "aria-hidden": "true" }, ["0", "0.25", "0.5", "0.75", "1"].map(text => el("span", {}, text))), readout, proposal, trendChart(domain)));
@@ -181,11 +182,14 @@ function trendChart({ own, trend }) {
     el("div", { class: "scale dates" }, ends.map(end => el("span", {}, form(end))))];
 }
 
-function notes({ own, redactions, redacted_runs, recovered }) {
+function notes({ own, redactions, redacted_runs, recovered, compared, vetoed }) {
+  const number = Object.values(vetoed).reduce((sum, one) => sum + one, 0);
   const twins = own.filter(isTwin).length, withheld = own.filter(run => run.withheld !== null).length;
   return el("p", { class: "muted small" }, [
     redacted_runs ? `Redacted in ${count(redacted_runs, "run")}: ${listed(redactions)}.` : "Nothing was redacted.",
     twins ? `${count(twins, "twin")}.` : "",
+    compared ? `${count(compared, "run")} compared with others of their task.` : "",
+    number ? `${count(number, "run")} vetoed: ${listed(vetoed)}.` : "",
     recovered ? `${count(recovered, "run")} recovered from errors.` : "",
     withheld ? `${count(withheld, "run")} withheld.` : "",
   ].filter(Boolean).join(" "));

@@ -109,8 +109,11 @@ function runLink(id) {
 function facts(run) {
   return fields([
     ["Nearest run", run.nearest ? [`similarity ${fixed(run.nearest[1])}: `, runLink(run.nearest[0])] : `none: ${run.novelty_source}`],
-    ["Twin of", run.twin ? [`similarity ${fixed(run.twin[1])}; that one was kept, and this one is not surer: `, runLink(run.twin[0])] : null],
-    ["Replaced by", run.replaced_by ? ["a run that repeats it and was surer: ", runLink(run.replaced_by)] : null],
+    ["Twin of", run.twin ? [`${run.twin[1]}; that one was kept, and this one is not surer: `, runLink(run.twin[0])] : null],
+    ["Replaced by", run.replaced_by ? [`a run ${run.replaced_by[1]}: `, runLink(run.replaced_by[0])] : null],
+    ["Agreement", run.agreement],
+    ["Flags", run.flags.length ? run.flags.map(flag => el("div", {}, flag)) : null],
+    ["Basis", run.basis],
     ["Shown to it", run.shown && run.shown.map(([id, text]) => el("div", {}, text, id ? [": ", runLink(id)] : ""))],
     ["Credit", run.credit],
     ["Planted", run.planted],

@@ -1,5 +1,7 @@
 /* ---- keys, and the beginning ---- */
 
+const DOMAINS_NAMED = 3; // in a notice
+
 dialog.addEventListener("keydown", event => {
   if (event.target.id === "note") {
     if (event.key !== "Escape" && event.key !== "Enter") return;
@@ -52,7 +54,16 @@ function introduce() {
   byElementId("notices").append(...[
     [data.private_runs, `${amount(data.private_runs)} of the runs keep names, addresses and other identifiers: at their privacy level, private, only secrets are removed.`],
     [data.damaged_traces, `${amount(data.damaged_traces)} of the stored traces cannot be read. Their runs have no steps here.`],
-  ].filter(([number]) => number > 0).map(([, text]) => el("p", { class: "notice" }, text)));
+  ].filter(([number]) => number > 0).map(([, text]) => el("p", { class: "notice" }, text)), ...missingBases());
+}
+
+// Returns a notice of the domains whose decisions rest on a formula alone, for each way to change that.
+function missingBases() {
+  const lacking = data.domains.filter(domain => !domain.has_basis);
+  return [...new Set(lacking.map(domain => domain.basis))].map(text => {
+    const names = lacking.filter(domain => domain.basis === text).map(domain => domain.name), more = names.length - DOMAINS_NAMED;
+    return el("p", { class: "notice" }, `${names.slice(0, DOMAINS_NAMED).join(", ")}${more > 0 ? ` and ${amount(more)} more` : ""}: ${text}.`);
+  });
 }
 
 async function begin() {

@@ -113,8 +113,9 @@ async function readLink() {
 function result(run) {
   const withheld = run.withheld === null ? "" : ", withheld";
   if (isKept(run)) return `kept${withheld}`;
+  if (run.veto) return `veto: ${run.veto}${withheld}`;
   if (run.twin) return `repeats ${shortId(run.twin[0])}${withheld}`;
-  if (run.replaced_by) return `replaced by ${shortId(run.replaced_by)}${withheld}`;
+  if (run.replaced_by) return `replaced by ${shortId(run.replaced_by[0])}${withheld}`;
   return (run.lost ? `${run.lost[0]} −${fixed(run.lost[1])}` : "below the threshold") + withheld;
 }
 
