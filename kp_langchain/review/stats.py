@@ -255,6 +255,8 @@ def _stats_of(domain: str, runs: _Columns, basis: Basis | None) -> DomainStats:
     is_labelled, is_success = ~np.isnan(runs["label"]), runs["label"] == 1
     redactions, redacted_runs = _add_counts(runs["redactions"])
     dropped, _ = _add_counts(runs["dropped"])
+    vetoed = Counter(runs["veto"].tolist())
+    del vetoed[None]  # those without
     parts = _factors(judged, values) if gate == "worth" else _dimensions(judged)
     return DomainStats(
         domain=domain,
@@ -278,7 +280,7 @@ def _stats_of(domain: str, runs: _Columns, basis: Basis | None) -> DomainStats:
         recovered=int((runs["recovered_errors"] > 0).sum()),
         withheld=int(runs["is_withheld"].sum()),
         compared=int(runs["is_compared"].sum()),
-        vetoed=dict(Counter(flag for flag in runs["veto"].tolist() if flag).most_common()),
+        vetoed=dict(vetoed.most_common()),
         redactions=redactions,
         redacted_runs=redacted_runs,
         dropped=dropped,

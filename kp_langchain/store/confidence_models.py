@@ -13,7 +13,6 @@ from pydantic import ValidationError
 from kp_langchain.calibration.agreement import AGREEMENT, TaskRun, agreement_of, pairs_of
 from kp_langchain.calibration.basis import Basis, basis_of
 from kp_langchain.calibration.features import LOOKED_SUCCESSFUL
-from kp_langchain.calibration.fitting import FEWEST_RUNS
 from kp_langchain.calibration.model import ConfidenceModel, LabelledRun, task_key
 from kp_langchain.calibration.next_to_label import TaskVerdict, UnlabelledRun
 from kp_langchain.errors import StoreError
@@ -29,6 +28,7 @@ from kp_langchain.verdict import Verdict, counting
 
 _UNLABELLED_RUNS = 2_000
 _TASK_VERDICTS = 5_000
+_LABELS_COUNTED = 1_000
 _states_success = sa.and_(verdicts.c.trace_id == runs.c.trace_id, verdicts.c.success.is_not(None))
 _has_label = sa.exists(sa.select(verdicts.c.number).where(_states_success).correlate(runs))
 _has_features = scores.c.features.is_not(None)
@@ -136,7 +136,7 @@ class ConfidenceModels(StorePart):
     def bases(self, domains: Collection[str]) -> dict[str, Basis]:
         """Return what the decisions on each domain's runs rest on, in words.
 
-        That takes as long in a large store as in a small one. A model that cannot be read counts as
+        However many runs there are, it reads few of them. A model that cannot be read counts as
         none, as it does while runs are judged.
 
         Args:
@@ -144,15 +144,19 @@ class ConfidenceModels(StorePart):
         """
         bases = {}
         with self._database.reading() as connection:
+            labelled = {row[0]: row[1] for row in connection.execute(_LABELLED_RUNS)}
+            rows = {row.domain: row for row in connection.execute(sa.select(models))}
             for domain in domains:
-                row = connection.execute(_BASIS, {"domain": clean_name(domain)}).one()
-                model = None
-                with suppress(StoreError):
-                    model = next(iter(_select_models(connection, domain)), None)
-                if row.gate is not None:
-                    bases[domain] = basis_of(
-                        row.gate, model, labelled=row.labelled, compared=row.compared
-                    )
+                name, model = clean_name(domain), None
+                gate, compared = connection.execute(_RECENT, {"domain": name}).one()
+                if gate is None:
+                    continue
+                if name in rows:
+                    with suppress(StoreError):
+                        model = _model_of(rows[name])
+                bases[domain] = basis_of(
+                    gate, model, labelled=labelled.get(name, 0), compared=compared
+                )
         return bases
 
     def largest_domains(self, limit: int) -> list[str]:
@@ -211,8 +215,11 @@ class ConfidenceModels(StorePart):
 # ------------------------------------------------------------------ queries and rows
 
 
-def _select_basis() -> sa.Select[Any]:
-    """Return the statement for what the basis of a domain depends on."""
+def _select_recent() -> sa.Select[Any]:
+    """Return the statement for the gate of a domain, and how many of its last runs were compared.
+
+    Compared with others of their task, that is.
+    """
     c = runs.c
     newest = (
         sa.select(c.gate, c.agreement)
@@ -220,22 +227,26 @@ def _select_basis() -> sa.Select[Any]:
         .order_by(*newest_first)
     )
     window = newest.where(c.novelty.is_not(None)).limit(WINDOW).subquery()
-    labels_ = (
-        sa.select(verdicts.c.trace_id)
-        .join(runs, c.trace_id == verdicts.c.trace_id)
-        .where(c.domain == sa.bindparam("domain"), verdicts.c.success.is_not(None))
-        .distinct()
-        .limit(FEWEST_RUNS)  # more of them make no difference
-        .subquery()
-    )
     return sa.select(
-        newest.with_only_columns(c.gate).limit(1).scalar_subquery().label("gate"),
-        sa.select(sa.func.count(window.c.agreement)).scalar_subquery().label("compared"),
-        sa.select(sa.func.count()).select_from(labels_).scalar_subquery().label("labelled"),
+        newest.with_only_columns(c.gate).limit(1).scalar_subquery(),
+        sa.select(sa.func.count(window.c.agreement)).scalar_subquery(),
     )
 
 
-_BASIS = _select_basis()
+_RECENT = _select_recent()
+_newest_labels = (
+    sa.select(verdicts.c.trace_id)
+    .where(verdicts.c.success.is_not(None))
+    .order_by(verdicts.c.number.desc())
+    .limit(_LABELS_COUNTED)  # whether there are ten of a domain is all that matters
+    .subquery()
+)
+# An outer join, because SQLite may begin an inner one with all runs, which are many more.
+_LABELLED_RUNS = (
+    sa.select(runs.c.domain, sa.func.count(_newest_labels.c.trace_id.distinct()))
+    .select_from(_newest_labels.outerjoin(runs, runs.c.trace_id == _newest_labels.c.trace_id))
+    .group_by(runs.c.domain)
+)
 
 
 def _in_domain(select: sa.Select[Any], domain: str | None) -> sa.Select[Any]:
