@@ -100,6 +100,7 @@ def fresh_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KP_EXIT_TIMEOUT_S", "600")
     # What one test was warned of, the next may be warned of, too.
     monkeypatch.setattr("kp_langchain._logging._logged_kinds", set())
+    monkeypatch.setattr("kp_langchain._logging._logged_events", set())
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     monkeypatch.chdir(tmp_path)

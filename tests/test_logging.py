@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kp_langchain._logging import log_event, warn_once
+from kp_langchain.calibration.basis import DOCUMENTS_FORMULA, NO_BASIS
 from kp_langchain.text import format_against_threshold, printable, printable_json
 from tests.agents import ASK, handler, run, searching
 
@@ -79,6 +80,20 @@ def test_structlogs_event_is_the_message_and_ours_a_field_beside_it(lines: Lines
     assert (rendered["kp_event"], rendered["level"]) == ("kp.trace_scored", "info")
     assert rendered["score"] == vars(record)["score"]
     assert "event" not in vars(record)
+
+
+def test_what_a_decision_rests_on_is_a_field_and_a_domain_without_basis_is_told_once(
+    lines: Lines,
+) -> None:
+    for _ in range(2):
+        run(searching(), domain="a domain of its own")
+    events = [(vars(one).get("kp_event"), vars(one).get("basis"), one) for one in lines.records]
+    scored = [basis for event, basis, _ in events if event == "kp.trace_scored"]
+    assert scored == [DOCUMENTS_FORMULA] * 2
+    (record,) = [one for event, _, one in events if event == "kp.no_basis"]
+    assert record.levelname == "INFO"
+    assert record.getMessage() == f"kp.no_basis a domain of its own: {NO_BASIS}"
+    assert (vars(record)["domain"], vars(record)["basis"]) == ("a domain of its own", NO_BASIS)
 
 
 # Each is one printable line.

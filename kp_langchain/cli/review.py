@@ -94,7 +94,7 @@ def _print_bases(bases: Mapping[str, Basis], console: Console) -> None:
     for text, names in domains.items():
         more = len(names) - _DOMAINS_NAMED
         which = ", ".join(names[:_DOMAINS_NAMED]) + (f" and {more} more" if more > 0 else "")
-        console.print(visible(f"{which}: {text}"), soft_wrap=True)
+        console.print(visible(f"{which}: {text}"))
 
 
 def _print_no_runs(store: TraceStore, filters: Mapping[str, Any]) -> None:

@@ -108,6 +108,29 @@ def test_a_model_that_tells_more_is_installed_and_what_is_shown_is_what_was_fitt
     assert values["leans_on"] == list(model.leans_on)
     assert "The present model stays in force: nothing has changed since." in run(*FINANCE).stdout
     assert not Path("kp.toml").exists()
+    assert "provisional" not in done.stdout + shown()
+    prior = "Before any verdict, all weights were taken to be near 0"
+    assert prior in done.stdout
+    assert prior in shown()
+
+
+def test_a_model_of_few_verdicts_is_provisional(filled: Callable[..., TraceStore]) -> None:
+    with filled(runs=45):
+        done = run(*FINANCE)
+    assert "Installed;" in done.stdout
+    assert (
+        "  It is provisional until there are 50 verdicts; give more: kp-langchain label next\n"
+        in done.stdout
+    )
+    assert ", provisional: calibrated on 45 runs, AUC " in shown()
+
+
+def test_the_prior_of_agreement_is_told(fitted: TraceStore) -> None:
+    model = fitted.models.in_force("finance")
+    assert model is not None
+    term = replace(model.terms[0], feature="agreement")
+    fitted.models.install(replace(model, terms=(term,)))
+    assert "agreement with other runs of a task was taken to weigh 0.25 ± 0.4 (" in shown()
 
 
 def test_the_proposed_gate_is_held_against_no_gate_and_the_one_in_force(store: TraceStore) -> None:
@@ -165,7 +188,7 @@ def test_too_few_verdicts(filled: Callable[..., TraceStore]) -> None:
     filled(runs=3).close()
     done = run("--write")
     assert done.returncode == 1
-    assert "3 verdicts; at least 30 are needed" in done.stdout
+    assert "3 verdicts; at least 10 are needed" in done.stdout
     assert "Nothing was written, because the model was refused." in done.stdout
     assert "Threshold" not in done.stdout
     assert not Path("kp.toml").exists()
@@ -212,7 +235,7 @@ def test_an_outdated_model_is_called_so(fitted: TraceStore) -> None:
     assert "Installed in place of" in run(*FINANCE).stdout
 
 
-@pytest.mark.parametrize("library", ["sklearn.linear_model", "sklearn.model_selection"])
+@pytest.mark.parametrize("library", ["scipy.stats", "sklearn.model_selection"])
 def test_a_library_that_is_missing_is_named(
     store: TraceStore, monkeypatch: pytest.MonkeyPatch, library: str
 ) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from kp_langchain import DomainPolicy, ScoredTrace, TraceStore
+from kp_langchain.calibration.agreement import RunDigest
 from tests import programs
 from tests.agents import handler, searching
 from tests.cli.made_runs import KEY, SECRET, made
@@ -336,9 +337,45 @@ def test_one_key_gives_each_verdict_and_the_next_run_follows() -> None:
         assert f"ledger({int(id_)})" in screen
         assert "answer\nit grew\n" in screen
     assert f"last: {first}  finance  success 1.00  score 0.500 -> " in screens[1]
-    assert "1 succeeded, 1 failed; a confidence model needs 28 more" in " ".join(screens[2].split())
+    needs = "1 succeeded, 1 failed; 8 more verdicts give a provisional model"
+    assert needs in " ".join(screens[2].split())
     assert "Labelled 3, of which now kept 2, no longer kept 0; unknown 0." in screens[2]
     assert "no other run to ask about" in screens[2]
+
+
+def test_runs_that_agree_with_a_judged_one_of_their_task_are_asked_about_last() -> None:
+    digest = RunDigest(frozenset({1, 2}), frozenset({3}), 4, 5)
+    alike = replace(digest, answer=frozenset({1, 2, 6}))
+    other = RunDigest(frozenset({7}), frozenset({8}), 9, 10)
+    digests = {1: digest, 2: alike, 3: digest, 4: other, 5: None}
+    task = [
+        run(at, objective="the same", options={"digest": one and one.to_bytes()})
+        for at, one in digests.items()
+    ]
+    fill(*task, run(6))
+
+    def order() -> list[tuple[int, str]]:
+        return [(int(number_of(one)), one["reason"]) for one in offered()]
+
+    (first, *_), before = order()[:2], order()
+    assert {reason for _, reason in before[:2]} == {"a new task"}
+    again = [(number, reason) for number, reason in before if "agrees" in reason]
+    assert before[-2:] == again
+    assert {number for number, _ in again} < {1, 2, 3}
+    assert [reason for _, reason in again] == [
+        f"run {number} of its task, and agrees with an earlier one" for number in (4, 5)
+    ]
+    piped("y\n", "--limit", "1")
+    assert order() == before[1:]
+    assert first not in order()
+
+
+def test_from_ten_verdicts_on_calibrate_is_named() -> None:
+    fill(*map(run, range(12)))
+    assert "10 more verdicts give a provisional model" in piped("").stdout
+    lines = piped("y\nn\n" * 5).stdout
+    assert "1 more verdict gives a provisional model" in lines
+    assert "5 succeeded, 5 failed; enough for a confidence model: kp-langchain calibrate" in lines
 
 
 def test_skip_back_and_quit() -> None:
@@ -516,7 +553,7 @@ def test_a_screen_shows_calls_and_what_decided() -> None:
         step("tool_call", "late"),
     ]
     gated = run(1, steps=steps, objective="the same", options={"gate": "worth", "threshold": 0.4})
-    gated = replace(gated, breakdown=gated.breakdown.with_worth(0.4))  # novelty 0.5
+    gated = replace(gated, breakdown=gated.breakdown.with_worth(0.4, "a model"))  # novelty 0.5
     twin = run(2, objective="the same", options={
         "threshold": 0.3, "decision": "twin", "twin_of": "kp:trace:x",
     })  # fmt: skip
@@ -525,7 +562,7 @@ def test_a_screen_shows_calls_and_what_decided() -> None:
         store.report_outcome(id_of("00000003"), success=True)
     screens = piped("s\ns\ns\n").stdout.split(" verdicts given; ")[1:]
     shown = " ".join(" ".join(screens).split())
-    assert "worth 0.300, threshold 0.400; success, confidence 0.80 (default)" in shown
+    assert "worth 0.350, threshold 0.400; success, confidence 0.80 (default)" in shown
     assert "twin: score 0.500, threshold 0.300" in shown
     (screen,) = (one for one in screens if "weather(" in one)
     calls = screen.partition("calls")[2].partition("answer")[0]

@@ -92,7 +92,7 @@ def test_a_domain_without_runs_names_the_nearest(ids: dict[str, str]) -> None:
 
 def test_the_newest_run_comes_first_and_columns_follow_the_width(ids: dict[str, str]) -> None:
     narrow, wide = (printed("review", columns=columns).splitlines() for columns in (80, 160))
-    rows = [line.split()[0] for line in wide if " kept " in line]
+    rows = [line.split()[0] for line in wide if " kept  " in line]
     assert rows == [short_id(trace_id) for trace_id in reversed(ids.values())]
     assert narrow[1].split() == ["run", "time", "domain", "score", *"0 to 1".split(), "decision",
                                  "objective"]  # fmt: skip
@@ -188,7 +188,7 @@ def test_a_twin_and_what_it_replaced_are_named() -> None:
             for confidence in (0.5, 0.8, 0.6, 0.6)
         ]  # fmt: skip
     other = short_id(ids[1])
-    decisions = re.findall(r" (twin of \w+|kept) ", printed("review"))
+    decisions = re.findall(r" (twin of \w+|kept)  ", printed("review"))
     assert decisions == [*[f"twin of {other}"] * 2, "kept", f"twin of {other}"]
     assert len(parsed("review", "--decision", "twin")) == 3
     replaced, kept, twin = (printed("review", "show", trace_id) for trace_id in ids[:3])

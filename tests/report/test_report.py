@@ -17,7 +17,7 @@ import sqlalchemy as sa
 
 from kp_langchain.gate.run import ShownTrace
 from kp_langchain.run_keys import RunKeys
-from kp_langchain.scoring.dimensions import Worth
+from kp_langchain.scoring.evidence import Worth
 from tests.commands import Done, cli
 from tests.report.pages import Served, Store, searches, step
 

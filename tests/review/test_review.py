@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kp_langchain import ReasoningTrace
+from kp_langchain.calibration.basis import Basis
 from kp_langchain.calibration.tool_calls import calls_of
 from kp_langchain.review.run_facts import Claims, claims_of
 from kp_langchain.review.stats import DomainStats, domain_stats
@@ -32,8 +33,10 @@ def row(number: int = 0, *, score: float = 0.5, **more: Any) -> Row:
         "label": None,
         "recovered_errors": 0,
         "novelty_source": None,
+        "veto": None,
         "is_twin": False,
         "is_withheld": False,
+        "is_compared": False,
         "dimensions": {"complexity": [0.5, 0.4], "novelty": [0.25, 0.6]},
         "rules": {},
         "redactions": {},
@@ -128,13 +131,33 @@ def test_one_sentence_says_what_costs_most() -> None:
 
 
 def test_of_a_worth_its_two_factors_are_pairs_of() -> None:
-    half = row(gate="worth", worth=0.375, threshold=0.4, dimensions={"novelty": [0.5, 0.6]})
+    half = row(gate="worth", worth=0.4375, threshold=0.4, dimensions={"novelty": [0.5, 0.6]})
     stats = only(half)
-    assert (stats.gate, stats.median) == ("worth", 0.375)
+    assert (stats.gate, stats.median) == ("worth", 0.4375)
     by_name = {part.name: part for part in stats.parts}
     assert by_name["confidence"].median == pytest.approx(0.5)
-    assert by_name["confidence"].lost == pytest.approx(0.75 * 0.5)
-    assert by_name["novelty"].lost == pytest.approx(0.5 * 0.25)
+    assert by_name["confidence"].lost == pytest.approx(0.875 * 0.5)
+    assert by_name["novelty"].lost == pytest.approx(0.5 * 0.125)
+
+
+def test_vetoed_runs_are_counted_by_flag_and_pass_no_threshold() -> None:
+    flags = ["unanswered_call", "answer_unable", "unanswered_call", None]
+    stats = only(
+        *[row(at, score=0.9, veto=flag, is_compared=at < 2) for at, flag in enumerate(flags)]
+    )
+    assert stats.vetoed == {"unanswered_call": 2, "answer_unable": 1}
+    assert stats.compared == 2
+    assert stats.curve[60].runs == 1
+    assert "; 3 runs are vetoed, most by `unanswered_call`." in stats.explanation()
+    one = only(row(veto="answer_unable"), row())
+    assert "; 1 run is vetoed by `answer_unable`." in one.explanation()
+
+
+def test_the_basis_of_a_domain_is_what_was_given() -> None:
+    figures = {name: [row()[name]] for name in row()}
+    (stats,) = domain_stats(figures, {"finance": Basis("by a coin"), "code": Basis("by a die")})
+    assert stats.basis == stats.to_dict()["basis"] == "by a coin"
+    assert only(row()).basis == ""
 
 
 def test_a_second_part_that_costs_nearly_as_much_is_named_too() -> None:
