@@ -42,18 +42,20 @@ def basis_of(
         gate: What its newest run was gated by, `score` or `worth`.
         model: Its confidence model; None without one.
         labelled: How many of its runs have a verdict that states their success.
-        compared: How many of its last 300 runs were compared with other runs of their task.
+        compared: How many of its last 300 runs without a veto were compared with other runs of
+            their task.
     """
     if model is not None and model.is_current:
         return Basis(model.source)
     is_enough = labelled >= FEWEST_RUNS
-    if gate == "worth" and compared >= FEWEST_VALUES:
+    is_compared = compared >= FEWEST_VALUES["worth"]
+    if gate == "worth" and is_compared:
         verdicts = f"{count_text(labelled, 'verdict')} so far" if labelled else "no verdict yet"
         model_text = "the verdicts given may make a model: kp-langchain calibrate"
         return Basis(f"{_BY_AGREEMENT}; {model_text if is_enough else verdicts}")
     if is_enough:
         remedy = "the verdicts given may change that: kp-langchain calibrate"
-    elif compared >= FEWEST_VALUES:
+    elif is_compared:
         remedy = (
             'gate = "worth" changes that, because tasks repeat; so do '
             f"{FEWEST_RUNS} verdicts: kp-langchain label next"

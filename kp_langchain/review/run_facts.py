@@ -60,15 +60,14 @@ def flag_texts(run: StoredRun) -> Iterator[str]:
 
 
 def twin_text(run: StoredRun) -> str:
-    """Return how alike a twin and the kept run are, and whether in their texts or in the task."""
-    similarity = 1.0 if run.similarity_to_twin is None else run.similarity_to_twin
-    what = "agreement on one task" if similarity < run.twin_similarity else "similarity"
-    return f"{what} {similarity:.2f}"
+    """Return in what a twin and the kept run are alike: in what they say, or in the task alone."""
+    similarity = run.similarity_to_twin
+    return "a run of the same task" if similarity is None else f"similarity {similarity:.2f}"
 
 
 def replaced_text(run: StoredRun) -> str:
     """Return why another run took the place of a run."""
-    how = "repeats it, or agrees with it," if run.gate == "worth" else "repeats it"
+    how = "repeats it or is of its task," if run.gate == "worth" else "repeats it"
     return f"which {how} and was surer"
 
 

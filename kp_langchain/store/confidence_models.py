@@ -226,7 +226,7 @@ def _select_recent() -> sa.Select[Any]:
         .where(c.domain == sa.bindparam("domain"), c.state == "judged")
         .order_by(*newest_first)
     )
-    window = newest.where(c.novelty.is_not(None)).limit(WINDOW).subquery()
+    window = newest.where(c.veto.is_(None)).limit(WINDOW).subquery()
     return sa.select(
         newest.with_only_columns(c.gate).limit(1).scalar_subquery(),
         sa.select(sa.func.count(window.c.agreement)).scalar_subquery(),

@@ -161,10 +161,9 @@ class StoredRun:
         agreement: How far it agrees with other runs of its task, 0 to 1; None if it was compared
             with none.
         veto: The flag because of which it does not pass; None if there is none.
-        twin_similarity: From which similarity it repeats a kept trace; 1 for the rule being off.
         twin_of: Id of the kept trace that it repeats, if it would have passed but for that.
-        similarity_to_twin: The similarity of the two, 0 to 1; 1 for the same text. Below
-            `twin_similarity`, the two agree on one task.
+        similarity_to_twin: The similarity of the two, 0 to 1; 1 for the same text. None if they are
+            alike in their task alone.
         replaced_by: Id of the kept trace that took its place.
         recovered_errors: After how many errors it went on.
         tools: Names of the tools that it used, in the order of their first use; at most 100.
@@ -210,7 +209,6 @@ class StoredRun:
         "outcome", lambda run: run.breakdown.agreement and run.breakdown.agreement.value
     )
     veto: str | None = _column("outcome", "veto", log=True)
-    twin_similarity: float = _column("judged", "twin_similarity")
     twin_of: str | None = _column("outcome", "twin_of", trace_key, log=True)
     similarity_to_twin: float | None = _column("outcome", "similarity_to_twin", log=True)
     replaced_by: str | None = _column("outcome")
@@ -268,6 +266,7 @@ class OtherColumns:
             vetoed. A verdict does not change this and the two below.
         passed: Whether one more run was kept because of it.
         pass_rate: The share of runs that was to pass then.
+        twin_similarity: From which similarity it repeats a kept one; 1 for the rule being off.
         dimensions: The value and weight of each dimension, by its name.
         rules: What each rule added, by its name.
         novelty: Its novelty, 0 to 1.
@@ -292,6 +291,7 @@ class OtherColumns:
     )
     passed: bool | None = _column("judged", "counts_toward_rate")
     pass_rate: float | None = _column("judged", "pass_rate")
+    twin_similarity: float = _column("judged", "twin_similarity")
     dimensions: dict[str, Any] | None = _column(
         "outcome",
         lambda run: {

@@ -142,13 +142,13 @@ def test_one_run_says_how_far_it_agrees_and_what_vetoes_it(store: TraceStore) ->
 
 @pytest.mark.parametrize(
     ("similarity", "text"),
-    [(0.62, "agreement on one task 0.62, which was"), (0.95, "similarity 0.95, which was")],
+    [(None, "a run of the same task, which was"), (0.95, "similarity 0.95, which was")],
 )
-def test_a_twin_says_whether_it_agrees_or_is_alike(
-    store: TraceStore, similarity: float, text: str
+def test_a_twin_says_in_what_it_is_alike(
+    store: TraceStore, similarity: float | None, text: str
 ) -> None:
     newest, first = store.scored(store.runs()[0].trace_id), store.runs()[1]
     assert newest is not None
-    twin = {"twin_of": first.trace_id, "similarity_to_twin": similarity, "twin_similarity": 0.9}
-    store.add(replace(newest, decision="twin", stored_id=None, **twin))
+    twin = replace(newest, twin_of=first.trace_id, similarity_to_twin=similarity)
+    store.add(replace(twin, decision="twin", stored_id=None))
     assert f"twin of {short_id(first.trace_id)}, {text}" in printed("review", newest.trace.id)
