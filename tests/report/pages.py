@@ -12,14 +12,19 @@ import sqlite3
 import time
 import uuid
 from contextlib import closing
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from kp_langchain import ReasoningTrace, Scorer, TraceStore, Verdict
+from kp_langchain.calibration.agreement import agreement_scale
+from kp_langchain.calibration.model import confidence_by_agreement
 from kp_langchain.embedding.embedder import EmbedderIdentity
 from kp_langchain.gate import ScoredTrace, decide
 from kp_langchain.gate.run import ShownTrace
+from kp_langchain.recording.windows import BY_AGREEMENT
+from kp_langchain.scoring import Agreement
 from kp_langchain.store.recall_tasks import TaskVector
 from tests import programs
 from tests.commands import PROGRAM, cli
@@ -79,9 +84,13 @@ class Store:
         created_at: datetime | None = None,
         success: bool = True,
         confidence: float = 0.8,
+        agreement: Agreement | None = None,
         **fields: Any,
     ) -> str:
-        """Add a run, by default the newest so far; return its id."""
+        """Add a run, by default the newest so far; return its id.
+
+        With an agreement, its domain is gated by worth.
+        """
         began = {} if created_at is None else {"created_at": created_at}
         numbered = [one | {"step_id": at} for at, one in enumerate(steps or searches("it"))]
         trace = ReasoningTrace.model_validate(
@@ -92,12 +101,19 @@ class Store:
                 "outcome": {"result_summary": result, "confidence": confidence},
             }
         )
-        breakdown = self._scorer.evaluate(trace)
-        trace.metadata.quality_score = breakdown.total
+        breakdown = replace(self._scorer.evaluate(trace), agreement=agreement)
+        trace.metadata.quality_score = value = breakdown.total
+        if fields.get("veto"):
+            breakdown = replace(breakdown, flags=(fields["veto"],))
+        if agreement is not None:
+            sure = confidence_by_agreement(agreement.evidence, agreement_scale([]))
+            breakdown = breakdown.with_worth(sure, BY_AGREEMENT)
+            fields["gate"], value = "worth", breakdown.worth.value if breakdown.worth else 0.0
+        decision = "twin" if "twin_of" in fields else decide(value, threshold)
         scored = ScoredTrace(
             trace=trace,
             breakdown=breakdown,
-            decision="twin" if "twin_of" in fields else decide(breakdown.total, threshold),
+            decision="below_threshold" if fields.get("veto") else decision,
             threshold=threshold,
             run_id=uuid.uuid4(),
             verdict=verdict,

@@ -18,6 +18,8 @@ from typing import Any
 from kp_langchain import Scorer, Verdict
 from kp_langchain.report.collect import collect
 from kp_langchain.report.page import render
+from kp_langchain.scoring import Agreement
+from kp_langchain.scoring.evidence import VETO_FLAGS
 from tests.cli.support_desk import Words
 from tests.report.conftest import chromium
 from tests.report.pages import Store, step
@@ -36,7 +38,7 @@ class Desk:
         tasks: What they are asked; `{}` stands for one of `about`.
         about: What they are asked about.
         tools: Their tools.
-        threshold: From which score on a run is kept.
+        threshold: From which worth on a run is kept.
         skill: How often they are right, 0 to 1.
     """
 
@@ -51,25 +53,27 @@ DESKS = {
     "support": Desk(
         ["Refund the order of {}", "Why was {} charged twice?", "Move the delivery of {}"],
         ["customer 4107", "the bakery in Lyon", "customer 5512", "Harbour Books", "customer 6120"],
-        ["orders", "payments", "mail"], 0.47, 0.8,
+        ["orders", "payments", "mail"], 0.54, 0.8,
     ),
     "finance": Desk(
         ["Reconcile the invoices of {}", "Forecast the cash of {}", "Explain the costs of {}"],
         ["Q3", "the Porto branch", "the retail unit", "the lease portfolio"],
-        ["ledger", "calculator", "search"], 0.52, 0.7,
+        ["ledger", "calculator", "search"], 0.53, 0.7,
     ),
     "travel": Desk(
         ["Book a flight to {}", "Find a quiet hotel in {}", "Plan two days in {} with a child"],
-        ["Lisbon", "Graz", "Osaka", "Tromsø", "Oaxaca"], ["flights", "hotels", "weather"], 0.5, 0.6,
+        ["Lisbon", "Graz", "Osaka", "Tromsø", "Oaxaca"], ["flights", "hotels", "weather"],
+        0.54, 0.6,
     ),
     "code": Desk(
         ["Fix the failing test of {}", "Why does {} leak memory?", "Add a timeout to {}"],
-        ["the importer", "the session cache", "the rate limiter"], ["grep", "run_tests"], 0.4, 0.75,
+        ["the importer", "the session cache", "the rate limiter"], ["grep", "run_tests"],
+        0.52, 0.75,
     ),
     "research": Desk(
         ["Summarise what is known about {}", "Find three sources on {}"],
         ["heat pumps in old houses", "sleep and memory", "soil carbon", "tidal power"],
-        ["search", "fetch", "notes"], 0.45, 0.65,
+        ["search", "fetch", "notes"], 0.53, 0.65,
     ),
 }  # fmt: skip
 
@@ -85,7 +89,10 @@ def add_runs(store: Store, number: int) -> None:
         about, is_right = draw.choice(desk.about), draw.random() < desk.skill
         amount, sure = f"{draw.randint(20, 900)}.{draw.randint(10, 99)}", draw.random() < 0.6
         stated = amount if is_right else f"{draw.randint(20, 900)}.50"
-        verdict = Verdict(success=is_right) if draw.random() < 0.4 else None
+        agrees = draw.betavariate(*((3, 2) if is_right else (2, 4)))
+        is_flagged = draw.random() < (0.05 if is_right else 0.4)
+        veto = draw.choice(list(VETO_FLAGS)) if is_flagged else None
+        verdict = Verdict(success=is_right) if draw.random() < 0.06 else None
         store.add(
             draw.choice(desk.tasks).format(about),
             list(_steps(draw, desk, about, amount)),
@@ -95,6 +102,8 @@ def add_runs(store: Store, number: int) -> None:
             verdict=verdict,
             created_at=created_at,
             success=draw.random() < 0.9,
+            agreement=Agreement(agrees, 5, round(5 * agrees)),
+            veto=veto,
             confidence=draw.uniform(0.75, 0.98) if sure else draw.uniform(0.3, 0.7),
         )
 

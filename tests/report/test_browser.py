@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 
 from kp_langchain import Verdict
+from kp_langchain.calibration.basis import NO_BASIS
 from kp_langchain.gate.run import ShownTrace
+from kp_langchain.scoring import Agreement
 from tests.commands import cli
 from tests.report.pages import (
     HOSTILE,
@@ -152,6 +154,43 @@ def test_twins_are_found_and_lead_to_the_run_they_repeat(
     drawer.get_by_role("button", name="buy bread", exact=True).click()
     assert page.text_content("#drawer-title") == "buy bread"
     assert page.text_content("#position") == "A run outside the list"
+
+
+@pytest.mark.slow
+def test_agreement_flags_and_what_decisions_rest_on_are_shown(
+    store: Store, open_in_browser: Open
+) -> None:
+    for number in range(10):
+        store.add(f"buy bread {number}", threshold=0.1, agreement=Agreement(0.62, 4, 3))
+    wrong = Agreement(0.2, 4, 0)
+    store.add("buy milk", threshold=0.1, agreement=wrong, veto="answer_unable")
+    store.add("hedge", domain="code")
+    page = open_in_browser(store.page()).page
+    assert page.text_content("#notices") == f"code: {NO_BASIS}."
+    page.get_by_role("button", name="finance", exact=True).click()
+    card = page.locator(".card").first
+    assert (
+        "Basis: by agreement with other runs of each task; no verdict yet." in card.text_content()
+    )
+    assert "10 of 11 runs would pass at 0.10" in card.text_content()
+    assert "1 run vetoed: answer_unable 1." in card.text_content()
+    row = page.locator("tr", has_text="buy milk")
+    assert "veto: answer_unable" in row.text_content()
+    row.locator("[data-id]").click()
+    drawer = page.locator("#inside").text_content()
+    for part in (
+        "Agreementagrees with 0 of 4 runs of this task, 0.20",
+        "Flagsanswer_unable: its answer says that it was unable; vetoes the run",
+        "Basisagreement with other runs of its task, without verdicts",
+        " (0.75 + novelty / 4); reaches the threshold",
+    ):
+        assert part in drawer, part
+    page.keyboard.press("c")
+    page.keyboard.press("j")
+    page.keyboard.press("c")
+    sides = page.locator("#inside").text_content()
+    assert "answer_unable: its answer says that it was unable" in sides
+    assert "agrees with 3 of 4 runs of this task, 0.62" in sides
 
 
 @pytest.fixture
