@@ -223,7 +223,7 @@ def _installation(
     result: Calibration, before: ConfidenceModel | None, *, is_installed: bool | None
 ) -> str:
     """Return in words which model is in force now."""
-    stays = "the present model" if before else "the default confidence"
+    stays = "the present model" if before else "what there is without a model"
     if result.fit.refusal is not None:
         return f"Not installed, {stays} stays in force: {result.fit.refusal}."
     if is_installed is None:

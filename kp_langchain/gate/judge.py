@@ -156,7 +156,7 @@ def with_worth(
         return breakdown
     if verdicts:
         stated = breakdown.outcome_confidence.value
-        return breakdown.with_worth(stated, breakdown.confidence_source)
+        return breakdown.with_worth(stated, f"a verdict ({breakdown.confidence_source})")
     # The run may state a confidence of its own, which nothing has tested.
     tested = outcome_confidence(estimate.confidence, success=not run.proves_failure)
     return breakdown.with_worth(tested, estimate.source)

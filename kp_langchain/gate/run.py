@@ -340,6 +340,7 @@ class Rescored:
         domain: The run's domain.
         threshold: What its score or worth is compared with, 0 to 1.
         gate: Which of the two, `score` or `worth`.
+        gate_before: Which of them before.
         has_trace: Whether the trace itself is in the store; one that is not cannot pass.
         success_before: Whether it counted as a success before the verdict.
         success: Whether it counts as a success now.
@@ -370,6 +371,7 @@ class Rescored:
     decision_before: Decision
     decision: Decision
     gate: Gate = "score"
+    gate_before: Gate = "score"
     worth_before: float | None = None
     worth: float | None = None
     twin_of: str | None = None
@@ -387,6 +389,7 @@ class Rescored:
             threshold=run.threshold,
             has_trace=run.keep_body,
             gate=run.gate,
+            gate_before=(run.previous or run).gate,
             twin_of=run.twin_of,
             similarity_to_twin=run.similarity_to_twin,
             replaces=run.replaces,
@@ -401,8 +404,8 @@ class Rescored:
 
     @property
     def gated_value_before(self) -> float:
-        """The same before the verdict."""
-        return gated_value(self.gate, self.score_before, self.worth_before)
+        """The same before."""
+        return gated_value(self.gate_before, self.score_before, self.worth_before)
 
     @property
     def changed(self) -> bool:

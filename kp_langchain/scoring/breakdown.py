@@ -204,7 +204,7 @@ class ScoreBreakdown:
         ).with_confidence_from(
             source, confidence, success=success, lowers_confidence=lowers_confidence
         )
-        return changed if self.worth is None else changed.with_worth(value, source)
+        return changed if self.worth is None else changed.with_worth(value, f"a verdict ({source})")
 
     def with_unmeasured_novelty(self, source: str) -> ScoreBreakdown:
         """Return the same breakdown with another reason why novelty was not measured.

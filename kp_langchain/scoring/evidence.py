@@ -25,6 +25,8 @@ VETO_FLAGS: Mapping[str, str] = MappingProxyType(
 """The flags that speak against a run, each with its meaning in words. Recorded runs with one are
 right about a quarter as often as all (tests/benchmarks/README.md)."""
 
+_MUCH = 0.5  # agreement with wrong runs that is worth a word
+
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
@@ -48,7 +50,8 @@ class Agreement:
         return max(0.0, self.value - 2 * self.with_wrong)
 
     def __str__(self) -> str:
-        wrong = ", of which a verdict calls some wrong" if self.with_wrong else ""
+        is_wrong = self.with_wrong * self.runs >= _MUCH
+        wrong = ", of which a verdict calls some wrong" if is_wrong else ""
         number = "the one other run" if self.runs == 1 else f"{self.agreeing} of {self.runs} runs"
         verb = "disagrees" if self.runs == 1 and not self.agreeing else "agrees"
         return f"{verb} with {number} of this task{wrong}"

@@ -91,12 +91,13 @@ def log_rescored(change: Rescored, source: str) -> None:
     if not change.changed:
         return
     log_event(
-        "kp.trace_rescored %s %s -> %s, %s %.3f -> %.3f (threshold %.2f; %s) | %s",
+        "kp.trace_rescored %s %s -> %s, %s %.3f -> %s%.3f (threshold %.2f; %s) | %s",
         change.domain,
         change.decision_before,
         change.decision,
-        change.gate,
+        change.gate_before,
         change.gated_value_before,
+        "" if change.gate == change.gate_before else f"{change.gate} ",
         change.gated_value,
         change.threshold,
         source,

@@ -89,7 +89,8 @@ class Records(logging.Handler):
             name: value for name, value in vars(record).items() if name not in _OF_EVERY_RECORD
         }
         row = {"level": record.levelname, "message": record.getMessage(), **fields}
-        self.rows.append(row)
+        if fields.get("kp_event") != "kp.no_basis":  # once per process, so in any of the cases
+            self.rows.append(row)
 
 
 @contextmanager

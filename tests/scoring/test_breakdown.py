@@ -161,7 +161,9 @@ def test_with_another_outcome_a_score_is_that_of_such_a_trace(steps, before, suc
     assert changed.outcome_confidence.value == expected.outcome_confidence.value
     assert (changed.total, changed.weighted_sum) == (expected.total, expected.weighted_sum)
     assert (changed.rules, changed.confidence_source) == (expected.rules, "a reviewer")
-    assert changed.worth == Worth.of(changed.outcome_confidence.value, 0.5, "a reviewer")
+    assert changed.worth == Worth.of(
+        changed.outcome_confidence.value, 0.5, "a verdict (a reviewer)"
+    )
     without = dataclasses.replace(first, worth=None).with_outcome(lowers_confidence=False, **about)
     assert (without.worth, without.outcome_confidence.value) == (None, confidence)
 
