@@ -42,8 +42,8 @@ Describe = Callable[[object, int], str | None]
 
 # ------------------------------------------------------------------ texts
 
-_LEFT_OUT = "characters left out] ..."
-_MARK = re.compile(r"\.\.\. \[(\d{1,15}) " + re.escape(_LEFT_OUT))
+LEFT_OUT = "characters left out] ..."
+_MARK = re.compile(r"\.\.\. \[(\d{1,15}) " + re.escape(LEFT_OUT))
 _MARK_CHARS = 50
 
 
@@ -69,7 +69,7 @@ def clip(text: str, limit: int, *, margin: int = 0) -> str:
     """
     if type(text) is not str:
         text = str.__str__(text)
-    if margin and _LEFT_OUT in text:
+    if margin and LEFT_OUT in text:
         text = _without_margins(text, margin)
     return text if len(text) <= limit else _cut(text, limit)
 
@@ -94,7 +94,7 @@ def _cut(text: str, limit: int) -> str:
 def _mark_near(text: str, middle: int, reach: int) -> re.Match[str] | None:
     """Return the mark of an earlier cut that is nearest to the middle of a text."""
     start, stop = max(0, middle - reach - _MARK_CHARS), middle + reach + _MARK_CHARS
-    if text.find(_LEFT_OUT, start, stop) < 0:  # a hundred times as fast as the expression
+    if text.find(LEFT_OUT, start, stop) < 0:  # a hundred times as fast as the expression
         return None
     marks = _MARK.finditer(text, start, stop)
     return min(marks, key=lambda one: abs(one.start() + one.end() - 2 * middle), default=None)
@@ -115,7 +115,7 @@ def _without_margins(text: str, margin: int) -> str:
 
 
 def _mark(left_out: int) -> str:
-    return f"... [{left_out} {_LEFT_OUT}"
+    return f"... [{left_out} {LEFT_OUT}"
 
 
 def join_texts(texts: Iterable[str], limit: int, separator: str = "\n\n") -> str:

@@ -19,6 +19,7 @@ from zlib import crc32
 from kp_langchain.calibration.wording import Text
 from kp_langchain.redaction.spans import PLACEHOLDER
 from kp_langchain.scoring.evidence import Agreement
+from kp_langchain.values import LEFT_OUT
 
 if TYPE_CHECKING:
     from kp_langchain.schema import ReasoningTrace
@@ -49,10 +50,10 @@ def task_hash(objective: str) -> str | None:
     """Return what is equal for runs with the same redacted objective; None if it states no task.
 
     Differences in case and white space do not count. A word or two, such as "yes, please", state no
-    task, and neither does an objective in which something was redacted.
+    task, and neither does an objective in which something was redacted or left out.
     """
     words = Text(objective, _ANSWER_CHARS).words
-    if len(words) < _FEWEST_WORDS or PLACEHOLDER.search(objective) is not None:
+    if len(words) < _FEWEST_WORDS or LEFT_OUT in objective or PLACEHOLDER.search(objective):
         return None
     folded = " ".join(objective.casefold().split())
     return sha256(f"objective\0{folded}".encode(errors="replace")).hexdigest()
@@ -155,24 +156,25 @@ class TaskRun:
     Attributes:
         trace_id: The id of its trace.
         run_id: LangChain's id of the root run. Traces of one run are not compared.
-        digest: What it is compared by.
+        digest: What it is compared by, as the store has it; a `RunDigest` takes 20 times the room.
         thread: The thread it ran in, or else its session; None if it has neither. Runs of one
             thread are not compared: a retry after a failure repeats what failed.
-        is_planted: Whether its trace holds what looks like planted instructions. It is compared
-            with none: runs that obey the same instruction agree.
+        is_planted: Whether its trace holds what looks like planted instructions; None if nobody
+            looked. It is compared with none then: runs that obey the same instruction agree. One
+            that nobody looked at is compared only with others of these.
         success: What a verdict says; None without one.
         compared_runs: With how many runs it was compared when it was judged last.
-        gate: What it was gated by then.
+        waits: Whether it did not pass by its score, when nothing else was known.
     """
 
     trace_id: str
     run_id: str
-    digest: RunDigest
+    digest: bytes
     thread: str | None = None
-    is_planted: bool = False
+    is_planted: bool | None = None
     success: bool | None = None
     compared_runs: int = 0
-    gate: str = "worth"
+    waits: bool = False
 
     def may_agree(self, other: TaskRun) -> bool:
         """Return whether agreement of the two says anything."""
@@ -181,8 +183,12 @@ class TaskRun:
             and self.run_id != other.run_id
             and (self.thread is None or self.thread != other.thread)
             and not self.is_planted
-            and not other.is_planted
+            and self.is_planted is other.is_planted
         )
+
+    def may_gain(self, number: int) -> bool:
+        """Return whether judging it again, beside so many runs, may change anything."""
+        return number > self.compared_runs or (self.waits and number > 0 and self.success is None)
 
 
 class Pair(NamedTuple):
@@ -200,9 +206,10 @@ def pairs_of(run: TaskRun, others: Iterable[TaskRun]) -> list[Pair]:
         others: Other runs of its task, in its namespace; the first ones are taken.
     """
     pairs: list[Pair] = []
+    digest = RunDigest.from_bytes(run.digest)
     for other in others:
         if run.may_agree(other):
-            similarity = run.digest.similarity(other.digest)
+            similarity = digest.similarity(RunDigest.from_bytes(other.digest))
             if similarity is not None:
                 pairs.append(Pair(other, similarity))
         if len(pairs) == MOST_WITNESSES:

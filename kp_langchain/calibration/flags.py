@@ -7,15 +7,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from kp_langchain.calibration.tool_calls import calls_of
 from kp_langchain.calibration.wording import UNABLE, Text
+from kp_langchain.values import LEFT_OUT
 
 if TYPE_CHECKING:
     from kp_langchain.calibration.tool_calls import TracedCall
-    from kp_langchain.schema import ReasoningTrace, TraceStep
+    from kp_langchain.schema import ReasoningTrace
 
 _ANSWER_CHARS = 1000
 _MOST_EQUAL_CALLS = 2
@@ -35,28 +35,45 @@ def _flags(trace: ReasoningTrace, calls: Sequence[TracedCall]) -> Iterator[str]:
         yield "unanswered_call"
     if UNABLE.count(Text(trace.outcome.result_summary, _ANSWER_CHARS)):
         yield "answer_unable"
-    made = [(one, _signature(one.call)) for one in calls if one.call is not None]
-    if any(first == second and not _is_error(one) for (one, first), (_, second) in pairwise(made)):
-        yield "same_call_twice"
-    if max(Counter(signature for _, signature in made).values(), default=0) > _MOST_EQUAL_CALLS:
-        yield "repeated_calls"
-    results = [(one, one.output.content or "") for one in calls if one.output is not None]
+    made = [_signature(one) for one in calls]
+    results = [_result(one) for one in calls]
+    neighbours = range(len(calls) - 1)
+    # To make a call again that ended in an error is a retry.
     if any(
-        first == second and len(first) >= _RESULT_CHARS and not _is_same_call(one, other)
-        for (one, first), (other, second) in pairwise(results)
+        made[at] is not None and made[at] == made[at + 1] and not _is_error(calls[at])
+        for at in neighbours
+    ):
+        yield "same_call_twice"
+    pairs = zip(made, calls, strict=True)
+    counts = Counter(one for one, call in pairs if one is not None and not _is_error(call))
+    if max(counts.values(), default=0) > _MOST_EQUAL_CALLS:
+        yield "repeated_calls"
+    if any(
+        results[at] is not None and results[at] == results[at + 1] and made[at] != made[at + 1]
+        for at in neighbours
     ):
         yield "same_result_twice"
 
 
-def _signature(call: TraceStep) -> tuple[str, str]:
-    return (call.tool.name if call.tool else "", repr(call.input))
+def _signature(one: TracedCall) -> tuple[str, str] | None:
+    """Return what is equal for equal calls; None if not all of the call is known."""
+    call = one.call
+    if call is None:
+        return None
+    arguments = repr(call.input)
+    return None if _is_partial(arguments) else (call.tool.name if call.tool else "", arguments)
 
 
-def _is_same_call(one: TracedCall, other: TracedCall) -> bool:
-    calls = (one.call, other.call)
-    return None not in calls and len({_signature(call) for call in calls if call}) == 1
+def _result(one: TracedCall) -> str | None:
+    """Return the output of a call; None if it is short, or not all of it is known."""
+    text = "" if one.output is None else one.output.content or ""
+    return None if len(text) < _RESULT_CHARS or _is_partial(text) else text
+
+
+def _is_partial(text: str) -> bool:
+    """Return whether something in a text was redacted or left out: what differs may be there."""
+    return "[REDACTED:" in text or LEFT_OUT in text or "'...'" in text
 
 
 def _is_error(call: TracedCall) -> bool:
-    """Return whether a call ended in an error, so that to make it again is a retry."""
     return call.output is not None and call.output.type == "error_recovery"

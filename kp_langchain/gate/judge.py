@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import itemgetter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from kp_langchain.gate.run import ScoredTrace, decide, may_leave
 from kp_langchain.scoring.dimensions import (
@@ -25,6 +25,7 @@ from kp_langchain.verdict import CERTAINTY, Verdict, first_decisive
 if TYPE_CHECKING:
     from kp_langchain.gate.check import GateCheck
     from kp_langchain.gate.run import Run
+    from kp_langchain.policy import DomainPolicy
     from kp_langchain.schema import ReasoningTrace
     from kp_langchain.scoring.breakdown import ScoreBreakdown
     from kp_langchain.scoring.evidence import Agreement
@@ -163,21 +164,35 @@ def with_worth(
 
 
 def veto_of(
-    breakdown: ScoreBreakdown, gate: str, pass_rate: float | None, verdict: Verdict | None
+    breakdown: ScoreBreakdown, policy: DomainPolicy, check: GateCheck, verdict: Verdict | None
 ) -> str | None:
     """Return the flag because of which a run does not pass; None if there is none.
 
-    A fixed threshold of the score is the documents' gate, which knows no flags.
+    The documents' gate, by a fixed threshold of the score, knows no flags.
 
     Args:
         breakdown: Its score, with its flags.
-        gate: What it is gated by, `score` or `worth`.
-        pass_rate: The share of runs that is to pass; None for a fixed threshold.
+        policy: The policy of its domain.
+        check: What it is compared with.
         verdict: The verdict on it that counts. None vetoes a run that one calls a success.
     """
-    has_veto = gate == "worth" or pass_rate is not None
+    has_veto = policy.gate == "worth" or check.pass_rate is not None
     is_right = verdict is not None and verdict.success is True
     return next(iter(breakdown.flags), None) if has_veto and not is_right else None
+
+
+class ComparedRun(Protocol):
+    """What is stored of a run so that others of its task can be compared with it.
+
+    Attributes:
+        digest: What it is compared by.
+        is_planted: Whether it holds what looks like planted instructions; None if nobody looked.
+    """
+
+    @property
+    def digest(self) -> bytes: ...  # noqa: D102
+    @property
+    def is_planted(self) -> bool | None: ...  # noqa: D102
 
 
 def judge(
@@ -189,8 +204,7 @@ def judge(
     entry: MemoryEntry | None,
     verdict: Verdict | None,
     features: Mapping[str, float],
-    digest: bytes | None = None,
-    is_planted: bool | None = None,
+    task_run: ComparedRun | None = None,
     is_remembered: bool = False,
 ) -> ScoredTrace:
     """Return a run as it is decided on, before it is compared with the kept ones.
@@ -204,12 +218,11 @@ def judge(
             passes.
         verdict: The verdict that calls it a success or a failure, its note redacted.
         features: What a confidence model reads of it.
-        digest: What other runs of its task are compared with.
-        is_planted: Whether it holds what looks like planted instructions; None if nobody looked.
+        task_run: The run as others of its task are compared with it; None if none is.
         is_remembered: Whether the store's novelty memory has it.
     """
     policy = run.policy
-    veto = veto_of(breakdown, check.gate, check.pass_rate, verdict)
+    veto = veto_of(breakdown, policy, check, verdict)
     may_pass = not run.withheld and entry is not None and veto is None
     decision = decide(check.value, check.threshold) if may_pass else "below_threshold"
     return ScoredTrace(
@@ -228,8 +241,8 @@ def judge(
         gate=check.gate,
         pass_rate=check.pass_rate,
         veto=veto,
-        digest=digest,
-        is_planted=is_planted,
+        digest=None if task_run is None else task_run.digest,
+        is_planted=None if task_run is None else task_run.is_planted,
         twin_similarity=policy.twin_similarity,
         entry=entry,
         is_remembered=is_remembered,
@@ -263,7 +276,7 @@ def rejudge(run: ScoredTrace, verdict: Verdict) -> ScoredTrace:
         source=verdict.source,
         shape=shape,
     )
-    veto = veto_of(breakdown, run.gate, run.pass_rate, verdict)
+    veto = None if verdict.success is True else run.veto
     passes = (
         run.keep_body
         and run.withheld is None
@@ -295,11 +308,12 @@ def rejudge(run: ScoredTrace, verdict: Verdict) -> ScoredTrace:
 
 def judge_again(
     run: ScoredTrace,
-    *,
     agreement: Agreement | None,
-    is_judged: bool,
+    *,
+    has_verdict: bool,
+    policy: DomainPolicy,
     estimate: Callable[[ScoredTrace], Verdict],
-    check: GateCheck,
+    check: Callable[[ScoreBreakdown], GateCheck],
 ) -> ScoredTrace:
     """Judge a run again, because there are other runs of its task that it was not compared with.
 
@@ -308,30 +322,33 @@ def judge_again(
     Args:
         run: The run as the store has it.
         agreement: How far it agrees with other runs of its task now.
-        is_judged: Whether a verdict states its success; then it keeps its worth and its decision.
+        has_verdict: Whether there is a verdict on it; then it keeps its worth and its decision.
+        policy: The policy of its domain.
         estimate: Returns the confidence of its worth, and its basis.
-        check: What the newest run of the task was held against.
+        check: Returns what it is compared with now.
 
     Returns:
         The run; `previous` is the run as given. One that passes now is still to be compared with
         the kept traces that it repeats.
     """
     before, run = run, replace(run, breakdown=replace(run.breakdown, agreement=agreement))
-    if is_judged or before.decision != "below_threshold":
+    if has_verdict or before.decision != "below_threshold":
         return replace(run, previous=before)
     worth = estimate(run)
     breakdown = run.breakdown.with_worth(worth.confidence or 0.0, worth.source)
+    held_against = check(breakdown)
     run = replace(
         run,
         breakdown=breakdown,
-        gate=check.gate,
-        threshold=check.threshold,
-        pass_rate=check.pass_rate,
-        veto=veto_of(breakdown, check.gate, check.pass_rate, None),
+        gate=held_against.gate,
+        threshold=held_against.threshold,
+        pass_rate=held_against.pass_rate,
+        veto=veto_of(breakdown, policy, held_against, None),
         previous=before,
     )
     may_pass = run.keep_body and run.withheld is None and run.veto is None
-    return replace(run, decision=decide(run.gated_value, check.threshold)) if may_pass else run
+    decision = decide(held_against.value, held_against.threshold)
+    return replace(run, decision=decision) if may_pass else run
 
 
 # ------------------------------------------------------------------ twins

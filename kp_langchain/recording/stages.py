@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-import math
-from collections.abc import Callable, Iterator, Mapping, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import replace
 from functools import partial
 from inspect import isawaitable
@@ -22,7 +21,6 @@ from kp_langchain.calibration.agreement import agreement_of
 from kp_langchain.calibration.features import basic_features, features_of
 from kp_langchain.calibration.flags import flags_of
 from kp_langchain.errors import BusyError, ScorerError, VerdictError
-from kp_langchain.gate.check import check
 from kp_langchain.gate.judge import (
     explain_outcome,
     judge,
@@ -38,7 +36,7 @@ from kp_langchain.recording.run_builder import (
     keep_paused,
     redact_note,
 )
-from kp_langchain.recording.task_runs import compare, judge_earlier
+from kp_langchain.recording.task_runs import check_in, judge_earlier, task_key_of, task_run_of
 from kp_langchain.recording.user_calls import name_of
 from kp_langchain.scoring.breakdown import ScoreBreakdown
 from kp_langchain.scoring.novelty_memory import MemoryEntry
@@ -47,6 +45,7 @@ from kp_langchain.scoring.scorer import Scorer
 from kp_langchain.verdict import Verdict, first_decisive
 
 if TYPE_CHECKING:
+    from kp_langchain.calibration.agreement import Pair
     from kp_langchain.gate import ScoredTrace
     from kp_langchain.gate.run import Run
     from kp_langchain.recording.context import HandlerContext
@@ -55,9 +54,6 @@ if TYPE_CHECKING:
     from kp_langchain.schema import ReasoningTrace
 
 OUTCOME_FUNCTION = "outcome function"
-# Without a model, runs pass by agreement that is above the average of their domain, which is a
-# confidence of 0.5, as that of a run that was compared with none.
-_ABOVE_AVERAGE = math.nextafter(0.5, 1.0)
 _MOST_RUNS = 256
 # Other handlers may record the same run. Novelty is not measured against their traces of it.
 _traces_of_runs: dict[UUID, set[str]] = {}
@@ -201,11 +197,7 @@ def _judge_run(context: HandlerContext, run: Run, ask_outcome: AskOutcome | None
     trace = trace_with_outcome(run.trace, outcome)
     breakdown, entry = _score(context, run, trace, of_run - {run.trace.id})
     breakdown = explain_outcome(breakdown, run, outcome, estimate)
-    task_run, pairs = compare(window, run, decisive)
-    breakdown = replace(breakdown, agreement=agreement_of(pairs), flags=flags_of(trace))
-    if model is not None or (policy.gate == "worth" and window.compares_runs()):
-        worth = window.estimate(model, features, breakdown.agreement)
-        breakdown = with_worth(breakdown, run, verdicts, worth)
+    breakdown = replace(breakdown, flags=flags_of(trace))
     trace.metadata.quality_score = breakdown.total
     if breakdown.novelty_source == STILL_LOADING:
         loading = context.scorer.loading if isinstance(context.scorer, Scorer) else None
@@ -215,26 +207,34 @@ def _judge_run(context: HandlerContext, run: Run, ask_outcome: AskOutcome | None
             "kp-langchain doctor says whether it can be loaded, and from where",
             "" if loading is None else f": {loading}",
         )
-    gate_check = check(
-        breakdown,
-        domain,
-        policy,
-        recent=lambda gate: window.recent_values(gate, model),
-        has_model=model is not None,
-        base_rate=_ABOVE_AVERAGE if model is None else model.base_rate,
-    )
-    scored = judge(
-        run,
-        trace,
-        breakdown,
-        gate_check,
-        entry=entry,
-        verdict=decisive,
-        features=features,
-        digest=None if task_run is None else task_run.digest.to_bytes(),
-        is_planted=None if task_run is None else task_run.is_planted,
-        is_remembered=not run.withheld and windows.is_remembered_by(context.scorer),
-    )
+    key = task_key_of(run)
+    task_run = None if key is None else task_run_of(run, decisive)
+
+    def decide_on(pairs: Sequence[Pair]) -> ScoredTrace:
+        agreement = agreement_of(pairs)
+        compared = replace(breakdown, agreement=agreement)
+        if model is not None or (policy.gate == "worth" and window.goes_by_agreement(agreement)):
+            worth = window.estimate(model, features, agreement)
+            compared = with_worth(compared, run, verdicts, worth)
+        return judge(
+            run,
+            trace,
+            compared,
+            check_in(window, domain, policy, model, compared),
+            entry=entry,
+            verdict=decisive,
+            features=features,
+            task_run=task_run,
+            is_remembered=not run.withheld and windows.is_remembered_by(context.scorer),
+        )
+
+    if key is None or task_run is None:
+        scored = decide_on(())
+    else:
+        scored = decide_on(window.compare(task_run, key))
+        if scored.gate == "worth" and scored.decision == "kept":
+            # Before it is kept, with what verdicts and deletions have changed since.
+            scored = decide_on(window.compare(task_run, key, is_fresh=True))
     if run.withheld or entry is None:
         return scored
     scored = window.admit(scored)

@@ -49,7 +49,7 @@ WITHOUT_WITNESS = "no other run of its task to compare it with yet"
 
 # Runs name their domains themselves, and 1,000 vectors take 1.7 MB.
 _MOST_DOMAINS = 64
-_MOST_TASKS = 500  # of a domain; a run of eight takes 1 KB
+_MOST_TASKS = 500  # of a domain; the runs of one take up to 8 KB
 _READ_AGAIN_S = 60.0
 _COUNTED_AFTER = 20  # runs are counted anew when a twentieth of them is new
 
@@ -62,16 +62,21 @@ class LastRuns:
 
     Attributes:
         compared: How many of them were compared with other runs of their task.
+        repeat_mostly: Whether that is at least half of them.
         scale: The result of `agreement_scale` for those.
+        counted: How often they were counted.
     """
 
     def __init__(self, runs: Iterable[tuple[float | None, float]]) -> None:
         self._runs = deque(runs, WINDOW)
+        self.counted = 0
         self._count()
 
     def _count(self) -> None:
         agreements = [agreement for agreement, _ in list(self._runs) if agreement is not None]
         self.compared, self.scale = len(agreements), agreement_scale(agreements)
+        self.repeat_mostly = 2 * len(agreements) >= len(self._runs)
+        self.counted += 1
         self._added = 0
 
     def add(self, breakdown: ScoreBreakdown) -> None:
@@ -110,6 +115,7 @@ class DomainWindow:
         self._recent_values: dict[Gate, tuple[datetime | None, RecentValues]] = {}
         self._known_last_runs: LastRuns | None = None
         self._begins_to_compare = False
+        self._counted = 0
         # By task and namespace, when they were read, and the runs, the newest first.
         self._tasks: OrderedDict[tuple[str, str | None], tuple[float, list[TaskRun]]]
         self._tasks = OrderedDict()
@@ -162,42 +168,52 @@ class DomainWindow:
             gate: Scores or worths.
             model: The domain's model. Those of another model are not comparable, so the values
                 begin with the held-out ones of the runs that it was fitted to. Without a model, the
-                worths begin with those that agreement alone gives the last runs.
+                worths are those that agreement alone gives the last runs now: it is relative to
+                that of other runs.
         """
         since = None if model is None else model.created_at
         last_runs = self._last_runs()
+        is_relative = gate == "worth" and model is None
         with self._lock:
             known = self._recent_values.get(gate)
             if known is not None and known[0] == since:
+                if is_relative and self._counted != last_runs.counted:
+                    self._counted = last_runs.counted
+                    known[1].replace(last_runs.worths())
                 return known[1]
             held_out: tuple[float, ...] = ()
             if model is not None:
                 held_out = model.worths if gate == "worth" else model.scores
-            elif gate == "worth":
-                held_out = last_runs.worths()
             judged_runs = self._read(
                 "the last runs",
                 "the gate's pass rate does not count them",
                 lambda store: store.recent_values(self._domain, gate, since=since),
             )
             values = RecentValues(held_out, judged_runs or ())
+            if is_relative:
+                self._counted = last_runs.counted
+                values.replace(last_runs.worths())
             if judged_runs is not None or self._store is None:
                 self._recent_values[gate] = since, values
             return values
 
     # ------------------------------------------------------------------ runs of one task
 
-    def compare(self, run: TaskRun, key: tuple[str, str | None]) -> list[Pair]:
+    def compare(
+        self, run: TaskRun, key: tuple[str, str | None], *, is_fresh: bool = False
+    ) -> list[Pair]:
         """Return the runs that a new run is compared with, and remember it for those that follow.
 
         Args:
             run: The run.
             key: Its task and its namespace.
+            is_fresh: Whether to see at once what verdicts, deletions and other processes changed;
+                else that is seen within a minute.
         """
         now = time.monotonic()
         with self._lock:
             read_at, runs = self._tasks.pop(key, (float("-inf"), []))
-            if now >= read_at + _READ_AGAIN_S:
+            if is_fresh or now >= read_at + _READ_AGAIN_S:
                 stored = self._read(
                     "the runs of a task",
                     "a new one is compared with this process's",
@@ -214,6 +230,17 @@ class DomainWindow:
     def compares_runs(self) -> bool:
         """Return whether enough of the last runs were compared with others to gate by agreement."""
         return self._last_runs().compared >= FEWEST_VALUES["worth"]
+
+    def goes_by_agreement(self, agreement: Agreement | None) -> bool:
+        """Return whether a run without a model is gated by agreement, and not by its score.
+
+        A run that was compared with none waits for another one of its task, if most runs of the
+        domain are of repeated tasks.
+
+        Args:
+            agreement: How far it agrees with other runs of its task.
+        """
+        return self.compares_runs() and (agreement is not None or self._last_runs().repeat_mostly)
 
     def tasks_gated_by_score(self) -> list[tuple[str, str | None]]:
         """Return tasks and namespaces of this process's runs, once when it begins to compare them.
@@ -263,16 +290,23 @@ class DomainWindow:
             return last_runs
 
     def add(self, scored: ScoredTrace) -> None:
-        """Add a judged run to what the following ones are held against, unless a flag vetoes it."""
+        """Add a judged run to what the following ones are held against, unless a flag vetoes it.
+
+        Args:
+            scored: The run; one that was judged again only counts as one more that passes.
+        """
         if scored.veto is not None:
             return
+        pass_rate = scored.pass_rate
         if scored.previous is None:
             compared = self.compares_runs()
             self._last_runs().add(scored.breakdown)
             self._begins_to_compare |= not compared and self.compares_runs()
+        else:
+            pass_rate = 0.0
         for gate, (_, values) in list(self._recent_values.items()):
             value = gated_value(gate, scored.breakdown.total, scored.worth)
-            values.add(JudgedRun(value, scored.counts_toward_rate, scored.pass_rate))
+            values.add(JudgedRun(value, scored.counts_toward_rate, pass_rate))
 
     def admit(self, run: ScoredTrace) -> ScoredTrace:
         """Apply the twin rule to a run, add it to the kept runs if it is kept, and return it.

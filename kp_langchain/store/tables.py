@@ -111,7 +111,7 @@ runs = sa.Table(
     sa.Index("ix_runs_run_id", "run_id"),
     sa.Index("ix_runs_created_at", "created_at", "trace_id"),
     sa.Index("ix_runs_domain", "domain", "created_at", "trace_id"),
-    sa.Index("ix_runs_task", "task", "domain", "created_at"),
+    sa.Index("ix_runs_task", "task", "domain", "namespace", "created_at", "trace_id"),
     sa.Index("ix_runs_body_expires_at", "body_expires_at"),
 )
 # What each run says: its trace as it was recorded. Success, confidence, score and confirmations are

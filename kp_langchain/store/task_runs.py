@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
 
-from kp_langchain.calibration.agreement import RunDigest, TaskRun
+from kp_langchain.calibration.agreement import TaskRun, agreement_of, pairs_of
 from kp_langchain.store import run_queries, side_tables
 from kp_langchain.store.database import StorePart
 from kp_langchain.store.jobs import Jobs, replace_jobs
@@ -18,14 +18,16 @@ from kp_langchain.store.verdicts import load_run, save_rejudged
 
 if TYPE_CHECKING:
     from kp_langchain.gate import ScoredTrace
+    from kp_langchain.scoring.evidence import Agreement
 
-MOST_TASK_RUNS = 8
+MOST_TASK_RUNS = 16
 """A new run is compared with some of so many, the newest of its task."""
 
 _c = runs.c
 OF_TASK_RUN = (
-    _c.trace_id, _c.run_id, _c.compared_runs, _c.gate, scores.c.digest, _c.is_planted,
+    _c.trace_id, _c.run_id, _c.compared_runs, scores.c.digest, _c.is_planted,
     sa.func.coalesce(_c.thread, _c.session).label("thread"),
+    sa.and_(_c.gate == "score", _c.decision == "below_threshold").label("waits"),
 )  # fmt: skip
 """The columns that `task_run` reads."""
 
@@ -53,22 +55,15 @@ class TaskRuns(StorePart):
     """The runs of one store by task. Got from `TraceStore.task_runs`."""
 
     def newest(self, domain: str, task: str, namespace: str | None) -> list[TaskRun]:
-        """Return the newest runs of a task, the newest first; at most eight.
+        """Return the newest runs of a task, the newest first; at most sixteen.
 
         Args:
             domain: The domain.
             task: What is equal for the runs of the task.
             namespace: Only runs of this namespace; None for those without one.
         """
-        which = {"domain": clean_name(domain), "task": task, "namespace": namespace}
         with self._database.reading() as connection:
-            rows = connection.execute(_NEWEST, which).all()
-            if not rows:
-                return []
-            of_these = verdicts.c.trace_id.in_([row.trace_id for row in rows])
-            labels = connection.execute(run_queries.select_labels().where(of_these))
-            success_of = {row[0]: row[1] for row in labels}
-        return [task_run(row, success_of.get(row.trace_id)) for row in rows]
+            return _newest(connection, domain, task, namespace)
 
     def recent_worths(self, domain: str) -> list[tuple[float | None, float]]:
         """Return agreement (None without one) and novelty of a domain's last 300 runs, in order."""
@@ -77,47 +72,84 @@ class TaskRuns(StorePart):
 
     def judge_again(
         self,
-        trace_id: str,
-        judge: Callable[[ScoredTrace], ScoredTrace],
+        domain: str,
+        task: str,
+        namespace: str | None,
+        judge: Callable[[ScoredTrace, Agreement | None, bool], ScoredTrace],
         *,
         jobs: Jobs,
         registry: str | None,
         tools: Sequence[str],
-    ) -> ScoredTrace | None:
-        """Judge a stored run again, and save what that changes; one transaction.
+    ) -> list[ScoredTrace]:
+        """Judge the newest runs of a task again that may gain by it; one transaction.
 
         Args:
-            trace_id: The id of its trace.
-            judge: Returns the run as it is now, with `previous`.
+            domain: The domain.
+            task: What is equal for the runs of the task.
+            namespace: The namespace of the runs.
+            judge: Returns a run as it is now, with `previous`; called with the run, its agreement,
+                and whether there is a verdict on it.
             jobs: The jobs of the store.
             registry: URL of the registry to contribute to, if any.
             tools: The names of the tools that are sent scores.
 
         Returns:
-            The run; None if it is gone, or not judged yet.
+            The runs on which the decision changed.
         """
+        if not _that_may_gain(self.newest(domain, task, namespace)):
+            return []
+        changed = []
         with self._database.writing() as connection:
-            domains = connection.scalars(sa.select(_c.domain).where(_c.trace_id == trace_id)).all()
-            run_queries.lock_names(connection, domains)
-            run_queries.lock(connection, [trace_id])
-            rows = run_queries.whole_rows(connection, [trace_id])
-            if not rows:
-                return None
-            row = rows[0]
-            run = judge(load_run(row, side_tables.external_of(connection, trace_id)))
-            if run.decision != row["decision"]:
-                run = save_rejudged(connection, row, run, registry)
-                replace_jobs(connection, jobs.score_rows([run], tools))
-            figures = outcome_columns(run)
-            columns = {name: figures[name] for name in _BY_AGREEMENT}
-            if run.previous is not None and run.breakdown.worth != run.previous.breakdown.worth:
-                judged = judged_columns(run)
-                columns |= {name: judged[name] for name in _OF_GATE}
-            run_queries.update(connection, trace_id, columns)
-            breakdown = json_text(run.breakdown.to_dict())
-            of_run = sa.update(scores).where(scores.c.trace_id == trace_id)
-            connection.execute(of_run.values(breakdown=breakdown))
-        return run
+            run_queries.lock_names(connection, [domain])
+            task_runs = _newest(connection, domain, task, namespace)
+            ids = _that_may_gain(task_runs)
+            run_queries.lock(connection, ids)
+            rows = {row["trace_id"]: row for row in run_queries.whole_rows(connection, ids)}
+            verdicts_by_trace = run_queries.verdicts_on(connection, ids)
+            for task_run in reversed(task_runs):  # the oldest first: it stays the kept one
+                row = rows.get(task_run.trace_id)
+                if row is None:
+                    continue
+                agreement = agreement_of(pairs_of(task_run, task_runs))
+                run = load_run(row, side_tables.external_of(connection, task_run.trace_id))
+                run = judge(run, agreement, task_run.trace_id in verdicts_by_trace)
+                if run.decision != row["decision"]:
+                    run = save_rejudged(connection, row, run, registry)
+                    replace_jobs(connection, jobs.score_rows([run], tools))
+                    changed.append(run)
+                _save_figures(connection, task_run.trace_id, run)
+        return changed
+
+
+def _newest(
+    connection: sa.Connection, domain: str, task: str, namespace: str | None
+) -> list[TaskRun]:
+    which = {"domain": clean_name(domain), "task": task, "namespace": namespace}
+    rows = connection.execute(_NEWEST, which).all()
+    if not rows:
+        return []
+    of_these = verdicts.c.trace_id.in_([row.trace_id for row in rows])
+    labels = connection.execute(run_queries.select_labels().where(of_these))
+    success_of = {row[0]: row[1] for row in labels}
+    return [task_run(row, success_of.get(row.trace_id)) for row in rows]
+
+
+def _that_may_gain(task_runs: Sequence[TaskRun]) -> list[str]:
+    return [run.trace_id for run in task_runs if run.may_gain(len(pairs_of(run, task_runs)))]
+
+
+def _save_figures(connection: sa.Connection, trace_id: str, run: ScoredTrace) -> None:
+    """Save what may have changed of a run although the decision stays."""
+    figures = outcome_columns(run)
+    columns = {name: figures[name] for name in _BY_AGREEMENT}
+    if run.previous is not None and run.breakdown.worth != run.previous.breakdown.worth:
+        judged = judged_columns(run)
+        columns |= {name: judged[name] for name in _OF_GATE}
+        columns["passed"] = run.decision == "kept"  # what repeats it was one of those before
+    run_queries.update(connection, trace_id, columns)
+    breakdown = json_text(run.breakdown.to_dict())
+    of_run = sa.update(scores).where(scores.c.trace_id == trace_id)
+    connection.execute(of_run.values(breakdown=breakdown))
 
 
 def task_run(row: Any, success: bool | None = None) -> TaskRun:
@@ -130,10 +162,10 @@ def task_run(row: Any, success: bool | None = None) -> TaskRun:
     return TaskRun(
         row.trace_id,
         row.run_id,
-        RunDigest.from_bytes(row.digest),
+        row.digest,
         row.thread,
-        is_planted=bool(row.is_planted),
+        is_planted=row.is_planted,
         success=success,
         compared_runs=row.compared_runs or 0,
-        gate=row.gate,
+        waits=bool(row.waits),
     )

@@ -49,7 +49,7 @@ def run(
 
 
 def task_run(trace: ReasoningTrace, **about: Any) -> TaskRun:
-    return TaskRun(trace.id, trace.id, RunDigest.of(trace), **about)
+    return TaskRun(trace.id, trace.id, RunDigest.of(trace).to_bytes(), **about)
 
 
 # ------------------------------------------------------------------ two runs
@@ -135,7 +135,9 @@ def test_an_objective_that_says_too_little_names_none(objective: str) -> None:
 def test_a_run_is_compared_with_five_others_at_most() -> None:
     same, other = run(), run("Quite something else", [HOLDINGS])
     traces = [same, same, same, other, other, other]
-    others = [TaskRun(str(at), str(at), RunDigest.of(one)) for at, one in enumerate(traces)]
+    others = [
+        TaskRun(str(at), str(at), RunDigest.of(one).to_bytes()) for at, one in enumerate(traces)
+    ]
     found = agreement_of(pairs_of(task_run(run()), others))
     assert found is not None
     assert (found.runs, found.agreeing) == (MOST_WITNESSES, 3)
@@ -154,7 +156,7 @@ def test_a_run_is_compared_with_five_others_at_most() -> None:
 )
 def test_some_runs_are_no_witnesses(mine: dict[str, Any], theirs: dict[str, Any]) -> None:
     trace = run()
-    digest = RunDigest.of(trace)
+    digest = RunDigest.of(trace).to_bytes()
     one, other = TaskRun("1", "1", digest, **mine), TaskRun("2", "2", digest, **theirs)
     assert pairs_of(one, [other]) == []
     # Neither are other traces of the same run, as several handlers recorded it.
@@ -164,7 +166,7 @@ def test_some_runs_are_no_witnesses(mine: dict[str, Any], theirs: dict[str, Any]
 
 
 def test_agreement_with_a_wrong_run_speaks_against_a_run() -> None:
-    digest = RunDigest.of(run())
+    digest = RunDigest.of(run()).to_bytes()
     wrong, open_, right = (
         TaskRun(str(at), str(at), digest, success=success)
         for at, success in enumerate((False, None, True))
