@@ -17,21 +17,38 @@ import tracemalloc
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from langchain_core.messages import HumanMessage, ToolMessage
 
-from kp_langchain import KPCallbackHandler, Scorer, Settings
+from kp_langchain import KPCallbackHandler, Scorer, Settings, trace_from_messages
+from kp_langchain.calibration.agreement import RunDigest, TaskRun
+from kp_langchain.calibration.measures import auc
+from kp_langchain.calibration.model import LabelledRun
 from tests import recorded
 from tests.agents import agent, call, say
+from tests.benchmarks import quality
 from tests.benchmarks.harness import ROOT, ChildError, in_fresh_process
-from tests.benchmarks.intervals import Selection, TaskResamples, mean
+from tests.benchmarks.intervals import (
+    RESAMPLES,
+    Ranking,
+    Sampled,
+    Selection,
+    TaskResamples,
+    mean,
+    mean_of_families,
+)
+from tests.benchmarks.ranks import AS_THE_GATE, OWN_MODEL_ALONE, halves, rank
 from tests.benchmarks.recall import plan_f1
+from tests.benchmarks.sources import JudgedRun, source_of
 from tests.benchmarks.workspace import LABELLED, Run, read_runs, split_by_task
 from tests.programs import Done
 
@@ -40,7 +57,7 @@ PROGRAMS = {
     "commands": "--runs 20 --rounds 1",
     "credit": "--times 2",
     "journey": "--sources tau-bench --draws 1 --no-embedder",
-    "quality": "--every 3 --verdicts 50 --draws 1 --label-draws 0 --no-embedder",
+    "quality": "--sources tau-bench react-webshop --draws 1 --label-draws 1 --no-embedder",
     "recall": "--every 6 --folds 2 --traces 100",
     "redaction": "--every 100",
     "scoring": "--most 1000",
@@ -172,12 +189,126 @@ def test_a_mean_over_tasks_is_that_of_their_means(pairs: list[tuple[str, float]]
     assert (figure - figure).interval == (0.0, 0.0)
 
 
+def ranking(*runs: tuple[str, bool, float]) -> Ranking:
+    tasks, successes, values = zip(*runs, strict=True)
+    return Ranking(successes, tasks, values, TaskResamples(tasks))
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from("abc"), st.booleans(), st.integers(0, 5).map(float)),
+        min_size=2,
+        max_size=30,
+    ).filter(lambda runs: len({success for _, success, _ in runs}) == 2)
+)
+def test_the_area_of_a_ranking_is_that_of_the_package(runs: list[tuple[str, bool, float]]) -> None:
+    pytest.importorskip("sklearn")
+    of_all = ranking(*runs)
+    expected = auc(of_all.successes, of_all.values, of_all.tasks)
+    assert of_all.auc().value == pytest.approx(expected.value)
+
+
+def test_within_tasks_only_runs_of_one_task_are_compared() -> None:
+    of_all = ranking(("a", True, 2), ("a", False, 1), ("b", True, 9), ("b", False, 9))
+    assert of_all.auc_within_tasks().value == 0.75
+    assert of_all.auc().value == 0.625
+    assert ranking(("a", True, 2), ("b", False, 1)).auc_within_tasks().text() == "-"
+
+
+def test_the_first_runs_of_a_ranking_are_kept() -> None:
+    runs = [(f"task {number}", number >= 18, float(number)) for number in range(20)]
+    first = ranking(*runs).first(0.1)
+    assert (first.share, first.lift().value, first.tasks_per_run) == (0.1, 10.0, 1.0)
+    assert ranking(*runs).first(0.001).share == 0.05
+
+
+def test_a_mean_of_families_counts_each_once_and_draws_them_too() -> None:
+    def of(value: float) -> Sampled:
+        return Sampled(value, np.full(RESAMPLES, value))
+
+    figure = mean_of_families({"a": [of(1.0), of(3.0), of(2.0)], "b": [of(4.0)], "c": [mean([])]})
+    assert figure.value == 3.0
+    assert figure.interval == (2.0, 4.0)
+
+
 @pytest.mark.parametrize(
     ("one", "other", "expected"),
     [("abb", "bba", 1.0), ("aab", "ac", 2 / 5), ("a", "", 0.0), ("", "", 1.0)],
 )
 def test_plans_are_compared_by_their_calls(one: str, other: str, expected: float) -> None:
     assert plan_f1(Counter(one), Counter(other)) == pytest.approx(expected)
+
+
+# The gate
+
+
+def judged(number: int, answer: str, *, thread: str | None = None, success: bool = True) -> Any:
+    """Return a run as a store has it; runs of two numbers in turn are of one task."""
+    messages = [MESSAGES[0], {"role": "assistant", "content": answer}]
+    trace = trace_from_messages(messages)
+    breakdown = Scorer(embedder=None).score(trace)
+    labelled = LabelledRun(f"task {number // 2}", success, {}, True, {}, datetime.now(UTC))
+    task_run = TaskRun(str(number), str(number), RunDigest.of(trace), thread)
+    return JudgedRun(str(number), labelled, breakdown, task_run, False, False)
+
+
+def test_without_verdicts_runs_that_agree_rank_before_those_that_do_not() -> None:
+    answers = ["It is forty-two.", "It is forty-two.", "Perhaps seven.", "It may be nine, I think."]
+    source = source_of("s", [judged(at, answers[at % 4]) for at in range(12)])
+    assert source.tasks_repeat
+    ranks = [rank(source, run, None, AS_THE_GATE) for run in source.runs]
+    assert min(ranks[0::4] + ranks[1::4]) > max(ranks[2::4] + ranks[3::4])
+    flagged = replace(source.runs[0].breakdown, flags=("answer_unable",))
+    run = replace(source.runs[0], breakdown=flagged)
+    assert rank(source, run, None, AS_THE_GATE) < 0 < rank(source, run, None, OWN_MODEL_ALONE)
+    assert rank(source, run, None, OWN_MODEL_ALONE) == flagged.total
+
+
+def test_runs_of_one_thread_are_compared_without_guards_alone() -> None:
+    source = source_of("s", [judged(at, "It is forty-two.", thread="t") for at in range(2)])
+    assert [run.agreement for run in source.runs] == [None, None]
+    assert [run.unguarded and run.unguarded.value for run in source.runs] == [1.0, 1.0]
+
+
+def test_tasks_are_halved_and_one_run_of_each_is_asked_about_first() -> None:
+    runs = [judged(at, "It is forty-two.", success=at % 3 == 0) for at in range(40)]
+    drawn = halves(source_of("s", runs), seed=1)
+    assert drawn is not None
+    assert len({run.task for run in drawn.asked[:10]}) == 10
+    assert len({run.task for run in drawn.ranked}) == 10
+    assert {run.id for run in (*drawn.asked, *drawn.ranked)} == {run.id for run in runs}
+    assert drawn != halves(source_of("s", runs), seed=2)
+    assert halves(source_of("s", runs[:10]), seed=1) is None  # too few to rank
+
+
+def test_the_gate_is_measured_from_a_file_of_runs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("sklearn")
+    lines = [
+        row(
+            messages=[
+                {"role": "user", "content": f"What is the sum of {task} and 35?"},
+                {"role": "assistant", "content": f"It is {task + 35 + at // 2 * at}{'.!.!'[at]}"},
+            ],
+            success=at < 2,
+            source=source,
+        )
+        for source, tasks in (("sums", 12), ("few", 1))
+        for task in range(tasks)
+        for at in range(4)
+    ]
+    file = tmp_path / "runs.jsonl"
+    file.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    assert quality.main([str(file), "--no-embedder", "--draws", "1", "--label-draws", "1"]) == 0
+    found = {
+        cells[0]: cells[1:]
+        for line in capsys.readouterr().out.splitlines()
+        if len(cells := [cell.strip() for cell in line.strip("|").split("|")]) > 1
+    }
+    assert found["lift of the first tenth, mean of sources"][0] == "2.00 (2.00 to 2.00)"
+    assert found["AUC within tasks, mean of sources"][0] == "1.00 (1.00 to 1.00)"
+    assert "few" in found  # among what the gates keep, and in no mean
 
 
 # Memory

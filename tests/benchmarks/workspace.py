@@ -26,6 +26,8 @@ from tests.programs import Done
 from tests.recorded import DOMAINS, FOLDER
 
 RECORDED = FOLDER / "runs.jsonl.gz"
+REPEATED = FOLDER / "runs2.jsonl.gz"
+"""Recorded runs of many models on the same tasks."""
 LABELLED = 150
 """So many runs get a verdict, or half of a source that has fewer than twice as many."""
 _STORE = "runs.db"
@@ -42,6 +44,7 @@ class Run(NamedTuple):
         task: Runs with an equal task are repeats of one task.
         success: The truth.
         row: The line of the file.
+        thread: The thread that it is a retry in; None if it is none.
     """
 
     id: str
@@ -50,6 +53,7 @@ class Run(NamedTuple):
     task: str
     success: bool
     row: dict[str, Any]
+    thread: str | None = None
 
 
 def read_runs(files: Iterable[Path], every: int = 1) -> dict[str, list[Run]]:
@@ -86,14 +90,17 @@ def _run(row: dict[str, Any], place: str) -> Run | None:
         raise ValueError("messages must be a list of messages")
     # Some tasks of the recorded runs were reworded between the runs.
     task = (row.get("meta") or {}).get("task_id") or row.get("task") or row["messages"][0]
+    task = " ".join(str(task).casefold().split())
     domain = row.get("domain") or "default"
     return Run(
         str(uuid.uuid5(uuid.NAMESPACE_URL, str(row.get("run_id") or place))),
         source,
         DOMAINS.get(domain, domain),
-        " ".join(str(task).casefold().split()),
+        task,
         success,
         row,
+        # Its agents try a task again after a failure, and remember what they tried.
+        f"{row['run_id'].split('/')[1]} {task}" if source == "reflexion-hotpotqa" else None,
     )
 
 
@@ -168,10 +175,12 @@ class Workspace:
 
     def record(self, runs: Iterable[Run]) -> None:
         """Import runs in a process of their own, without what is known of their success."""
-        lines = [
-            {"id": run.id, "messages": run.row["messages"], "metadata": {"kp_task": run.task}}
-            for run in runs
-        ]
+        lines = []
+        for run in runs:
+            metadata = {"kp_task": run.task}
+            if run.thread is not None:
+                metadata["thread_id"] = run.thread
+            lines.append({"id": run.id, "messages": run.row["messages"], "metadata": metadata})
         # A line that is no run is reported and skipped.
         done = self._command("import", self._written("runs.jsonl", lines), "--domain", self._domain)
         if done.returncode and "Imported" not in done.stdout + done.stderr:
