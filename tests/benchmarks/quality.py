@@ -44,7 +44,7 @@ from kp_langchain.calibration.model import LabelledRun
 from tests.benchmarks.harness import machine, parser, table
 from tests.benchmarks.quality_tables import (
     Results,
-    ablation_table,
+    ablation_tables,
     flag_table,
     gate_table,
     source_table,
@@ -149,7 +149,7 @@ def main(words: Sequence[str] | None = None) -> int:
     options.add_argument("--draws", type=int, default=6, metavar="N",
                          help="how often tasks are split in halves "
                          "(default: %(default)s)")  # fmt: skip
-    options.add_argument("--label-draws", type=int, default=12, metavar="N",
+    options.add_argument("--label-draws", type=int, default=20, metavar="N",
                          help="how often labels are drawn for what is installed; 0: not at all "
                          "(default: %(default)s)")  # fmt: skip
     options.add_argument("--no-embedder", action="store_true", help="leave novelty at 0.5")
@@ -185,7 +185,7 @@ def main(words: Sequence[str] | None = None) -> int:
     print(source_table(measured))
     print(verdict_table(results, _GATE, _ALONE, VERDICTS))
     print(*tables_by_source(results, _GATE, _ALONE, VERDICTS), sep="\n")
-    print(ablation_table(results, list(_WAYS), _OF_ABLATIONS))
+    print(*ablation_tables(results, list(_WAYS), _OF_ABLATIONS), sep="\n")
     print(flag_table(measured))
     print(gate_table(sources, measured), flush=True)
     if chosen.label_draws:

@@ -120,25 +120,29 @@ def tables_by_source(
         ("Lift of the first tenth", "lift"),
         ("AUC", "auc"),
         ("AUC within tasks", "within"),
-        ("Brier score of the installed models less that of the base rate", "brier_difference"),
     ):
         of_cases = [results.of(*case, figure) for case in cases]
-        form = "+.3f" if figure == "brier_difference" else ".2f"
-        rows = [
-            [one.name, *(figures[one.name].text(form).partition(" ")[0] for figures in of_cases)]
-            for one in results.sources
-        ]
+        rows = [[one.name, *(_short(of[one.name]) for of in of_cases)] for one in results.sources]
         yield table(f"{title}, by source", ["source", *columns], rows)
     by_family = [results.by_family(*case, "lift") for case in cases]
-    rows = [
-        [family, *(mean(families[family]).text() for families in by_family)]
-        for family in by_family[0]
-    ]
+    rows = [[family, *(mean(of[family]).text() for of in by_family)] for family in by_family[0]]
     yield table("Lift of the first tenth, by family", ["family", *columns], rows)
+    with_model = [number for number in numbers if number]
+    differences = [results.of(gate, number, "brier_difference") for number in with_model]
+    rows = [
+        [one.name, *(_short(of[one.name], "+.3f") for of in differences)] for one in results.sources
+    ]
+    title = "Brier score of the installed models less that of the base rate, by source"
+    yield table(title, ["source", *map(str, with_model)], rows)
 
 
-def ablation_table(results: Results, ways: Sequence[str], numbers: Sequence[int]) -> str:
-    """Return the table of what the gate is without its parts."""
+def _short(figure: Sampled, form: str = ".2f") -> str:
+    """Return a figure without its interval."""
+    return figure.text(form).partition(" ")[0]
+
+
+def ablation_tables(results: Results, ways: Sequence[str], numbers: Sequence[int]) -> Iterator[str]:
+    """Yield the tables of what the gate is without its parts: over all sources, and by source."""
     rows = []
     for way in ways:
         row = [way]
@@ -151,7 +155,12 @@ def ablation_table(results: Results, ways: Sequence[str], numbers: Sequence[int]
         rows.append(row)
     columns = ("lift, sources", "lift, families", "AUC")
     head = ["", *(f"{number}: {column}" for number in numbers for column in columns)]
-    return table("Ablations, by the number of verdicts", head, rows)
+    yield table("Ablations, by the number of verdicts", head, rows)
+    without_verdicts = [results.of(way, 0, "lift") for way in ways]
+    rows = [
+        [one.name, *(_short(of[one.name]) for of in without_verdicts)] for one in results.sources
+    ]
+    yield table("Lift without verdicts, by source", ["source", *ways], rows)
 
 
 def flag_table(sources: Sequence[Source]) -> str:

@@ -223,7 +223,7 @@ class Workspace:
         )
 
 
-WITHOUT_MODEL = {"KP_EMBEDDING_MODEL": os.devnull}
+WITHOUT_MODEL = {"KP_EMBEDDING_MODEL": "/no/such/model"}
 """Settings of a workspace whose runs are not embedded: novelty is 0.5."""
 KEEPS_ALL = {"KP_DEFAULTS": json.dumps({"threshold": 0.0, "twin_similarity": 1.0})}
 """Settings of a workspace that keeps every run."""
