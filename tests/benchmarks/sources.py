@@ -81,7 +81,7 @@ class Source:
         name: Its name.
         runs: Its runs.
         resamples: Its tasks.
-        last_runs: What the gate knows of the last runs of the domain.
+        last_runs: What the gate knows of the last runs of the domain without a flag.
         last_unguarded_runs: The same, without guards.
     """
 
@@ -99,7 +99,7 @@ class Source:
     @property
     def tasks_repeat(self) -> bool:
         """Whether enough of its runs are compared with others, so that the gate goes by that."""
-        return self.last_runs.compared >= FEWEST_VALUES
+        return self.last_runs.compared >= FEWEST_VALUES["worth"]
 
     def last(self, *, guards: bool) -> LastRuns:
         """Return what the gate knows of the last runs, with or without guards."""
@@ -185,19 +185,18 @@ def source_of(name: str, judged: Sequence[JudgedRun]) -> Source:
         agreement = agreement_of(pairs_of(run.task_run, others))
         unguarded = agreement_of(pairs_of(_unguarded(run.task_run), map(_unguarded, others)))
         compared.append(replace(run, agreement=agreement, unguarded=unguarded))
-    return Source(
-        name,
-        compared,
-        TaskResamples(run.task for run in compared),
-        *(
-            LastRuns(
-                (None if found is None else found.value, run.novelty)
-                for run in compared
-                for found in [run.agreement_with(guards=guards)]
-            )
-            for guards in (True, False)
-        ),
+    last_runs, last_unguarded_runs = (
+        LastRuns(_worth_of(run, guards=guards) for run in compared if not run.breakdown.flags)
+        for guards in (True, False)
     )
+    resamples = TaskResamples(run.task for run in compared)
+    return Source(name, compared, resamples, last_runs, last_unguarded_runs)
+
+
+def _worth_of(run: JudgedRun, *, guards: bool) -> tuple[float | None, float]:
+    """Return the agreement and the novelty of a run."""
+    agreement = run.agreement_with(guards=guards)
+    return None if agreement is None else agreement.value, run.novelty
 
 
 def _unguarded(run: TaskRun) -> TaskRun:
