@@ -62,10 +62,13 @@ class Halves(NamedTuple):
 
 
 def asking_order(runs: Iterable[JudgedRun], seed: int) -> list[JudgedRun]:
-    """Return runs as `label next` asks about them: one of each task first."""
+    """Return runs in the order of `label next`: one of each task first, repeats of it last."""
     # The order among tasks follows from the ids.
     by_id = {f"{seed} {run.id}": run for run in runs}
-    unlabelled = (UnlabelledRun(id_, "", run.task) for id_, run in by_id.items())
+    unlabelled = (
+        UnlabelledRun(id_, "", run.task, run.task_run.digest.to_bytes())
+        for id_, run in by_id.items()
+    )
     return [by_id[offer.run.trace_id] for offer in next_to_label(unlabelled)]
 
 
