@@ -10,6 +10,8 @@ import asyncio
 import gc
 import importlib
 import json
+import logging
+import os
 import re
 import subprocess
 import sys
@@ -282,9 +284,13 @@ def test_tasks_are_halved_and_one_run_of_each_is_asked_about_first() -> None:
 
 
 def test_the_gate_is_measured_from_a_file_of_runs(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("sklearn")
+    # What a program changes for its whole process, which this one is not.
+    monkeypatch.setattr(logging, "disable", lambda level: None)
+    for name in [name for name in os.environ if name.startswith("KP_")]:
+        monkeypatch.delenv(name)
     lines = [
         row(
             messages=[
