@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from kp_langchain.calibration.agreement import AGREEMENT
-from kp_langchain.calibration.calibrate_domain import calibrate, later_verdicts
+from kp_langchain.calibration.calibrate_domain import calibrate
+from kp_langchain.calibration.later_verdicts import later_verdicts
 from kp_langchain.calibration.model import PRIOR_WEIGHT, PRIOR_WEIGHT_SD, PROVISIONAL_RUNS
 from kp_langchain.cli.options import AsJsonLines, Database, group_app, open_store
 from kp_langchain.cli.output import (
@@ -32,8 +33,8 @@ if TYPE_CHECKING:
         Calibration,
         GateFigures,
         GateProposal,
-        LaterVerdicts,
     )
+    from kp_langchain.calibration.later_verdicts import LaterVerdicts
     from kp_langchain.calibration.model import ConfidenceModel
     from kp_langchain.cli.policy_file import WrittenPolicy
     from kp_langchain.store import TraceStore

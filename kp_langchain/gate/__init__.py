@@ -9,7 +9,8 @@ from kp_langchain.gate.check import (
     threshold_of,
 )
 from kp_langchain.gate.judge import rejudge
-from kp_langchain.gate.run import Decision, Rescored, ScoredTrace, ShownTrace, decide
+from kp_langchain.gate.rescored import Rescored
+from kp_langchain.gate.run import Decision, ScoredTrace, ShownTrace, decide
 
 __all__ = [
     "DEFAULT_THRESHOLDS",

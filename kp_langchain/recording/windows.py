@@ -17,8 +17,8 @@ from kp_langchain.calibration.agreement import AGREEMENT, agreement_scale, pairs
 from kp_langchain.calibration.model import confidence_by_agreement
 from kp_langchain.config import Settings
 from kp_langchain.gate.check import FEWEST_VALUES, WINDOW, JudgedRun, RecentValues
-from kp_langchain.gate.judge import OFF, KeptTrace, drop_repeats
 from kp_langchain.gate.run import gated_value
+from kp_langchain.gate.twins import OFF, KeptTrace, drop_repeats
 from kp_langchain.scoring.evidence import Worth
 from kp_langchain.scoring.novelty_memory import Window
 from kp_langchain.scoring.process_scorer import default_scorer

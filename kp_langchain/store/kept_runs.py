@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import sqlalchemy as sa
 
 from kp_langchain.embedding.embedder import EmbedderIdentity
-from kp_langchain.gate.judge import OFF, KeptTrace, drop_repeats
 from kp_langchain.gate.run import may_leave
+from kp_langchain.gate.twins import OFF, KeptTrace, drop_repeats
 from kp_langchain.scoring.novelty_memory import MemoryEntry, Window
 from kp_langchain.scoring.repeats import embedded_text, fingerprint
 from kp_langchain.store import run_queries

@@ -14,7 +14,7 @@ from kp_langchain.store.run_columns import COLUMNS
 from kp_langchain.text import printable
 
 if TYPE_CHECKING:
-    from kp_langchain.gate.run import Rescored, ScoredTrace
+    from kp_langchain.gate import Rescored, ScoredTrace
 
 log = logging.getLogger("kp_langchain")
 
@@ -82,11 +82,11 @@ def _fields(scored: ScoredTrace) -> dict[str, Any]:
 
 
 def log_rescored(change: Rescored, source: str) -> None:
-    """Write the record `kp.trace_rescored` of a run if a verdict changed it.
+    """Write the record `kp.trace_rescored` of a run if judging it again changed it.
 
     Args:
         change: What changed.
-        source: Who gave the verdict.
+        source: Who gave the verdict, or `agreement`.
     """
     if not change.changed:
         return

@@ -206,6 +206,7 @@ def test_agreement_in_words(agreement: Agreement, words: str) -> None:
 
 LONG = "the same text of some length"
 SHORT = "done"
+LONG_ENDS = [30_000 * "y" + str(at) + 30_000 * "z" for at in range(3)]
 
 
 @pytest.mark.parametrize(
@@ -225,6 +226,10 @@ SHORT = "done"
         (run(calls=[RATE, HOLDINGS, RATE, HOLDINGS, RATE]), ["repeated_calls"]),
         (run(calls=[("a", {}, LONG), ("b", {}, LONG)]), ["same_result_twice"]),
         (run(calls=[("a", {}, SHORT), ("b", {}, SHORT)]), []),
+        # What differs was redacted, or left out.
+        (run(calls=[("find", {"of": f"{who}@example.com"}, SHORT) for who in "abc"]), []),
+        (run(calls=[(who, {}, f"The mail of {who}@example.com is known") for who in "ab"]), []),
+        (run(calls=[("put", {"text": 10 * "x" + end}, SHORT) for end in LONG_ENDS]), []),
     ],
 )  # fmt: skip
 def test_flags(trace: ReasoningTrace, flags: list[str]) -> None:

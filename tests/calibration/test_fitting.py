@@ -19,12 +19,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from kp_langchain import DomainPolicy, ScoringWeights
-from kp_langchain.calibration.calibrate_domain import (
-    FEWEST_LATER_VERDICTS,
-    MOST_LATER_VERDICTS,
-    calibrate,
-    later_verdicts,
-)
+from kp_langchain.calibration.calibrate_domain import calibrate
 from kp_langchain.calibration.features import FEATURES_VERSION
 from kp_langchain.calibration.fitting import (
     FEWEST_RUNS,
@@ -33,6 +28,11 @@ from kp_langchain.calibration.fitting import (
     Fit,
     chance,
     fit,
+)
+from kp_langchain.calibration.later_verdicts import (
+    FEWEST_LATER_VERDICTS,
+    MOST_LATER_VERDICTS,
+    later_verdicts,
 )
 from kp_langchain.calibration.model import ConfidenceModel, LabelledRun, Term
 from kp_langchain.errors import ConfigError, OutdatedModelError

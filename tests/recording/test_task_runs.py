@@ -152,6 +152,46 @@ def test_a_verdict_that_calls_a_run_wrong_counts_against_those_that_agree(
     assert (scored.breakdown.agreement.value, scored.breakdown.agreement.evidence) == (1.0, 0.0)
 
 
+@pytest.mark.parametrize("stated", [{"success": False}, {"confidence": 0.05}])
+def test_no_agreement_overrules_a_verdict(store: TraceStore, stated: dict[str, Any]) -> None:
+    with watching(store) as by:
+        begin(by)
+        judged = ask(by, 1)
+        by.flush()
+        store.report_outcome(judged.trace.id, **stated)
+        ask(by, 1, "To the front desk, on 3 May")
+        by.flush()
+    assert stored(store, judged).decision == "below_threshold"
+    assert "a verdict (reported)" in stored(store, judged).breakdown.worth.basis
+
+
+def test_verdicts_and_deletions_count_at_once_for_what_is_to_be_kept(store: TraceStore) -> None:
+    with watching(store) as by:
+        begin(by)
+        wrong, gone = ask(by, 1), ask(by, 2)
+        by.flush()
+        store.report_outcome(wrong.trace.id, success=False)
+        store.delete(gone.trace.id)
+        for task in (1, 2):
+            scored = ask(by, task, "To the front desk, on 3 May")
+            assert scored.decision == "below_threshold"
+
+
+def test_a_flag_vetoes_from_the_first_run_on(store: TraceStore) -> None:
+    scored = ask(watching(store), 1, "I am sorry, I could not find it")
+    assert (scored.veto, scored.decision) == ("answer_unable", "below_threshold")
+    assert str(ask(watching(store), 2)).endswith("or 10 that were compared with others of a task")
+
+
+def test_where_few_tasks_repeat_the_others_do_not_wait_for_them(store: TraceStore) -> None:
+    with watching(store) as by:
+        begin(by)
+        assert ask(by, 1).gate == "worth"  # and waits
+        for task in range(2, 14):
+            scored = ask(by, task)
+    assert scored.gate == "score"
+
+
 # ------------------------------------------------------------------ who is a witness
 
 
