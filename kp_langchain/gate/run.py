@@ -316,8 +316,6 @@ def reason_text(
         return f"{value} reaches {threshold}"
     if run.decision == "twin":
         return f"{value} reaches {threshold}, but the run repeats {repeats or 'a kept one'}"
-    if run.threshold > 1.0 and run.gate == "score":
-        return f"{domain} has too few runs yet: 30, or 10 that were compared with others of a task"
     worth, agreement = run.breakdown.worth, run.breakdown.agreement
     if run.gate == "worth" and worth is not None:
         return f"{value} is below {threshold}; {agreement or worth.basis}"
