@@ -283,8 +283,11 @@ def test_a_model_that_no_longer_holds_is_named_with_what_to_do(
         assert "it no longer holds" not in shown()
         assert parsed("show")["later_verdicts"] is None
     # Where nothing better can be fitted, it can be taken out of force.
-    by_chance = "(select rowid % 2 from runs where runs.trace_id = verdicts.trace_id)"
-    change(f"update verdicts set success = {by_chance}, confidence = {by_chance}")
+    change(
+        "update verdicts set success = "
+        "(select rowid % 2 from runs where runs.trace_id = verdicts.trace_id)"
+    )
+    change("update verdicts set confidence = success")
     done = run(*FINANCE)
     assert done.returncode == 1
     assert "Not installed, the present model stays in force" in done.stdout
