@@ -62,7 +62,7 @@ class LastRuns:
 
     Attributes:
         compared: How many of them were compared with other runs of their task.
-        repeat_mostly: Whether that is at least half of them.
+        tasks_repeat: Whether that is at least a fifth of them.
         scale: The result of `agreement_scale` for those.
         counted: How often they were counted.
     """
@@ -75,7 +75,7 @@ class LastRuns:
     def _count(self) -> None:
         agreements = [agreement for agreement, _ in list(self._runs) if agreement is not None]
         self.compared, self.scale = len(agreements), agreement_scale(agreements)
-        self.repeat_mostly = 2 * len(agreements) >= len(self._runs)
+        self.tasks_repeat = 5 * len(agreements) >= len(self._runs)
         self.counted += 1
         self._added = 0
 
@@ -234,13 +234,13 @@ class DomainWindow:
     def goes_by_agreement(self, agreement: Agreement | None) -> bool:
         """Return whether a run without a model is gated by agreement, and not by its score.
 
-        A run that was compared with none waits for another one of its task, if most runs of the
-        domain are of repeated tasks.
+        A run that was compared with none waits for another one of its task, where tasks repeat:
+        where a fifth of the runs were compared with others.
 
         Args:
             agreement: How far it agrees with other runs of its task.
         """
-        return self.compares_runs() and (agreement is not None or self._last_runs().repeat_mostly)
+        return self.compares_runs() and (agreement is not None or self._last_runs().tasks_repeat)
 
     def tasks_gated_by_score(self) -> list[tuple[str, str | None]]:
         """Return tasks and namespaces of this process's runs, once when it begins to compare them.
