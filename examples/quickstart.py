@@ -2,6 +2,12 @@
 
     python examples/quickstart.py
 
+Where tasks repeat, have the gate go by agreement of their runs; in kp.toml:
+
+    [defaults]
+    gate = "worth"
+    pass_rate = 0.1
+
 A script answers in place of a chat model, so no key is needed. To ask a real model, name it:
 
     CHAT_MODEL=openai:gpt-5 python examples/quickstart.py
@@ -16,7 +22,7 @@ from langchain.chat_models import init_chat_model
 from langchain_core.language_models import BaseChatModel
 from langchain_core.tools import tool
 
-from kp_langchain import DomainPolicy, KPCallbackHandler
+from kp_langchain import KPCallbackHandler
 from kp_langchain.demo.scripted import ScriptedChatModel, call, say
 
 
@@ -44,9 +50,7 @@ def chat_model() -> BaseChatModel:
 
 def main() -> None:
     """Run the agent once and print the decision and the breakdown of the score."""
-    # The first runs go by their score; once tasks repeat, a run passes if others agree with it.
-    policy = DomainPolicy(gate="worth", pass_rate=0.1)
-    handler = KPCallbackHandler("finance", policy=policy, store=None)  # by default SQLite
+    handler = KPCallbackHandler("finance", store=None)  # by default SQLite
     agent = create_agent(chat_model(), [open_position, value_at_risk])
     question = {"messages": [("user", "How much of its euros should ACME hedge?")]}
     agent.invoke(question, {"callbacks": [handler]})

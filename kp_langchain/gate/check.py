@@ -26,6 +26,9 @@ WINDOW = 300
 FEWEST_VALUES: Mapping[Gate, int] = MappingProxyType({"score": 30, "worth": 10})
 """Of fewer values, a quantile says too little. Before that, the documents' formula decides, which
 tells less than a few worths do."""
+NONE_PASSES = math.nextafter(1.0, 2.0)
+"""The threshold of a domain that is to be gated by worth, until its first 30 runs have shown
+whether its tasks repeat: agreement tells more than the score, and they are judged again by it."""
 # A surplus or deficit of passes is made up for within about so many runs. Of 20, 30, 40 and 100, 20
 # kept the share of each 100 recorded runs closest to the promised one, and what was kept was as
 # often right.
@@ -119,6 +122,12 @@ class RecentValues:
             self._values.append(run.value)
             if run.pass_rate is not None:
                 self._deficits.append(run.pass_rate - run.passes)
+
+    @property
+    def is_short(self) -> bool:
+        """Whether fewer than 30 runs are known."""
+        with self._lock:
+            return len(self._values) < FEWEST_VALUES["score"]
 
     def replace(self, values: Iterable[float]) -> None:
         """Have other values in place of those known; what passed still counts."""
@@ -220,6 +229,9 @@ def check(
         if rate_threshold is not None:
             floor = _least_score(breakdown, base_rate) if has_model else 0.0
             return GateCheck("score", breakdown.total, max(rate_threshold, floor), pass_rate)
+    is_open = policy.gate == "worth" and policy.threshold is None
+    if is_open and not has_model and recent("score").is_short:
+        return GateCheck("score", breakdown.total, NONE_PASSES)
     fixed = threshold_of(domain, policy.threshold).for_score(breakdown)
     return GateCheck("score", breakdown.total, fixed)
 

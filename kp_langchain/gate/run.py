@@ -316,6 +316,8 @@ def reason_text(
         return f"{value} reaches {threshold}"
     if run.decision == "twin":
         return f"{value} reaches {threshold}, but the run repeats {repeats or 'a kept one'}"
+    if run.gate == "score" and run.threshold > 1.0:
+        return f"the first 30 runs of {domain} show whether its tasks repeat; they are kept if so"
     worth, agreement = run.breakdown.worth, run.breakdown.agreement
     if run.gate == "worth" and worth is not None:
         return f"{value} is below {threshold}; {agreement or worth.basis}"

@@ -30,7 +30,7 @@ from kp_langchain import (
 )
 from kp_langchain.embedding.embedder import NO_IDENTITY, EmbedderIdentity
 from kp_langchain.gate import rejudge, threshold_of
-from kp_langchain.gate.check import WINDOW, JudgedRun, RecentValues, check
+from kp_langchain.gate.check import NONE_PASSES, WINDOW, JudgedRun, RecentValues, check
 from kp_langchain.gate.run import reason_text
 from kp_langchain.gate.twins import SURER_BY, KeptTrace, drop_repeats
 from kp_langchain.novelty_sources import NEAREST
@@ -92,6 +92,9 @@ BUILT_IN = threshold_of("default", None).unmeasured
         # A domain without a model is gated by its score whatever the policy says.
         (breakdown(), [], {**BY_WORTH, **FIXED}, "score", 0.7, None),
         (with_worth(0.8), [], {**BY_WORTH, **FIXED}, "worth", 0.3, None),
+        # It waits until 30 runs are known, unless a threshold is set.
+        (breakdown(), [0.5] * 29, BY_WORTH, "score", NONE_PASSES, None),
+        (breakdown(), [0.5] * 30, BY_WORTH, "score", BUILT_IN, None),
         # Without a threshold the best tenth of the recent worths passes.
         (with_worth(0.8), HUNDRED, BY_WORTH, "worth", 0.9, 0.1),
         (with_worth(0.8), HUNDRED[:10], BY_WORTH, "worth", 0.09, 0.1),
