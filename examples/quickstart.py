@@ -2,11 +2,7 @@
 
     python examples/quickstart.py
 
-Where tasks repeat, have the gate go by agreement of their runs; in kp.toml:
-
-    [defaults]
-    gate = "worth"
-    pass_rate = 0.1
+Where tasks repeat, put this into kp.toml: defaults = { gate = "worth", pass_rate = 0.1 }
 
 A script answers in place of a chat model, so no key is needed. To ask a real model, name it:
 
