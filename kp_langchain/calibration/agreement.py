@@ -46,17 +46,27 @@ _SHORTEST_BYTES = 6
 _FEWEST_WORDS = 3
 
 
+def task_key(task: str | None, objective: str) -> str:
+    """Return what is equal for the repeats of a task.
+
+    Args:
+        task: The hash of the run's task; None if it has none.
+        objective: The run's objective; differences in case and white space do not count.
+    """
+    return task or " ".join(objective.casefold().split())
+
+
 def task_hash(objective: str) -> str | None:
     """Return what is equal for runs with the same redacted objective; None if it states no task.
 
-    Differences in case and white space do not count. A word or two, such as "yes, please", state no
-    task, and neither does an objective in which something was redacted or left out.
+    A word or two, such as "yes, please", state no task, and neither does an objective in which
+    something was redacted or left out.
     """
     words = Text(objective, _ANSWER_CHARS).words
     if len(words) < _FEWEST_WORDS or LEFT_OUT in objective or PLACEHOLDER.search(objective):
         return None
-    folded = " ".join(objective.casefold().split())
-    return sha256(f"objective\0{folded}".encode(errors="replace")).hexdigest()
+    text = f"objective\0{task_key(None, objective)}"
+    return sha256(text.encode(errors="replace")).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,20 +135,16 @@ class RunDigest:
         return struct.pack(f"<{len(numbers) + 1}H", len(self.answer), *numbers)
 
     @classmethod
-    def from_bytes(cls, content: bytes) -> RunDigest:
-        """Return the digest that `to_bytes` wrote.
-
-        Raises:
-            ValueError: These are not such bytes.
-        """
-        if len(content) < _SHORTEST_BYTES or len(content) % 2:
-            raise ValueError(f"{len(content)} bytes are no digest of a run")
+    def from_bytes(cls, content: bytes | None) -> RunDigest | None:
+        """Return the digest that `to_bytes` wrote; None for what another program put there."""
+        if content is None or len(content) < _SHORTEST_BYTES or len(content) % 2:
+            return None
         words, tools, last_output, *rest = struct.unpack(f"<{len(content) // 2}H", content)
         return cls(frozenset(rest[:words]), frozenset(rest[words:]), tools, last_output)
 
 
 def _plain(text: str) -> str:
-    return PLACEHOLDER.sub(" ", text) if "[REDACTED:" in text else text
+    return PLACEHOLDER.sub(" ", text)
 
 
 def _hash(text: str) -> int:
@@ -208,8 +214,9 @@ def pairs_of(run: TaskRun, others: Iterable[TaskRun]) -> list[Pair]:
     pairs: list[Pair] = []
     digest = RunDigest.from_bytes(run.digest)
     for other in others:
-        if run.may_agree(other):
-            similarity = digest.similarity(RunDigest.from_bytes(other.digest))
+        theirs = RunDigest.from_bytes(other.digest) if run.may_agree(other) else None
+        if digest is not None and theirs is not None:
+            similarity = digest.similarity(theirs)
             if similarity is not None:
                 pairs.append(Pair(other, similarity))
         if len(pairs) == MOST_WITNESSES:

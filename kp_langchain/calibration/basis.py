@@ -17,8 +17,10 @@ if TYPE_CHECKING:
 
 DOCUMENTS_FORMULA = "the documents' formula, which does not tell right from wrong"
 _BY_FORMULA = f"kept by {DOCUMENTS_FORMULA}"
-NO_BASIS = f"{_BY_FORMULA}; {FEWEST_RUNS} verdicts change that: kp-langchain label next"
+_LABEL_NEXT = f"{FEWEST_RUNS} verdicts change that: kp-langchain label next"
+NO_BASIS = f"{_BY_FORMULA}; {_LABEL_NEXT}"
 _BY_AGREEMENT = "by agreement with other runs of each task"
+_WAITS = "nothing is kept before 30 runs have shown whether tasks repeat"
 
 
 class Basis(NamedTuple):
@@ -34,7 +36,12 @@ class Basis(NamedTuple):
 
 
 def basis_of(
-    gate: str | None, model: ConfidenceModel | None, *, labelled: int, compared: int
+    gate: str | None,
+    model: ConfidenceModel | None,
+    *,
+    labelled: int,
+    compared: int,
+    waits: bool = False,
 ) -> Basis:
     """Return what the decisions on a domain's runs rest on.
 
@@ -44,6 +51,7 @@ def basis_of(
         labelled: How many of its runs have a verdict that states their success.
         compared: How many of its last 300 runs without a veto were compared with other runs of
             their task.
+        waits: Whether its newest run was held against a threshold that none passes.
     """
     if model is not None and model.is_current:
         return Basis(model.source)
@@ -53,6 +61,7 @@ def basis_of(
         verdicts = f"{count_text(labelled, 'verdict')} so far" if labelled else "no verdict yet"
         model_text = "the verdicts given may make a model: kp-langchain calibrate"
         return Basis(f"{_BY_AGREEMENT}; {model_text if is_enough else verdicts}")
+    beginning = _WAITS if waits else _BY_FORMULA
     if is_enough:
         remedy = "the verdicts given may change that: kp-langchain calibrate"
     elif is_compared:
@@ -61,5 +70,5 @@ def basis_of(
             f"{FEWEST_RUNS} verdicts: kp-langchain label next"
         )
     else:
-        return Basis(NO_BASIS, is_missing=True)
-    return Basis(f"{_BY_FORMULA}; {remedy}", is_missing=True)
+        remedy = _LABEL_NEXT
+    return Basis(f"{beginning}; {remedy}", is_missing=True)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from kp_langchain.calibration.tool_calls import calls_of
 from kp_langchain.calibration.wording import UNABLE, Text
+from kp_langchain.redaction.spans import PLACEHOLDER
 from kp_langchain.values import LEFT_OUT
 
 if TYPE_CHECKING:
@@ -72,7 +73,7 @@ def _result(one: TracedCall) -> str | None:
 
 def _is_partial(text: str) -> bool:
     """Return whether something in a text was redacted or left out: what differs may be there."""
-    return "[REDACTED:" in text or LEFT_OUT in text or "'...'" in text
+    return bool(PLACEHOLDER.search(text)) or LEFT_OUT in text or "'...'" in text
 
 
 def _is_error(call: TracedCall) -> bool:

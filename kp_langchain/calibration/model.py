@@ -89,16 +89,6 @@ class LabelledRun:
         return self.features.get(VERSION, FEATURES_VERSION) == FEATURES_VERSION
 
 
-def task_key(task: str | None, objective: str) -> str:
-    """Return what is equal for the repeats of a task.
-
-    Args:
-        task: The hash of the run's `kp_task`; None if it has none.
-        objective: The run's objective; differences in case and white space do not count.
-    """
-    return task or " ".join(objective.casefold().split())
-
-
 @dataclass(frozen=True, slots=True)
 class Term:
     """The contribution of one feature to a model's log-odds.

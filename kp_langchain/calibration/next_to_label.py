@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import sha256
 
@@ -172,11 +171,11 @@ def _offers(runs: Iterable[UnlabelledRun], verdicts: Iterable[TaskVerdict]) -> l
 
 def _repeats(runs: Iterable[UnlabelledRun], judged: Iterable[TaskVerdict]) -> set[str]:
     """Return which runs of a task agree with a judged one, or with one that comes before them."""
-    digests = (_read_digest(verdict.digest) for verdict in judged)
+    digests = (RunDigest.from_bytes(verdict.digest) for verdict in judged)
     known = [digest for digest in digests if digest is not None][:_MOST_DIGESTS]
     repeats = set()
     for run in runs:
-        digest = _read_digest(run.digest)
+        digest = RunDigest.from_bytes(run.digest)
         if digest is None:
             continue
         if any((digest.similarity(one) or 0.0) >= AGREES for one in known):
@@ -184,12 +183,6 @@ def _repeats(runs: Iterable[UnlabelledRun], judged: Iterable[TaskVerdict]) -> se
         elif len(known) < _MOST_DIGESTS:
             known.append(digest)
     return repeats
-
-
-def _read_digest(content: bytes | None) -> RunDigest | None:
-    with suppress(ValueError):  # it was changed by another program
-        return None if content is None else RunDigest.from_bytes(content)
-    return None
 
 
 def _draw(run: UnlabelledRun) -> str:

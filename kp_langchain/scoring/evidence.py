@@ -25,6 +25,12 @@ VETO_FLAGS: Mapping[str, str] = MappingProxyType(
 """The flags that speak against a run, each with its meaning in words. Recorded runs with one are
 right about a quarter as often as all (tests/benchmarks/README.md)."""
 
+
+def flag_meaning(flag: str) -> str:
+    """Return the meaning of a flag in words, also of one that a later version wrote."""
+    return VETO_FLAGS.get(flag, "a sign of failure")
+
+
 _MUCH = 0.5  # agreement with wrong runs that is worth a word
 
 
@@ -48,6 +54,10 @@ class Agreement:
     def evidence(self) -> float:
         """How far that speaks for the run, 0 to 1: agreement with a wrong run speaks against it."""
         return max(0.0, self.value - 2 * self.with_wrong)
+
+    def text(self) -> str:
+        """Return it in words with its value."""
+        return f"{self}, {self.value:.2f}"
 
     def __str__(self) -> str:
         is_wrong = self.with_wrong * self.runs >= _MUCH

@@ -10,13 +10,13 @@ from typing import Any
 import sqlalchemy as sa
 from pydantic import ValidationError
 
-from kp_langchain.calibration.agreement import AGREEMENT, TaskRun, agreement_of, pairs_of
+from kp_langchain.calibration.agreement import AGREEMENT, TaskRun, agreement_of, pairs_of, task_key
 from kp_langchain.calibration.basis import Basis, basis_of
 from kp_langchain.calibration.features import LOOKED_SUCCESSFUL
-from kp_langchain.calibration.model import ConfidenceModel, LabelledRun, task_key
+from kp_langchain.calibration.model import ConfidenceModel, LabelledRun
 from kp_langchain.calibration.next_to_label import TaskVerdict, UnlabelledRun
 from kp_langchain.errors import StoreError
-from kp_langchain.gate.check import WINDOW
+from kp_langchain.gate.check import NONE_PASSES, WINDOW
 from kp_langchain.scoring.breakdown import ScoreBreakdown
 from kp_langchain.store.database import StorePart
 from kp_langchain.store.rows import clean_name, json_text
@@ -148,14 +148,18 @@ class ConfidenceModels(StorePart):
             rows = {row.domain: row for row in connection.execute(sa.select(models))}
             for domain in domains:
                 name, model = clean_name(domain), None
-                gate, compared = connection.execute(_RECENT, {"domain": name}).one()
+                gate, threshold, compared = connection.execute(_RECENT, {"domain": name}).one()
                 if gate is None:
                     continue
                 if name in rows:
                     with suppress(StoreError):
                         model = _model_of(rows[name])
                 bases[domain] = basis_of(
-                    gate, model, labelled=labelled.get(name, 0), compared=compared
+                    gate,
+                    model,
+                    labelled=labelled.get(name, 0),
+                    compared=compared,
+                    waits=threshold is not None and threshold >= NONE_PASSES,
                 )
         return bases
 
@@ -216,9 +220,10 @@ class ConfidenceModels(StorePart):
 
 
 def _select_recent() -> sa.Select[Any]:
-    """Return the statement for the gate of a domain, and how many of its last runs were compared.
+    """Return the statement for what a domain's last runs were held against.
 
-    Compared with others of their task, that is.
+    That is the gate and threshold of the newest, and how many were compared with others of their
+    task.
     """
     c = runs.c
     newest = (
@@ -229,6 +234,7 @@ def _select_recent() -> sa.Select[Any]:
     window = newest.where(c.veto.is_(None)).limit(WINDOW).subquery()
     return sa.select(
         newest.with_only_columns(c.gate).limit(1).scalar_subquery(),
+        newest.with_only_columns(c.threshold).limit(1).scalar_subquery(),
         sa.select(sa.func.count(window.c.agreement)).scalar_subquery(),
     )
 

@@ -23,7 +23,7 @@ from kp_langchain.calibration.agreement import (
 from kp_langchain.calibration.flags import flags_of
 from kp_langchain.calibration.model import confidence_by_agreement
 from kp_langchain.scoring import Agreement
-from kp_langchain.scoring.evidence import VETO_FLAGS
+from kp_langchain.scoring.evidence import VETO_FLAGS, flag_meaning
 
 Call = tuple[str, dict[str, Any], str]
 
@@ -59,7 +59,7 @@ def task_run(trace: ReasoningTrace, **about: Any) -> TaskRun:
     ("other", "similarity"),
     [
         (run(), 1.0),
-        (run("It is 2.50 dollars"), (3 / 5 + 3) / 4),  # its answer has three of five words
+        (run("It is 2.50 dollars"), (3 / 7 + 3) / 4),  # three of five words each are the same
         (run(calls=[(*RATE[:2], "1 EUR is 2.50 USD")]), 3 / 4),  # another output
         (run(calls=[("rate", {"currency": "CHF"}, RATE[2])]), 3 / 4),  # other arguments
         (run(calls=[HOLDINGS]), 1 / 4),
@@ -69,7 +69,7 @@ def task_run(trace: ReasoningTrace, **about: Any) -> TaskRun:
 )  # fmt: skip
 def test_similarity_is_the_mean_of_four_parts(other: ReasoningTrace, similarity: float) -> None:
     digests = RunDigest.of(run()), RunDigest.of(other)
-    assert digests[0].similarity(digests[1]) == pytest.approx(similarity, abs=0.12)
+    assert digests[0].similarity(digests[1]) == pytest.approx(similarity)
     assert digests[0].similarity(digests[1]) == digests[1].similarity(digests[0])
 
 
@@ -105,10 +105,9 @@ def test_a_digest_survives_the_store(digest: RunDigest) -> None:
     assert len(content) <= 2 * (3 + 100)
 
 
-@pytest.mark.parametrize("content", [b"", b"\x01", b"\x00\x00"])
-def test_what_is_no_digest_is_told(content: bytes) -> None:
-    with pytest.raises(ValueError, match="no digest of a run"):
-        RunDigest.from_bytes(content)
+@pytest.mark.parametrize("content", [None, b"", b"\x01", b"\x00\x00", b"\x01\x00" * 3 + b"\x00"])
+def test_what_another_program_put_there_is_no_digest(content: bytes | None) -> None:
+    assert RunDigest.from_bytes(content) is None
 
 
 @pytest.mark.parametrize(
@@ -124,7 +123,13 @@ def test_an_objective_names_a_task(objective: str, other: str, is_same: bool) ->
     assert (task_hash(objective) == task_hash(other)) is is_same
 
 
-@pytest.mark.parametrize("objective", ["", "yes, please", "Mail to [REDACTED:email] that I come"])
+@pytest.mark.parametrize(
+    "objective",
+    [
+        "", "yes, please", "Mail to [REDACTED:email] that I come",
+        "Sum up: once upon a ... [40000 characters left out] ... ever after",
+    ],
+)  # fmt: skip
 def test_an_objective_that_says_too_little_names_none(objective: str) -> None:
     assert task_hash(objective) is None
 
@@ -163,6 +168,20 @@ def test_some_runs_are_no_witnesses(mine: dict[str, Any], theirs: dict[str, Any]
     assert pairs_of(one, [TaskRun("2", "1", digest), TaskRun("1", "2", digest)]) == []
     is_planted = mine.get("is_planted", False)
     assert bool(pairs_of(one, [TaskRun("2", "2", digest, "u")])) is not is_planted
+
+
+@pytest.mark.parametrize(
+    ("number", "about", "may_gain"),
+    [
+        (0, {"waits": True}, False),
+        (1, {}, True),
+        (1, {"compared_runs": 1}, False),
+        (1, {"compared_runs": 1, "waits": True}, True),
+        (1, {"compared_runs": 1, "waits": True, "success": False}, False),
+    ],
+)
+def test_what_more_runs_may_change(number: int, about: dict[str, Any], may_gain: bool) -> None:
+    assert task_run(run(), **about).may_gain(number) is may_gain
 
 
 def test_agreement_with_a_wrong_run_speaks_against_a_run() -> None:
@@ -206,6 +225,7 @@ def test_agreement_in_words(agreement: Agreement, words: str) -> None:
 
 LONG = "the same text of some length"
 SHORT = "done"
+MANY = dict.fromkeys(map(str, range(5000)), 1)
 LONG_ENDS = [30_000 * "y" + str(at) + 30_000 * "z" for at in range(3)]
 
 
@@ -230,11 +250,13 @@ LONG_ENDS = [30_000 * "y" + str(at) + 30_000 * "z" for at in range(3)]
         (run(calls=[("find", {"of": f"{who}@example.com"}, SHORT) for who in "abc"]), []),
         (run(calls=[(who, {}, f"The mail of {who}@example.com is known") for who in "ab"]), []),
         (run(calls=[("put", {"text": 10 * "x" + end}, SHORT) for end in LONG_ENDS]), []),
+        (run(calls=[("put", {"keys": MANY | {"z": at}}, SHORT) for at in range(3)]), []),
     ],
 )  # fmt: skip
 def test_flags(trace: ReasoningTrace, flags: list[str]) -> None:
     assert list(flags_of(trace)) == flags
     assert set(flags) <= VETO_FLAGS.keys()
+    assert flag_meaning("a flag of tomorrow") == "a sign of failure"
 
 
 def test_a_call_without_an_answer_is_flagged() -> None:

@@ -25,6 +25,7 @@ MODEL = ConfidenceModel(
     runs=12, tasks=12, base_rate=0.5, auc=0.71, auc_low=0.52, auc_high=0.85, brier=0.2,
     default_brier=0.3, intercept=0.0, terms=(),
 )  # fmt: skip
+WAITS = "nothing is kept before 30 runs have shown whether tasks repeat"
 AGREEMENT = "by agreement with other runs of each task"
 TASK = "How many euros does ACME hold?"
 
@@ -44,6 +45,8 @@ def test_without_model_and_agreement_there_is_no_basis(
 ) -> None:
     basis = basis_of(gate, None, labelled=labelled, compared=compared)
     assert basis == (f"kept by {DOCUMENTS_FORMULA}; {text}", True)
+    waiting = basis_of(gate, None, labelled=labelled, compared=compared, waits=True)
+    assert waiting == (f"{WAITS}; {text}", True)
     assert basis_of(None, None, labelled=0, compared=0).text == NO_BASIS
 
 
@@ -116,6 +119,12 @@ def test_each_command_says_what_decisions_rest_on(store: TraceStore) -> None:
     for run in store.runs(domain="code"):
         store.report_outcome(run.trace_id, success=True)
     assert store.models.bases(["finance", "nothing"]).keys() == {"finance"}
+
+
+def test_a_domain_that_waits_for_its_first_runs_says_so() -> None:
+    with TraceStore("runs.db") as store:
+        record(handler(store=store, policy=DomainPolicy(gate="worth")), searching(), 1)
+    assert f"basis {WAITS}; 10 verdicts change that" in printed("review", "stats")
 
 
 def test_one_run_says_how_far_it_agrees_and_what_vetoes_it(store: TraceStore) -> None:

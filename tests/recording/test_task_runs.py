@@ -124,6 +124,18 @@ def test_an_earlier_run_may_be_kept_because_of_a_later_one(
     ]  # fmt: skip
 
 
+def test_what_waited_is_judged_again_once_runs_are_compared(store: TraceStore) -> None:
+    with watching(store) as by:
+        waiting = [ask(by, 1), ask(by, 1, "To the front desk, on 3 May")]
+        assert {(run.gate, run.decision) for run in waiting} == {("score", "below_threshold")}
+        begin(by)
+        ask(by, 2)
+        by.flush()
+    first, second = (stored(store, run) for run in waiting)
+    assert {first.decision, second.decision} == {"kept", "twin"}
+    assert {first.gate, second.gate} == {"worth"}
+
+
 def test_what_is_kept_stays_kept_and_one_run_a_task_is(store: TraceStore) -> None:
     with watching(store) as by:
         begin(by)
@@ -296,3 +308,14 @@ def test_a_store_that_cannot_be_read_costs_only_the_comparison(
     assert scored.decision == "kept"  # with what this process remembers
     assert by.stats()["failed"] == 0
     assert "earlier runs of a task cannot be judged again now (OSError" in caplog.text
+
+
+def test_a_digest_that_another_program_changed_costs_only_the_comparison(url: str) -> None:
+    with TraceStore(url) as store, watching(store) as by:
+        ask(by, 1)
+        by.flush()
+        execute(store, "UPDATE scores SET digest = :damaged", damaged=b"\x01")
+    with TraceStore(url) as store, watching(store) as by:
+        scored = ask(by, 1)
+        assert scored.breakdown.agreement is None
+        assert by.stats()["failed"] == 0
