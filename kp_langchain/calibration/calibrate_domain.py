@@ -270,8 +270,7 @@ def _by_policy(
     runs: Sequence[LabelledRun], values: _Values, result: Fit, policy: DomainPolicy
 ) -> GateFigures:
     """Return what a gate keeps with the thresholds or the pass rate of a policy."""
-    has_rate = values.has_model or values.gate == "worth"
-    pass_rate = pass_rate_of(policy, values.gate, has_model=has_rate)
+    pass_rate = pass_rate_of(policy, values.gate, has_model=values.has_model)
     if pass_rate is not None:
         return _at_pass_rate(runs, values, pass_rate)
     measured, unmeasured = threshold_of(result.domain, policy.threshold)

@@ -180,8 +180,10 @@ def pass_rate_of(policy: DomainPolicy, gate: Gate, *, has_model: bool) -> float 
         gate: By what its runs are gated.
         has_model: Whether it has a confidence model.
     """
-    fixed = policy.worth_threshold if gate == "worth" else policy.threshold
-    if policy.pass_rate is None and fixed is None and has_model:
+    fixed, has_default = policy.threshold, has_model
+    if gate == "worth":  # a threshold is for calibrated worths, and not for what only ranks
+        fixed, has_default = policy.worth_threshold if has_model else None, True
+    if policy.pass_rate is None and fixed is None and has_default:
         return DEFAULT_PASS_RATE
     return policy.pass_rate
 
@@ -214,10 +216,7 @@ def check(
     """
     if policy.gate == "worth" and breakdown.worth is not None:
         value = breakdown.worth.value
-        pass_rate = pass_rate_of(policy, "worth", has_model=True)
-        if not has_model:  # a threshold is for calibrated worths, and not for what only ranks
-            pass_rate = policy.pass_rate or DEFAULT_PASS_RATE
-        if pass_rate is not None:
+        if (pass_rate := pass_rate_of(policy, "worth", has_model=has_model)) is not None:
             rate_threshold = recent("worth").threshold(pass_rate)
             if rate_threshold is not None:
                 floor = base_rate * novelty_factor(breakdown.novelty.value)

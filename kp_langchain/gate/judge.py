@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from kp_langchain.gate.run import ScoredTrace, decide
 from kp_langchain.scoring.dimensions import (
@@ -166,20 +166,6 @@ def veto_of(
     return next(iter(breakdown.flags), None) if has_veto and not is_right else None
 
 
-class ComparedRun(Protocol):
-    """What is stored of a run so that others of its task can be compared with it.
-
-    Attributes:
-        digest: What it is compared by.
-        is_planted: Whether it holds what looks like planted instructions; None if nobody looked.
-    """
-
-    @property
-    def digest(self) -> bytes: ...  # noqa: D102
-    @property
-    def is_planted(self) -> bool | None: ...  # noqa: D102
-
-
 def judge(
     run: Run,
     trace: ReasoningTrace,
@@ -189,7 +175,6 @@ def judge(
     entry: MemoryEntry | None,
     verdict: Verdict | None,
     features: Mapping[str, float],
-    task_run: ComparedRun | None = None,
     is_remembered: bool = False,
 ) -> ScoredTrace:
     """Return a run as it is decided on, before it is compared with the kept ones.
@@ -203,7 +188,6 @@ def judge(
             passes.
         verdict: The verdict that calls it a success or a failure, its note redacted.
         features: What a confidence model reads of it.
-        task_run: The run as others of its task are compared with it; None if none is.
         is_remembered: Whether the store's novelty memory has it.
     """
     policy = run.policy
@@ -226,8 +210,6 @@ def judge(
         gate=check.gate,
         pass_rate=check.pass_rate,
         veto=veto,
-        digest=None if task_run is None else task_run.digest,
-        is_planted=None if task_run is None else task_run.is_planted,
         twin_similarity=policy.twin_similarity,
         entry=entry,
         is_remembered=is_remembered,

@@ -13,7 +13,7 @@ from uuid import UUID
 
 from kp_langchain.novelty_sources import is_measured
 from kp_langchain.policy import DomainPolicy
-from kp_langchain.scoring.evidence import VETO_FLAGS
+from kp_langchain.scoring.evidence import flag_meaning
 from kp_langchain.text import format_against_threshold
 from kp_langchain.verdict import Verdict
 
@@ -304,7 +304,7 @@ def reason_text(
     if run.withheld is not None:
         return f"withheld, {run.withheld}"
     if run.veto is not None:
-        return f"veto:{run.veto}, {VETO_FLAGS.get(run.veto, 'a sign of failure')}"
+        return f"veto:{run.veto}, {flag_meaning(run.veto)}"
     if replaced_by is not None:
         return f"replaced by {replaced_by}, which repeats it and is surer"
     figure = format_against_threshold(run.gated_value, run.threshold)
@@ -316,7 +316,7 @@ def reason_text(
         return f"{value} reaches {threshold}"
     if run.decision == "twin":
         return f"{value} reaches {threshold}, but the run repeats {repeats or 'a kept one'}"
-    if run.gate == "score" and run.threshold > 1.0:
+    if run.gate == "score" and run.threshold > 1.0:  # `check.NONE_PASSES`
         return f"the first 30 runs of {domain} show whether its tasks repeat; they are kept if so"
     worth, agreement = run.breakdown.worth, run.breakdown.agreement
     if run.gate == "worth" and worth is not None:

@@ -224,7 +224,6 @@ def _judge_run(context: HandlerContext, run: Run, ask_outcome: AskOutcome | None
             entry=entry,
             verdict=decisive,
             features=features,
-            task_run=task_run,
             is_remembered=not run.withheld and windows.is_remembered_by(context.scorer),
         )
 
@@ -235,6 +234,7 @@ def _judge_run(context: HandlerContext, run: Run, ask_outcome: AskOutcome | None
         if scored.gate == "worth" and scored.decision == "kept":
             # Before it is kept, with what verdicts and deletions have changed since.
             scored = decide_on(window.compare(task_run, key, is_fresh=True))
+        scored = replace(scored, digest=task_run.digest, is_planted=task_run.is_planted)
     if run.withheld or entry is None:
         return scored
     scored = window.admit(scored)

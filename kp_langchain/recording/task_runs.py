@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 from kp_langchain._logging import describe_error, warn_once
 from kp_langchain.calibration.agreement import RunDigest, TaskRun
 from kp_langchain.calibration.features import PROVES_FAILURE, complete_features
-from kp_langchain.calibration.planted_instructions import has_planted
 from kp_langchain.gate.check import GateCheck, check
 from kp_langchain.gate.judge import judge_again
 from kp_langchain.run_keys import RunKeys
@@ -52,14 +51,18 @@ def task_run_of(run: Run, verdict: Verdict | None) -> TaskRun:
         run: The run.
         verdict: What states its success.
     """
-    keys = run.keys or RunKeys()
+    keys, is_planted = run.keys or RunKeys(), None
+    # Only where the gate goes by agreement, because it takes longer than all else here.
+    if run.policy.gate == "worth":
+        from kp_langchain.calibration.planted_instructions import has_planted
+
+        is_planted = has_planted(run.trace)
     return TaskRun(
         trace_key(run.trace.id),
         str(run.run_id),
         RunDigest.of(run.trace).to_bytes(),
         keys.thread or keys.session,
-        # Only where the gate goes by agreement, because it takes longer than all else here.
-        is_planted=has_planted(run.trace) if run.policy.gate == "worth" else None,
+        is_planted=is_planted,
         success=None if verdict is None else verdict.success,
     )
 

@@ -14,7 +14,7 @@ from kp_langchain.calibration.wording import (
     UNSURE,
     Text,
 )
-from kp_langchain.scoring.evidence import VETO_FLAGS
+from kp_langchain.scoring.evidence import flag_meaning
 
 if TYPE_CHECKING:
     from kp_langchain.schema import ReasoningTrace
@@ -49,14 +49,14 @@ def outcome_text(run: StoredRun) -> str:
 def agreement_text(run: StoredRun) -> str | None:
     """Return how far a run agrees with others of its task; None if it was compared with none."""
     agreement = run.breakdown.agreement
-    return None if agreement is None else f"{agreement}, {agreement.value:.2f}"
+    return None if agreement is None else agreement.text()
 
 
 def flag_texts(run: StoredRun) -> Iterator[str]:
     """Yield each flag of a run with its meaning, and whether it is why the run does not pass."""
     for flag in run.breakdown.flags:
         vetoes = "; vetoes the run" if flag == run.veto else ""
-        yield f"{flag}: {VETO_FLAGS.get(flag, 'a sign of failure')}{vetoes}"
+        yield f"{flag}: {flag_meaning(flag)}{vetoes}"
 
 
 def twin_text(run: StoredRun) -> str:

@@ -22,7 +22,7 @@ from kp_langchain.scoring.dimensions import (
     outcome_confidence,
     why_outcome,
 )
-from kp_langchain.scoring.evidence import VETO_FLAGS, Agreement, Worth, novelty_factor
+from kp_langchain.scoring.evidence import Agreement, Worth, flag_meaning, novelty_factor
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +112,7 @@ class ScoreBreakdown:
         worth: How much the run is worth keeping, beside the score; None where nothing is known of
             that but the score.
         agreement: How far it agrees with other runs of its task; None if it was compared with none.
-        flags: What speaks against it, by the names in `VETO_FLAGS`.
+        flags: What speaks against it, by the names in `evidence.VETO_FLAGS`.
     """
 
     total: FiniteNumber
@@ -295,8 +295,8 @@ class ScoreBreakdown:
         if self.worth is not None:
             lines.append(f"  worth from          {self.worth.basis}")
         if self.agreement is not None:
-            lines.append(f"  agreement           {self.agreement}, {self.agreement.value:.2f}")
-        lines += [f"  flag                {one}: {VETO_FLAGS.get(one, '')}" for one in self.flags]
+            lines.append(f"  agreement           {self.agreement.text()}")
+        lines += [f"  flag                {one}: {flag_meaning(one)}" for one in self.flags]
         return "\n".join(lines)
 
     def _novelty_detail(self) -> str:

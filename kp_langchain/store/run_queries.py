@@ -152,7 +152,7 @@ def whole_rows(
     source = runs.outerjoin(bodies, kept_body)
     source = source.outerjoin(scores, scores.c.trace_id == _c.trace_id)
     select = (
-        sa.select(runs, bodies.c.trace, scores.c.breakdown, scores.c.features, scores.c.digest)
+        sa.select(runs, bodies.c.trace, scores.c.breakdown, scores.c.features)
         .select_from(source)
         .where(_c.trace_id.in_(trace_ids), _c.state == state)
         .order_by(_c.trace_id)

@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 # What a row and `ScoredTrace` call by one name.
 _SAME_IN_BOTH = (
     "decision", "threshold", "keep_days", "features", "task", "withheld", "gate", "pass_rate",
-    "veto", "digest", "is_planted", "twin_similarity", "twin_of", "similarity_to_twin",
+    "veto", "twin_similarity", "twin_of", "similarity_to_twin",
     "is_taken_over",
 )  # fmt: skip
 

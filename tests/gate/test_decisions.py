@@ -112,8 +112,11 @@ def test_what_a_run_is_held_against(one, values, policy, gate, threshold, rate):
 
 
 def test_a_fixed_threshold_of_the_worth_is_for_calibrated_ones():
-    found = checked(with_worth(0.6), HUNDRED, has_model=False, gate="worth", worth_threshold=0.2)
+    policy = {**BY_WORTH, "worth_threshold": 0.2}
+    found = checked(with_worth(0.6), HUNDRED, has_model=False, **policy)
     assert (found.threshold, found.pass_rate) == (0.9, 0.1)
+    few = checked(with_worth(0.6), [0.1] * 9, has_model=False, **policy)
+    assert (few.gate, few.threshold) == ("score", NONE_PASSES)
 
 
 @pytest.mark.parametrize(
