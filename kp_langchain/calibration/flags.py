@@ -30,7 +30,7 @@ def flags_of(trace: ReasoningTrace) -> tuple[str, ...]:
 
 
 def _flags(trace: ReasoningTrace, calls: Sequence[TracedCall]) -> Iterator[str]:
-    if calls and calls[-1].has_failed:
+    if calls and all(one.has_failed for one in _last_at_once(calls)):
         yield "last_call_failed"
     if any(one.output is None for one in calls):
         yield "unanswered_call"
@@ -54,6 +54,17 @@ def _flags(trace: ReasoningTrace, calls: Sequence[TracedCall]) -> Iterator[str]:
         for at in neighbours
     ):
         yield "same_result_twice"
+
+
+def _last_at_once(calls: Sequence[TracedCall]) -> list[TracedCall]:
+    """Return the last call, and those that ran beside it: which of them ended last is chance."""
+    last = calls[-1].call
+    beside = [
+        one
+        for one in calls[:-1]
+        if last is not None and one.output is not None and one.output.step_id > last.step_id
+    ]
+    return [*beside, calls[-1]]
 
 
 def _signature(one: TracedCall) -> tuple[str, str] | None:

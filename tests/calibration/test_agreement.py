@@ -259,6 +259,19 @@ def test_flags(trace: ReasoningTrace, flags: list[str]) -> None:
     assert flag_meaning("a flag of tomorrow") == "a sign of failure"
 
 
+@pytest.mark.parametrize("ends", ["!no client|1.09 dollars", "1.09 dollars|!no client"])
+def test_of_calls_at_once_one_that_answers_is_enough(ends: str) -> None:
+    pairs = zip(("holdings", "rate"), ends.split("|"), strict=True)
+    trace = run(calls=[(name, {}, output) for name, output in pairs])
+    first, first_end, second, second_end, thought = trace.steps
+    # Both begin before one of them ends.
+    steps = [
+        step.model_copy(update={"step_id": at})
+        for at, step in enumerate((first, second, first_end, second_end, thought))
+    ]
+    assert not flags_of(trace.model_copy(update={"steps": steps}))
+
+
 def test_a_call_without_an_answer_is_flagged() -> None:
     trace = run(calls=[RATE, HOLDINGS])
     steps = [step for step in trace.steps if not (step.content or "").startswith("ACME")]

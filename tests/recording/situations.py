@@ -32,7 +32,7 @@ from langchain_core.output_parsers import StrOutputParser
 from langchain_core.prompts import ChatPromptTemplate, PromptTemplate
 from langchain_core.retrievers import BaseRetriever
 from langchain_core.runnables import RunnableLambda
-from langchain_core.tools import tool
+from langchain_core.tools import BaseTool, tool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.errors import GraphRecursionError
 from langgraph.graph import START, MessagesState, StateGraph
@@ -636,8 +636,20 @@ async def _(watching: KPCallbackHandler) -> None:
     success=[True],
 )
 def _(watching: KPCallbackHandler) -> None:
+    both = threading.Barrier(2)
+
+    def at_once(it: BaseTool) -> BaseTool:
+        """Return a tool that ends only after the other has begun."""
+
+        def run(*args: Any, **values: Any) -> Any:
+            both.wait(60)
+            return it.func(*args, **values)  # type: ignore[attr-defined]
+
+        return it.model_copy(update={"func": run})
+
     asks = say("Both.", call("search", "p1", q="a"), call("soft", "p2", x="1"))
-    agent(asks, say("42")).invoke(ASK, using(watching))
+    tools = at_once(search), at_once(soft)
+    agent(asks, say("42"), tools=tools).invoke(ASK, using(watching))
 
 
 _DELEGATED = [
