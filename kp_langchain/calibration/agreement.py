@@ -1,9 +1,9 @@
 """How far runs of one task agree: without any verdict, what several runs found is likelier right.
 
-Runs are compared by their final answer, the order of their tools, their last output, and the
-arguments of their calls. Placeholders of redaction do not count. What is compared is kept as hashes
-of 16 bits, also when the trace itself has expired: they tell equal texts from others, and of a word
-only that it is one of a few.
+Runs are compared by their final answer, which counts as much as the rest: the order of their tools,
+their last output, and the arguments of their calls. Placeholders of redaction do not count. What is
+compared is kept as hashes of 16 bits, also when the trace itself has expired: they tell equal texts
+from others, and of a word only that it is one of a few.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ MOST_WITNESSES = 5
 AGREES = 0.5
 """A run agrees with another from this similarity on.
 
-Of pairs of recorded runs that are so similar, 62 to 100 % ended alike, by source.
+Of pairs of recorded runs that are so similar, 67 to 100 % ended alike, by source.
 """
 
 # What a domain's agreement is held against while few of its runs were compared, as if they were ten
@@ -41,8 +41,9 @@ _USUAL_MEAN, _USUAL_SD, _USUAL_RUNS = 0.17, 0.13, 10
 
 _ANSWER_CHARS, _ANSWER_WORDS = 600, 50
 _CALLS = 100
+_ANSWER_WEIGHT = 3  # as much as the other three parts
 _NOTHING = 0  # in place of a hash
-_SHORTEST_BYTES = 6
+_HEAD = 4  # numbers before the hashes of words
 _FEWEST_WORDS = 3
 
 
@@ -75,12 +76,14 @@ class RunDigest:
 
     Attributes:
         answer: Of the words of its answer.
+        numbers: Of the numbers in it.
         arguments: Of the arguments of its tool calls.
         tools: Of the names of the tools that it called, in order; 0 if it called none.
         last_output: Of the last output of a tool; 0 if there is none.
     """
 
     answer: frozenset[int]
+    numbers: frozenset[int]
     arguments: frozenset[int]
     tools: int
     last_output: int
@@ -88,7 +91,7 @@ class RunDigest:
     @classmethod
     def of(cls, trace: ReasoningTrace) -> RunDigest:
         """Return the digest of a redacted trace."""
-        words = Text(_plain(trace.outcome.result_summary), _ANSWER_CHARS).words
+        answer = Text(_plain(trace.outcome.result_summary), _ANSWER_CHARS)
         calls = [step for step in trace.steps if step.type == "tool_call"]
         names = [step.tool.name if step.tool else "" for step in calls]
         texts = [
@@ -104,7 +107,8 @@ class RunDigest:
         )
         last = " ".join(_plain(next(outputs, "")).split())
         return cls(
-            answer=frozenset(map(_hash, list(dict.fromkeys(words))[:_ANSWER_WORDS])),
+            answer=frozenset(map(_hash, list(dict.fromkeys(answer.words))[:_ANSWER_WORDS])),
+            numbers=frozenset(map(_hash, map(_number, answer.numbers()))),
             arguments=frozenset(map(_hash, texts)),
             tools=_hash("\0".join(names)) if names else _NOTHING,
             last_output=_hash(last) if last else _NOTHING,
@@ -113,34 +117,63 @@ class RunDigest:
     def similarity(self, other: RunDigest) -> float | None:
         """Return how similar two runs are, 0 to 1; None if both have nothing to compare.
 
-        It is the mean of four parts: the Jaccard similarity (1901) of the words of their answers
-        and of their arguments, and whether the order of tools, and the last output, are equal. A
-        part that neither run has is left out.
+        It is the mean of four parts: the Jaccard similarity (1901) of the words of their answers,
+        which counts three times, and of their arguments, and whether the order of tools, and the
+        last output, are equal. A part that neither run has is left out. Numbers that differ in the
+        answers take up to half of it.
         """
-        total, parts = 0.0, 0
-        for mine, theirs in ((self.answer, other.answer), (self.arguments, other.arguments)):
+        total, weights = 0.0, 0
+        for mine, theirs, weight in (
+            (self.answer, other.answer, _ANSWER_WEIGHT),
+            (self.arguments, other.arguments, 1),
+        ):
             if mine or theirs:
-                common = len(mine & theirs)
-                total += common / (len(mine) + len(theirs) - common)
-                parts += 1
+                total += weight * _jaccard(mine, theirs)
+                weights += weight
         for one, another in ((self.tools, other.tools), (self.last_output, other.last_output)):
             if one or another:
                 total += one == another
-                parts += 1
-        return total / parts if parts else None
+                weights += 1
+        if not weights:
+            return None
+        return total / weights * (1 + _jaccard(self.numbers, other.numbers)) / 2
 
     def to_bytes(self) -> bytes:
-        """Return it as the store keeps it: numbers of 16 bits, the number of words first."""
-        numbers = (self.tools, self.last_output, *sorted(self.answer), *sorted(self.arguments))
-        return struct.pack(f"<{len(numbers) + 1}H", len(self.answer), *numbers)
+        """Return it as the store keeps it: numbers of 16 bits, how many of each kind first."""
+        kinds = sorted(self.answer), sorted(self.numbers), sorted(self.arguments)
+        head = len(kinds[0]), len(kinds[1]), self.tools, self.last_output
+        numbers = (*head, *kinds[0], *kinds[1], *kinds[2])
+        return struct.pack(f"<{len(numbers)}H", *numbers)
 
     @classmethod
     def from_bytes(cls, content: bytes | None) -> RunDigest | None:
         """Return the digest that `to_bytes` wrote; None for what another program put there."""
-        if content is None or len(content) < _SHORTEST_BYTES or len(content) % 2:
+        if content is None or len(content) < 2 * _HEAD or len(content) % 2:
             return None
-        words, tools, last_output, *rest = struct.unpack(f"<{len(content) // 2}H", content)
-        return cls(frozenset(rest[:words]), frozenset(rest[words:]), tools, last_output)
+        words, numbers, tools, last_output, *rest = struct.unpack(f"<{len(content) // 2}H", content)
+        numbers += words
+        return cls(
+            frozenset(rest[:words]),
+            frozenset(rest[words:numbers]),
+            frozenset(rest[numbers:]),
+            tools,
+            last_output,
+        )
+
+
+def _jaccard(mine: frozenset[int], theirs: frozenset[int]) -> float:
+    """Return the Jaccard similarity; 1 for two empty sets."""
+    common = len(mine & theirs)
+    either = len(mine) + len(theirs) - common
+    return common / either if either else 1.0
+
+
+def _number(text: str) -> str:
+    """Return what is equal for equal numbers: 1,200 and 1200.0."""
+    try:
+        return f"{float(text.replace(',', '')):.12g}"
+    except ValueError:  # such as a date, 24.12.2025
+        return text
 
 
 def _plain(text: str) -> str:
@@ -163,8 +196,8 @@ class TaskRun:
         trace_id: The id of its trace.
         run_id: LangChain's id of the root run. Traces of one run are not compared.
         digest: What it is compared by, as the store has it; a `RunDigest` takes 20 times the room.
-        thread: The thread it ran in, or else its session; None if it has neither. Runs of one
-            thread are not compared: a retry after a failure repeats what failed.
+        conversations: The thread and the session that it ran in, if known. Runs of one are not
+            compared: a retry after a failure repeats what failed.
         is_planted: Whether its trace holds what looks like planted instructions; None if nobody
             looked. It is compared with none then: runs that obey the same instruction agree. One
             that nobody looked at is compared only with others of these.
@@ -176,24 +209,28 @@ class TaskRun:
     trace_id: str
     run_id: str
     digest: bytes
-    thread: str | None = None
+    conversations: frozenset[str] = frozenset()
     is_planted: bool | None = None
     success: bool | None = None
     compared_runs: int = 0
     waits: bool = False
 
+    def is_other_than(self, run: TaskRun) -> bool:
+        """Return whether they are of different runs of an agent."""
+        return self.trace_id != run.trace_id and self.run_id != run.run_id
+
     def may_agree(self, other: TaskRun) -> bool:
         """Return whether agreement of the two says anything."""
         return (
-            self.trace_id != other.trace_id
-            and self.run_id != other.run_id
-            and (self.thread is None or self.thread != other.thread)
+            self.is_other_than(other)
+            and not self.conversations & other.conversations
             and not self.is_planted
             and self.is_planted is other.is_planted
         )
 
-    def may_gain(self, number: int) -> bool:
-        """Return whether judging it again, beside so many runs, may change anything."""
+    def may_gain(self, agreement: Agreement | None) -> bool:
+        """Return whether judging it again, with this agreement, may change anything."""
+        number = 0 if agreement is None else agreement.runs
         return number > self.compared_runs or (self.waits and number > 0 and self.success is None)
 
 
@@ -205,34 +242,48 @@ class Pair(NamedTuple):
 
 
 def pairs_of(run: TaskRun, others: Iterable[TaskRun]) -> list[Pair]:
-    """Return the runs that a run is compared with, at most five, each with its similarity.
+    """Return the runs that a run is compared with, each with its similarity.
+
+    That are at most five, of which no two are of one conversation, and those that a verdict calls
+    wrong.
 
     Args:
         run: The run.
         others: Other runs of its task, in its namespace; the first ones are taken.
     """
     pairs: list[Pair] = []
-    digest = RunDigest.from_bytes(run.digest)
+    digest, seen, number = RunDigest.from_bytes(run.digest), frozenset[str](), 0
     for other in others:
-        theirs = RunDigest.from_bytes(other.digest) if run.may_agree(other) else None
-        if digest is not None and theirs is not None:
-            similarity = digest.similarity(theirs)
-            if similarity is not None:
-                pairs.append(Pair(other, similarity))
-        if len(pairs) == MOST_WITNESSES:
-            break
+        is_wrong = other.success is False
+        if is_wrong:  # to repeat that is wrong in the same conversation, too
+            is_compared = run.is_other_than(other)
+        else:
+            is_compared = (
+                number < MOST_WITNESSES and not other.conversations & seen and run.may_agree(other)
+            )
+        theirs = RunDigest.from_bytes(other.digest) if is_compared else None
+        if digest is None or theirs is None:
+            continue
+        similarity = digest.similarity(theirs)
+        if similarity is not None:
+            pairs.append(Pair(other, similarity))
+            if not is_wrong:
+                seen |= other.conversations
+                number += 1
     return pairs
 
 
 def agreement_of(pairs: Sequence[Pair]) -> Agreement | None:
-    """Return how far a run agrees with those it was compared with; None if there are none."""
-    if not pairs:
+    """Return how far a run agrees with those it was compared with; None if that says nothing."""
+    wrong = sum(one.similarity >= AGREES for one in pairs if one.run.success is False)
+    similarities = [one.similarity for one in pairs if one.run.success is not False]
+    if not (similarities or wrong):
         return None
     return Agreement(
-        value=sum(similarity for _, similarity in pairs) / len(pairs),
-        runs=len(pairs),
-        agreeing=sum(similarity >= AGREES for _, similarity in pairs),
-        with_wrong=sum(one.similarity for one in pairs if one.run.success is False) / len(pairs),
+        value=sum(similarities) / len(similarities) if similarities else 0.0,
+        runs=len(similarities),
+        agreeing=sum(one >= AGREES for one in similarities),
+        wrong=wrong,
     )
 
 

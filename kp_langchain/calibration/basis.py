@@ -9,11 +9,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from kp_langchain.calibration.fitting import FEWEST_RUNS
-from kp_langchain.gate.check import FEWEST_VALUES
+from kp_langchain.gate.check import FEWEST_VALUES, tasks_repeat, waits
 from kp_langchain.text import count_text
 
 if TYPE_CHECKING:
     from kp_langchain.calibration.model import ConfidenceModel
+    from kp_langchain.gate import ScoredTrace
+    from kp_langchain.store import StoredRun
 
 DOCUMENTS_FORMULA = "the documents' formula, which does not tell right from wrong"
 _BY_FORMULA = f"kept by {DOCUMENTS_FORMULA}"
@@ -21,6 +23,18 @@ _LABEL_NEXT = f"{FEWEST_RUNS} verdicts change that: kp-langchain label next"
 NO_BASIS = f"{_BY_FORMULA}; {_LABEL_NEXT}"
 _BY_AGREEMENT = "by agreement with other runs of each task"
 _WAITS = "nothing is kept before 30 runs have shown whether tasks repeat"
+NOTHING_YET = f"{_WAITS}; {_LABEL_NEXT}"
+
+
+def basis_of_run(run: ScoredTrace | StoredRun) -> str:
+    """Return what the decision on a run rests on, in words.
+
+    Args:
+        run: The run; without a worth, nothing is known of it but its score.
+    """
+    if run.breakdown.worth is not None:
+        return run.breakdown.worth.basis
+    return _WAITS if waits(run.gate, run.threshold) else DOCUMENTS_FORMULA
 
 
 class Basis(NamedTuple):
@@ -41,7 +55,8 @@ def basis_of(
     *,
     labelled: int,
     compared: int,
-    waits: bool = False,
+    last: int = 0,
+    threshold: float = 0.0,
 ) -> Basis:
     """Return what the decisions on a domain's runs rest on.
 
@@ -51,7 +66,8 @@ def basis_of(
         labelled: How many of its runs have a verdict that states their success.
         compared: How many of its last 300 runs without a veto were compared with other runs of
             their task.
-        waits: Whether its newest run was held against a threshold that none passes.
+        last: How many of those there are.
+        threshold: What its newest run was held against.
     """
     if model is not None and model.is_current:
         return Basis(model.source)
@@ -61,10 +77,10 @@ def basis_of(
         verdicts = f"{count_text(labelled, 'verdict')} so far" if labelled else "no verdict yet"
         model_text = "the verdicts given may make a model: kp-langchain calibrate"
         return Basis(f"{_BY_AGREEMENT}; {model_text if is_enough else verdicts}")
-    beginning = _WAITS if waits else _BY_FORMULA
+    beginning = _WAITS if waits(gate or "", threshold) else _BY_FORMULA
     if is_enough:
         remedy = "the verdicts given may change that: kp-langchain calibrate"
-    elif is_compared:
+    elif is_compared and tasks_repeat(compared, last):
         remedy = (
             'gate = "worth" changes that, because tasks repeat; so do '
             f"{FEWEST_RUNS} verdicts: kp-langchain label next"

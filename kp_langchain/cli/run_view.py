@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 from rich.table import Table
 from rich.text import Text
 
-from kp_langchain.calibration.basis import DOCUMENTS_FORMULA
+from kp_langchain.calibration.basis import basis_of_run
 from kp_langchain.calibration.tool_calls import calls_of
 from kp_langchain.cli.output import Column, fact_table, indent, list_table, visible
 from kp_langchain.errors import UnknownRunError
+from kp_langchain.gate.check import waits
 from kp_langchain.review.recall_facts import (
     RecallFacts,
     credit_text,
@@ -31,7 +32,6 @@ from kp_langchain.review.run_facts import (
 from kp_langchain.text import (
     count_text,
     counts_text,
-    format_against_threshold,
     one_line,
     printable,
     short_id,
@@ -76,8 +76,11 @@ def list_of_runs(
     def decision(run: StoredRun) -> str:
         if run.veto is not None:
             return f"veto:{run.veto}" if is_wide else "veto"
-        twin = run.twin_of or run.replaced_by
-        return f"twin of {short_id(twin)}" if twin else run.decision
+        if run.replaced_by is not None:
+            return f"replaced by {short_id(run.replaced_by)}"
+        if run.twin_of is not None:
+            return f"twin of {short_id(run.twin_of)}"
+        return "waits" if _waits(run) else run.decision
 
     columns: list[Column[StoredRun]] = [
         Column(title="run", text=lambda run: short_id(run.trace_id)),
@@ -85,9 +88,14 @@ def list_of_runs(
         Column(title="domain", text=lambda run: one_line(run.domain, 16 if is_wide else 9)),
         Column(title="score>", text=lambda run: f"{run.score:.3f}", style=_style),
         Column(title="worth>", text=lambda run: "" if run.worth is None else f"{run.worth:.3f}"),
-        Column(title="of>", text=lambda run: f"{run.threshold:.2f}", from_width=_WIDE),
+        Column(
+            title="of>",
+            text=lambda run: "" if _waits(run) else f"{run.threshold:.2f}",
+            from_width=_WIDE,
+        ),
         Column(title="0 to 1", text=lambda run: _bar(
-            0, run.gated_value, _BAR_CELLS, _style(run), console, mark=run.threshold
+            0, run.gated_value, _BAR_CELLS, _style(run), console,
+            mark=None if _waits(run) else run.threshold,
         )),
         Column(title="decision", text=decision, style=_style),
         Column(title="objective", text=lambda run: _shorten(run.objective)),
@@ -97,6 +105,10 @@ def list_of_runs(
     if all(run.worth is None for run in runs):
         columns = [column for column in columns if column.title != "worth>"]
     return list_table(columns, runs, width=console.width)
+
+
+def _waits(run: StoredRun) -> bool:
+    return waits(run.gate, run.threshold)
 
 
 def _style(run: StoredRun) -> str:
@@ -135,12 +147,8 @@ def print_run(store: TraceStore, run: StoredRun, console: Console, *, with_steps
         with_steps: Whether to print every step whole, in place of one line a call.
     """
     print_task(run, console)
-    value = format_against_threshold(run.gated_value, run.threshold)
-    veto = "" if run.veto is None else f"veto:{run.veto}; "
     heading = Text(run.decision, style=f"bold {_style(run)}")
-    console.print(
-        heading.append(f": {veto}{run.gate} {value}, threshold {run.threshold:.3f}\n", "not bold")
-    )
+    console.print(heading.append(f": {printable(run.reason)}\n", "not bold"))
     console.print(_waterfall(run, console))
     console.print()
     console.print(fact_table(_facts(store, run)))
@@ -308,10 +316,9 @@ def _facts(store: TraceStore, run: StoredRun) -> Iterator[tuple[str, str]]:
 
 def _basis(store: TraceStore, run: StoredRun) -> str:
     """Return what the decision on a run rests on, and what would give its domain a better basis."""
-    if run.breakdown.worth is not None:
-        return run.breakdown.worth.basis
     basis = store.models.bases([run.domain]).get(run.domain)
-    return basis.text if basis is not None and basis.is_missing else DOCUMENTS_FORMULA
+    is_missing = run.breakdown.worth is None and basis is not None and basis.is_missing
+    return basis.text if basis is not None and is_missing else basis_of_run(run)
 
 
 def _recall_lines(recall: RecallFacts) -> Iterator[tuple[str, str]]:

@@ -29,6 +29,19 @@ tells less than a few worths do."""
 NONE_PASSES = math.nextafter(1.0, 2.0)
 """The threshold of a domain that is to be gated by worth, until its first 30 runs have shown
 whether its tasks repeat: agreement tells more than the score, and they are judged again by it."""
+
+
+def tasks_repeat(compared: int, last: int) -> bool:
+    """Return whether tasks repeat: a fifth of the last runs was compared with others of theirs."""
+    return _FEWEST_COMPARED * compared >= last
+
+
+def waits(gate: str, threshold: float) -> bool:
+    """Return whether a run that was held against this waits for others of its task."""
+    return gate == "score" and threshold >= NONE_PASSES
+
+
+_FEWEST_COMPARED = 5
 # A surplus or deficit of passes is made up for within about so many runs. Of 20, 30, 40 and 100, 20
 # kept the share of each 100 recorded runs closest to the promised one, and what was kept was as
 # often right.
@@ -123,12 +136,6 @@ class RecentValues:
             if run.pass_rate is not None:
                 self._deficits.append(run.pass_rate - run.passes)
 
-    @property
-    def is_short(self) -> bool:
-        """Whether fewer than 30 runs are known."""
-        with self._lock:
-            return len(self._values) < FEWEST_VALUES["score"]
-
     def replace(self, values: Iterable[float]) -> None:
         """Have other values in place of those known; what passed still counts."""
         with self._lock:
@@ -194,6 +201,7 @@ def check(
     policy: DomainPolicy,
     *,
     recent: Callable[[Gate], RecentValues],
+    is_new: bool = False,
     has_model: bool = False,
     base_rate: float = 0.0,
 ) -> GateCheck:
@@ -208,6 +216,7 @@ def check(
         domain: Its domain.
         policy: The policy of that domain.
         recent: Returns what the gate saw of the domain's last runs.
+        is_new: Whether the domain has had fewer than 30 runs without a flag.
         has_model: Whether a confidence model was fitted to verdicts of the domain.
         base_rate: The confidence below which no run passes with a pass rate: with a model the share
             of successes among the runs that it was fitted to, since a random run is right more
@@ -229,7 +238,7 @@ def check(
             floor = _least_score(breakdown, base_rate) if has_model else 0.0
             return GateCheck("score", breakdown.total, max(rate_threshold, floor), pass_rate)
     is_open = policy.gate == "worth" and policy.threshold is None
-    if is_open and not has_model and recent("score").is_short:
+    if is_open and not has_model and is_new:
         return GateCheck("score", breakdown.total, NONE_PASSES)
     fixed = threshold_of(domain, policy.threshold).for_score(breakdown)
     return GateCheck("score", breakdown.total, fixed)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from kp_langchain.gate.check import threshold_of, waits
 from kp_langchain.gate.run import ScoredTrace, decide
 from kp_langchain.scoring.dimensions import (
     DEFAULT_CONFIDENCE,
@@ -221,7 +222,7 @@ def rejudge(run: ScoredTrace, verdict: Verdict) -> ScoredTrace:
     """Score a run again after a verdict, and decide again.
 
     Everything but the outcome stays as it was when the run happened: novelty, weights, gate,
-    threshold.
+    threshold. Only a run that waits is now held against the built-in threshold.
 
     Args:
         run: The run as the store has it; `keep_body` says whether it still has the trace itself.
@@ -243,12 +244,15 @@ def rejudge(run: ScoredTrace, verdict: Verdict) -> ScoredTrace:
         source=verdict.source,
         shape=shape,
     )
+    threshold = run.threshold
+    if waits(run.gate, threshold):  # a verdict tells more than whether tasks repeat
+        threshold = threshold_of(trace.metadata.task_domain, None).for_score(breakdown)
     veto = None if verdict.success is True else run.veto
     passes = (
         run.keep_body
         and run.withheld is None
         and veto is None
-        and decide(replace(run, breakdown=breakdown).gated_value, run.threshold) == "kept"
+        and decide(replace(run, breakdown=breakdown).gated_value, threshold) == "kept"
     )
     # With keep_days 0, a run that no longer passes is not kept for another verdict.
     keep_body = run.keep_body and (passes or run.decision != "kept" or run.keep_days != 0)
@@ -263,6 +267,7 @@ def rejudge(run: ScoredTrace, verdict: Verdict) -> ScoredTrace:
         ),
         breakdown=breakdown,
         decision="kept" if passes else "below_threshold",
+        threshold=threshold,
         veto=veto,
         keep_body=keep_body,
         verdict=verdict,

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Literal, Protocol, Self
 from uuid import UUID
 
+from kp_langchain.gate.check import FEWEST_VALUES, waits
 from kp_langchain.novelty_sources import is_measured
 from kp_langchain.policy import DomainPolicy
 from kp_langchain.scoring.evidence import flag_meaning
@@ -290,6 +291,9 @@ class _Decided(Protocol):
     def breakdown(self) -> ScoreBreakdown: ...
 
 
+_EQUAL = 1e-6
+
+
 def reason_text(
     run: _Decided, domain: str, repeats: str | None, replaced_by: str | None = None
 ) -> str:
@@ -307,7 +311,12 @@ def reason_text(
         return f"veto:{run.veto}, {flag_meaning(run.veto)}"
     if replaced_by is not None:
         return f"replaced by {replaced_by}, which repeats it and is surer"
-    figure = format_against_threshold(run.gated_value, run.threshold)
+    if waits(run.gate, run.threshold):
+        number = FEWEST_VALUES["score"]
+        return f"waits until {number} runs of {domain} have shown whether its tasks repeat"
+    # Such as the worth of average agreement, above which runs pass.
+    is_equal = 0.0 < run.threshold - run.gated_value < _EQUAL
+    figure = format_against_threshold(run.gated_value + is_equal * _EQUAL, run.threshold)
     value, decimals = f"{run.gate} {figure}", len(figure.partition(".")[2])
     threshold = f"the threshold of {domain}, {round(run.threshold, decimals):.8g}"
     if not is_measured(run.breakdown.novelty_source):
@@ -316,14 +325,13 @@ def reason_text(
         return f"{value} reaches {threshold}"
     if run.decision == "twin":
         return f"{value} reaches {threshold}, but the run repeats {repeats or 'a kept one'}"
-    if run.gate == "score" and run.threshold > 1.0:  # `check.NONE_PASSES`
-        return f"the first 30 runs of {domain} show whether its tasks repeat; they are kept if so"
+    value += " is not above" if is_equal else " is below"
     worth, agreement = run.breakdown.worth, run.breakdown.agreement
     if run.gate == "worth" and worth is not None:
-        return f"{value} is below {threshold}; {agreement or worth.basis}"
+        return f"{value} {threshold}; {agreement or worth.basis}"
     loss = run.breakdown.largest_loss(run.gate)
     cost = "" if loss is None else f"; {loss[0]} costs most, {loss[1]:.3f}"
-    return f"{value} is below {threshold}{cost}"
+    return f"{value} {threshold}{cost}"
 
 
 def may_contribute(scored: ScoredTrace) -> bool:

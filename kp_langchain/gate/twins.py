@@ -66,13 +66,16 @@ class KeptTrace:
         )
 
 
-def drop_repeats(run: ScoredTrace, candidate: KeptTrace, kept: Window[KeptTrace]) -> ScoredTrace:
+def drop_repeats(
+    run: ScoredTrace, candidate: KeptTrace, kept: Window[KeptTrace], *, may_replace: bool = True
+) -> ScoredTrace:
     """Apply the twin rule: return the run, perhaps as a twin of a kept one.
 
     Args:
         run: A run; only one that passed its threshold is compared with others.
         candidate: The same run as others would be compared with it.
         kept: The kept runs of its domain.
+        may_replace: Whether it takes the place of one that it is surer than.
 
     Returns:
         The run; a `twin`, with `twin_of`, if it repeats a kept one without being surer; with
@@ -86,7 +89,7 @@ def drop_repeats(run: ScoredTrace, candidate: KeptTrace, kept: Window[KeptTrace]
         of_task = (one for one in kept.items.values() if one.task == candidate.task)
         similar += [(one, 0.0) for one in of_task if one.entry.trace_id not in known]
     twins = [(one, similarity) for one, similarity in similar if _may_repeat(candidate, one)]
-    stronger = [twin for twin in twins if not _is_surer(candidate, twin[0])]
+    stronger = [twin for twin in twins if not (may_replace and _is_surer(candidate, twin[0]))]
     if not stronger:
         return replace(run, replaces=tuple(one.entry.trace_id for one, _ in twins))
     nearest, similarity = max(stronger, key=itemgetter(1))

@@ -61,7 +61,7 @@ def task_run_of(run: Run, verdict: Verdict | None) -> TaskRun:
         trace_key(run.trace.id),
         str(run.run_id),
         RunDigest.of(run.trace).to_bytes(),
-        keys.thread or keys.session,
+        frozenset(filter(None, (keys.thread, keys.session))),
         is_planted=is_planted,
         success=None if verdict is None else verdict.success,
     )
@@ -88,6 +88,7 @@ def check_in(
         domain,
         policy,
         recent=lambda gate: window.recent_values(gate, model),
+        is_new=window.is_new(),
         has_model=model is not None,
         base_rate=_ABOVE_AVERAGE if model is None else model.base_rate,
     )
@@ -101,15 +102,15 @@ def judge_earlier(
     Args:
         context: The handler that the newest run comes from.
         store: The store, which has it.
-        newest: The newest run of the domain. If it is the first one that is gated by agreement, all
-            tasks that this process has seen are judged again, and else its own.
+        newest: The newest run of the domain. If it is the first one that this process gates by its
+            worth, all tasks whose runs wait are judged again, and else its own.
     """
     if newest.gate != "worth":
         return []
     domain = newest.trace.metadata.task_domain
     window, policy = context.windows.of(domain), context.policy_for(domain)
     model = window.model()
-    tasks = set(window.tasks_gated_by_score())
+    tasks = set(window.waiting_tasks())
     key = task_key_of(newest)
     if key is not None and newest.breakdown.agreement is not None:
         tasks.add(key)

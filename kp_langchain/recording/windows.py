@@ -16,7 +16,13 @@ from kp_langchain._logging import describe_error, warn_once
 from kp_langchain.calibration.agreement import AGREEMENT, agreement_scale, pairs_of
 from kp_langchain.calibration.model import confidence_by_agreement
 from kp_langchain.config import Settings
-from kp_langchain.gate.check import FEWEST_VALUES, WINDOW, JudgedRun, RecentValues
+from kp_langchain.gate.check import (
+    FEWEST_VALUES,
+    WINDOW,
+    JudgedRun,
+    RecentValues,
+    tasks_repeat,
+)
 from kp_langchain.gate.run import gated_value
 from kp_langchain.gate.twins import OFF, KeptTrace, drop_repeats
 from kp_langchain.scoring.evidence import Worth
@@ -62,7 +68,7 @@ class LastRuns:
 
     Attributes:
         compared: How many of them were compared with other runs of their task.
-        tasks_repeat: Whether that is at least a fifth of them.
+        tasks_repeat: Whether that is enough to wait for others of a task.
         scale: The result of `agreement_scale` for those.
         counted: How often they were counted.
     """
@@ -72,10 +78,15 @@ class LastRuns:
         self.counted = 0
         self._count()
 
+    @property
+    def number(self) -> int:
+        """How many there are, at most 300."""
+        return len(self._runs)
+
     def _count(self) -> None:
         agreements = [agreement for agreement, _ in list(self._runs) if agreement is not None]
         self.compared, self.scale = len(agreements), agreement_scale(agreements)
-        self.tasks_repeat = 5 * len(agreements) >= len(self._runs)
+        self.tasks_repeat = tasks_repeat(self.compared, self.number)
         self.counted += 1
         self._added = 0
 
@@ -114,7 +125,7 @@ class DomainWindow:
         # By gate, with the time when the model of these values was fitted.
         self._recent_values: dict[Gate, tuple[datetime | None, RecentValues]] = {}
         self._known_last_runs: LastRuns | None = None
-        self._begins_to_compare = False
+        self._has_read_waiting = False
         self._counted = 0
         # By task and namespace, when they were read, and the runs, the newest first.
         self._tasks: OrderedDict[tuple[str, str | None], tuple[float, list[TaskRun]]]
@@ -221,8 +232,9 @@ class DomainWindow:
                 )
                 read_at, runs = now, runs if stored is None else stored
             pairs = pairs_of(run, runs)
-            others = [one for one in runs if one.trace_id != run.trace_id]
-            self._tasks[key] = read_at, [run, *others][:MOST_TASK_RUNS]
+            known = [run, *(one for one in runs if one.trace_id != run.trace_id)]
+            wrong = [one for one in known[MOST_TASK_RUNS:] if one.success is False]
+            self._tasks[key] = read_at, [*known[:MOST_TASK_RUNS], *wrong]
             if len(self._tasks) > _MOST_TASKS:
                 self._tasks.popitem(last=False)
         return pairs
@@ -234,24 +246,35 @@ class DomainWindow:
     def goes_by_agreement(self, agreement: Agreement | None) -> bool:
         """Return whether a run without a model is gated by agreement, and not by its score.
 
-        A run that was compared with none waits for another one of its task, where tasks repeat:
-        where a fifth of the runs were compared with others.
+        A run that was compared with none waits for another one of its task, where tasks repeat.
 
         Args:
             agreement: How far it agrees with other runs of its task.
         """
         return self.compares_runs() and (agreement is not None or self._last_runs().tasks_repeat)
 
-    def tasks_gated_by_score(self) -> list[tuple[str, str | None]]:
-        """Return tasks and namespaces of this process's runs, once when it begins to compare them.
+    def is_new(self) -> bool:
+        """Return whether there were fewer than 30 runs without a flag."""
+        return self._last_runs().number < FEWEST_VALUES["score"]
 
-        Until then runs were gated by their score.
+    def waiting_tasks(self) -> list[tuple[str, str | None]]:
+        """Return tasks and namespaces of the last runs that did not pass by their score; once.
+
+        A process asks when it first gates a run by its worth: until there was agreement to go by,
+        runs were gated by their score.
         """
         with self._lock:
-            if not self._begins_to_compare:
+            if self._has_read_waiting:
                 return []
-            self._begins_to_compare = False
-            return list(self._tasks)
+            self._has_read_waiting = True
+            return (
+                self._read(
+                    "the runs that wait for others of their task",
+                    "they wait for the next one",
+                    lambda store: store.task_runs.waiting_tasks(self._domain),
+                )
+                or []
+            )
 
     def estimate(
         self,
@@ -299,9 +322,7 @@ class DomainWindow:
             return
         pass_rate = scored.pass_rate
         if scored.previous is None:
-            compared = self.compares_runs()
             self._last_runs().add(scored.breakdown)
-            self._begins_to_compare |= not compared and self.compares_runs()
         else:
             pass_rate = 0.0
         for gate, (_, values) in list(self._recent_values.items()):

@@ -9,7 +9,8 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from kp_langchain.calibration.basis import DOCUMENTS_FORMULA
+from kp_langchain.calibration.basis import basis_of_run
+from kp_langchain.gate.check import waits
 from kp_langchain.review.recall_facts import planted_text
 from kp_langchain.review.run_facts import (
     agreement_text,
@@ -217,9 +218,8 @@ def record_of(
         "agreement": agreement_text(run),
         "flags": list(flag_texts(run)),
         "veto": run.veto and one_line(run.veto, _NAME_CHARS),
-        "basis": one_line(
-            DOCUMENTS_FORMULA if breakdown.worth is None else breakdown.worth.basis, _NAME_CHARS
-        ),
+        "waits": waits(run.gate, run.threshold),
+        "basis": one_line(basis_of_run(run), _NAME_CHARS),
         "redactions": _counts(run.redactions),
         "dropped": _counts(run.dropped),
         "tools": [one_line(name, _NAME_CHARS) for name in (run.tools or ())[:_TOOLS_SHOWN]],

@@ -31,9 +31,6 @@ def flag_meaning(flag: str) -> str:
     return VETO_FLAGS.get(flag, "a sign of failure")
 
 
-_MUCH = 0.5  # agreement with wrong runs that is worth a word
-
-
 @dataclass(frozen=True, slots=True)
 class Agreement:
     """How far a run agrees with other runs of its task.
@@ -42,28 +39,29 @@ class Agreement:
         value: The mean of how far it agrees with each of them, 0 to 1.
         runs: With how many it was compared.
         agreeing: With how many of them it agrees.
-        with_wrong: The part of `value` that comes from runs that a verdict calls wrong.
+        wrong: With how many others it agrees that a verdict calls wrong.
     """
 
     value: FiniteNumber
     runs: int
     agreeing: int
-    with_wrong: FiniteNumber = 0.0
+    wrong: int = 0
 
     @property
     def evidence(self) -> float:
-        """How far that speaks for the run, 0 to 1: agreement with a wrong run speaks against it."""
-        return max(0.0, self.value - 2 * self.with_wrong)
+        """How far that speaks for the run, 0 to 1: not at all if it repeats a wrong one."""
+        return 0.0 if self.wrong else self.value
 
     def text(self) -> str:
         """Return it in words with its value."""
         return f"{self}, {self.value:.2f}"
 
     def __str__(self) -> str:
-        is_wrong = self.with_wrong * self.runs >= _MUCH
-        wrong = ", of which a verdict calls some wrong" if is_wrong else ""
+        if not self.runs:
+            return "agrees with a run of this task that a verdict calls wrong"
         number = "the one other run" if self.runs == 1 else f"{self.agreeing} of {self.runs} runs"
         verb = "disagrees" if self.runs == 1 and not self.agreeing else "agrees"
+        wrong = ", and with one that a verdict calls wrong" if self.wrong else ""
         return f"{verb} with {number} of this task{wrong}"
 
 

@@ -16,7 +16,7 @@ from kp_langchain.calibration.features import LOOKED_SUCCESSFUL
 from kp_langchain.calibration.model import ConfidenceModel, LabelledRun
 from kp_langchain.calibration.next_to_label import TaskVerdict, UnlabelledRun
 from kp_langchain.errors import StoreError
-from kp_langchain.gate.check import NONE_PASSES, WINDOW
+from kp_langchain.gate.check import WINDOW
 from kp_langchain.scoring.breakdown import ScoreBreakdown
 from kp_langchain.store.database import StorePart
 from kp_langchain.store.rows import clean_name, json_text
@@ -148,7 +148,8 @@ class ConfidenceModels(StorePart):
             rows = {row.domain: row for row in connection.execute(sa.select(models))}
             for domain in domains:
                 name, model = clean_name(domain), None
-                gate, threshold, compared = connection.execute(_RECENT, {"domain": name}).one()
+                recent = connection.execute(_RECENT, {"domain": name}).one()
+                gate, threshold, compared, last = recent
                 if gate is None:
                     continue
                 if name in rows:
@@ -159,7 +160,8 @@ class ConfidenceModels(StorePart):
                     model,
                     labelled=labelled.get(name, 0),
                     compared=compared,
-                    waits=threshold is not None and threshold >= NONE_PASSES,
+                    last=last,
+                    threshold=threshold,
                 )
         return bases
 
@@ -222,8 +224,8 @@ class ConfidenceModels(StorePart):
 def _select_recent() -> sa.Select[Any]:
     """Return the statement for what a domain's last runs were held against.
 
-    That is the gate and threshold of the newest, and how many were compared with others of their
-    task.
+    That is the gate and threshold of the newest, how many were compared with others of their task,
+    and how many they are.
     """
     c = runs.c
     newest = (
@@ -236,6 +238,7 @@ def _select_recent() -> sa.Select[Any]:
         newest.with_only_columns(c.gate).limit(1).scalar_subquery(),
         newest.with_only_columns(c.threshold).limit(1).scalar_subquery(),
         sa.select(sa.func.count(window.c.agreement)).scalar_subquery(),
+        sa.select(sa.func.count()).select_from(window).scalar_subquery(),
     )
 
 

@@ -7,8 +7,9 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from kp_langchain._logging import log_event
-from kp_langchain.calibration.basis import DOCUMENTS_FORMULA, NO_BASIS
+from kp_langchain.calibration.basis import NO_BASIS, NOTHING_YET, basis_of_run
 from kp_langchain.config import Settings
+from kp_langchain.gate.check import waits
 from kp_langchain.redaction import redact
 from kp_langchain.store.run_columns import COLUMNS
 from kp_langchain.text import printable
@@ -33,12 +34,14 @@ def log_scored(scored: ScoredTrace) -> None:
     if not log.isEnabledFor(logging.INFO):
         return
     trace, breakdown, objective = scored.trace, scored.breakdown, _objective(scored)
+    does_wait = waits(scored.gate, scored.threshold)
     log_event(
-        "kp.trace_scored %s %s (threshold %.2f%s) %s | %s%s%s",
+        "kp.trace_scored %s %s (%s) %s | %s%s%s",
         trace.metadata.task_domain,
         scored.decision,
-        scored.threshold,
-        "" if scored.gate == "score" else " of worth",
+        "waits"
+        if does_wait
+        else f"threshold {scored.threshold:.2f}{'' if scored.gate == 'score' else ' of worth'}",
         breakdown.line(),
         trace.id,
         " | " if objective else "",
@@ -46,9 +49,9 @@ def log_scored(scored: ScoredTrace) -> None:
         fields=_fields(scored) | {"objective": objective},
     )
     if breakdown.worth is None:
-        domain = trace.metadata.task_domain
-        fields = {"kp_event": "kp.no_basis", "domain": domain, "basis": NO_BASIS}
-        log_event("kp.no_basis %s: %s", domain, NO_BASIS, fields=fields, once=domain)
+        domain, basis = trace.metadata.task_domain, NOTHING_YET if does_wait else NO_BASIS
+        fields = {"kp_event": "kp.no_basis", "domain": domain, "basis": basis}
+        log_event("kp.no_basis %s: %s", domain, basis, fields=fields, once=domain)
 
 
 def _objective(scored: ScoredTrace) -> str:
@@ -66,7 +69,7 @@ def _fields(scored: ScoredTrace) -> dict[str, Any]:
         for name, column in COLUMNS.items()
         if column.log and column.of is not None
     }
-    figures, worth = breakdown.to_row(), breakdown.worth
+    figures = breakdown.to_row()
     del figures["worth_confidence"]  # a part of the worth, as the log does not have them
     return {
         **{name: list(one) if isinstance(one, tuple) else one for name, one in columns.items()},
@@ -75,7 +78,7 @@ def _fields(scored: ScoredTrace) -> dict[str, Any]:
         **figures,
         "rules": [rule.name for rule in breakdown.rules],
         "flags": list(breakdown.flags),
-        "basis": DOCUMENTS_FORMULA if worth is None else worth.basis,
+        "basis": basis_of_run(scored),
         "unreadable_share": breakdown.unreadable_share,
         "over_budget": breakdown.over_budget,
     }

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import sqlalchemy as sa
 
 from kp_langchain.calibration.agreement import TaskRun, agreement_of, pairs_of
+from kp_langchain.gate.check import WINDOW
 from kp_langchain.store import run_queries, side_tables
 from kp_langchain.store.database import StorePart
 from kp_langchain.store.jobs import Jobs, replace_jobs
@@ -22,12 +23,15 @@ if TYPE_CHECKING:
 
 MOST_TASK_RUNS = 16
 """A new run is compared with some of so many, the newest of its task."""
+_RECENT = 100
+"""Also with those that a verdict calls wrong, of so many of the newest."""
 
 _c = runs.c
+_WAITS = sa.and_(_c.gate == "score", _c.decision == "below_threshold")
 OF_TASK_RUN = (
     _c.trace_id, _c.run_id, _c.compared_runs, scores.c.digest, _c.is_planted,
-    sa.func.coalesce(_c.thread, _c.session).label("thread"),
-    sa.and_(_c.gate == "score", _c.decision == "below_threshold").label("waits"),
+    _c.thread, _c.session,
+    _WAITS.label("waits"),
 )  # fmt: skip
 """The columns that `task_run` reads."""
 
@@ -37,17 +41,22 @@ _BY_AGREEMENT = ("worth", "agreement", "compared_runs", "veto")
 _OF_GATE = ("gate", "threshold", "pass_rate", "gated_value", "passed")
 
 # Built once, because building it takes longer than executing it.
-_NEWEST = (
+_OF_TASK = sa.and_(
+    _c.domain == sa.bindparam("domain"),
+    _c.task == sa.bindparam("task"),
+    _c.namespace.is_not_distinct_from(sa.bindparam("namespace")),
+)
+_READ = (
     sa.select(*OF_TASK_RUN)
     .join(scores, scores.c.trace_id == _c.trace_id)
-    .where(
-        _c.domain == sa.bindparam("domain"),
-        _c.task == sa.bindparam("task"),
-        _c.namespace.is_not_distinct_from(sa.bindparam("namespace")),
-        scores.c.digest.is_not(None),
-    )
+    .where(scores.c.digest.is_not(None))
     .order_by(*run_queries.newest_first)
-    .limit(MOST_TASK_RUNS)
+)
+_NEWEST = _READ.where(_OF_TASK).limit(MOST_TASK_RUNS)
+_LABELS = run_queries.select_labels().where(
+    verdicts.c.trace_id.in_(
+        sa.select(_c.trace_id).where(_OF_TASK).order_by(*run_queries.newest_first).limit(_RECENT)
+    )
 )
 
 
@@ -55,7 +64,9 @@ class TaskRuns(StorePart):
     """The runs of one store by task. Got from `TraceStore.task_runs`."""
 
     def newest(self, domain: str, task: str, namespace: str | None) -> list[TaskRun]:
-        """Return the newest runs of a task, the newest first; at most sixteen.
+        """Return the newest sixteen runs of a task, the newest first, and those judged wrong.
+
+        Those are of the newest hundred.
 
         Args:
             domain: The domain.
@@ -64,6 +75,26 @@ class TaskRuns(StorePart):
         """
         with self._database.reading() as connection:
             return _newest(connection, domain, task, namespace)
+
+    def waiting_tasks(self, domain: str) -> list[tuple[str, str | None]]:
+        """Return task and namespace of those of the last 300 runs that did not pass by their score.
+
+        Only those that can be compared with others of their task.
+        """
+        recent = (
+            sa.select(_c.task, _c.namespace, _WAITS.label("waits"))
+            .where(_c.domain == clean_name(domain), _c.state == "judged")
+            .order_by(*run_queries.newest_first)
+            .limit(WINDOW)
+            .subquery()
+        )
+        select = (
+            sa.select(recent.c.task, recent.c.namespace)
+            .where(recent.c.waits, recent.c.task.is_not(None))
+            .distinct()
+        )
+        with self._database.reading() as connection:
+            return [(row.task, row.namespace) for row in connection.execute(select)]
 
     def recent_worths(self, domain: str) -> list[tuple[float | None, float]]:
         """Return agreement (None without one) and novelty of a domain's last 300 runs, in order."""
@@ -114,7 +145,7 @@ class TaskRuns(StorePart):
                 run = load_run(row, side_tables.external_of(connection, task_run.trace_id))
                 run = judge(run, agreement, task_run.trace_id in verdicts_by_trace)
                 if run.decision != row["decision"]:
-                    run = save_rejudged(connection, row, run, registry)
+                    run = save_rejudged(connection, row, run, registry, may_replace=False)
                     replace_jobs(connection, jobs.score_rows([run], tools))
                     changed.append(run)
                 _save_figures(connection, task_run.trace_id, run)
@@ -128,14 +159,18 @@ def _newest(
     rows = connection.execute(_NEWEST, which).all()
     if not rows:
         return []
-    of_these = verdicts.c.trace_id.in_([row.trace_id for row in rows])
-    labels = connection.execute(run_queries.select_labels().where(of_these))
-    success_of = {row[0]: row[1] for row in labels}
+    success_of = {row[0]: row[1] for row in connection.execute(_LABELS, which)}
+    known = {row.trace_id for row in rows}
+    wrong = [one for one, success in success_of.items() if not success and one not in known]
+    if wrong:
+        rows = [*rows, *connection.execute(_READ.where(_c.trace_id.in_(wrong)))]
     return [task_run(row, success_of.get(row.trace_id)) for row in rows]
 
 
 def _that_may_gain(task_runs: Sequence[TaskRun]) -> list[str]:
-    return [run.trace_id for run in task_runs if run.may_gain(len(pairs_of(run, task_runs)))]
+    return [
+        run.trace_id for run in task_runs if run.may_gain(agreement_of(pairs_of(run, task_runs)))
+    ]
 
 
 def _save_figures(connection: sa.Connection, trace_id: str, run: ScoredTrace) -> None:
@@ -163,7 +198,7 @@ def task_run(row: Any, success: bool | None = None) -> TaskRun:
         row.trace_id,
         row.run_id,
         row.digest,
-        row.thread,
+        frozenset(filter(None, (row.thread, row.session))),
         is_planted=row.is_planted,
         success=success,
         compared_runs=row.compared_runs or 0,

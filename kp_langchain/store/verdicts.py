@@ -144,7 +144,12 @@ def rejudge_stored(
 
 
 def save_rejudged(
-    connection: sa.Connection, row: dict[str, Any], run: ScoredTrace, registry: str | None
+    connection: sa.Connection,
+    row: dict[str, Any],
+    run: ScoredTrace,
+    registry: str | None,
+    *,
+    may_replace: bool = True,
 ) -> ScoredTrace:
     """Apply the twin rule to a run that was judged again, save what changed, and return it.
 
@@ -153,8 +158,9 @@ def save_rejudged(
         row: The run's whole row, read within it and locked.
         run: The run, judged again.
         registry: URL of the registry to contribute to, if any.
+        may_replace: Whether it takes the place of a kept run that it repeats and is surer than.
     """
-    run = _decide(connection, row, run)
+    run = _decide(connection, row, run, may_replace=may_replace)
     trace_id = row["trace_id"]
     run_queries.update(connection, trace_id, _changes(row, run))
     breakdown = {"breakdown": json_text(run.breakdown.to_dict()), "features": _features(run)}
@@ -167,7 +173,9 @@ def save_rejudged(
     return run
 
 
-def _decide(connection: sa.Connection, row: dict[str, Any], run: ScoredTrace) -> ScoredTrace:
+def _decide(
+    connection: sa.Connection, row: dict[str, Any], run: ScoredTrace, *, may_replace: bool
+) -> ScoredTrace:
     """Apply the twin rule to a run that was judged again, and return it.
 
     Update its row in `vectors`, and the rows of the runs that it replaces.
@@ -180,7 +188,7 @@ def _decide(connection: sa.Connection, row: dict[str, Any], run: ScoredTrace) ->
     vectors.write(connection, [run_row(run, candidate)])
     if row["decision"] == "kept":  # what is kept stays kept, whatever it repeats
         return run
-    run = drop_stored_repeats(connection, run, candidate)
+    run = drop_stored_repeats(connection, run, candidate, may_replace=may_replace)
     replace_kept(connection, run.replaces, trace_id, is_stated=candidate.is_stated)
     return run
 
@@ -231,7 +239,7 @@ def _trace_without_steps(row: dict[str, Any]) -> ReasoningTrace:
 
 def _changes(row: dict[str, Any], run: ScoredTrace) -> dict[str, Any]:
     """Return the columns of `runs` that a verdict changes, with their new values."""
-    changes = outcome_columns(run) | {"has_body": run.keep_body}
+    changes = outcome_columns(run) | {"has_body": run.keep_body, "threshold": run.threshold}
     if run.decision == "kept":
         return changes | {"body_expires_at": None}
     if row["decision"] == "kept":

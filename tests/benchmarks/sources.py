@@ -200,4 +200,4 @@ def _worth_of(run: JudgedRun, *, guards: bool) -> tuple[float | None, float]:
 
 
 def _unguarded(run: TaskRun) -> TaskRun:
-    return replace(run, thread=None, is_planted=False)
+    return replace(run, conversations=frozenset(), is_planted=False)

@@ -59,15 +59,18 @@ def task_run(trace: ReasoningTrace, **about: Any) -> TaskRun:
     ("other", "similarity"),
     [
         (run(), 1.0),
-        (run("It is 2.50 dollars"), (3 / 7 + 3) / 4),  # three of five words each are the same
-        (run(calls=[(*RATE[:2], "1 EUR is 2.50 USD")]), 3 / 4),  # another output
-        (run(calls=[("rate", {"currency": "CHF"}, RATE[2])]), 3 / 4),  # other arguments
-        (run(calls=[HOLDINGS]), 1 / 4),
-        (run(calls=[]), 1 / 4),
+        # Three of five words each are the same, the number is not, and that halves it.
+        (run("It is 2.50 dollars"), (3 * 3 / 7 + 3) / 6 / 2),
+        (run("It's 1.090 dollars"), (3 * 2 / 7 + 3) / 6),  # the same number
+        (run("It is unknown, in dollars"), (3 * 3 / 7 + 3) / 6 / 2),
+        (run(calls=[(*RATE[:2], "1 EUR is 2.50 USD")]), 5 / 6),  # another output
+        (run(calls=[("rate", {"currency": "CHF"}, RATE[2])]), 5 / 6),  # other arguments
+        (run(calls=[HOLDINGS]), 3 / 6),
+        (run(calls=[]), 3 / 6),
         (run("", calls=[HOLDINGS]), 0.0),
     ],
 )  # fmt: skip
-def test_similarity_is_the_mean_of_four_parts(other: ReasoningTrace, similarity: float) -> None:
+def test_similarity_is_half_that_of_the_answers(other: ReasoningTrace, similarity: float) -> None:
     digests = RunDigest.of(run()), RunDigest.of(other)
     assert digests[0].similarity(digests[1]) == pytest.approx(similarity)
     assert digests[0].similarity(digests[1]) == digests[1].similarity(digests[0])
@@ -76,8 +79,8 @@ def test_similarity_is_the_mean_of_four_parts(other: ReasoningTrace, similarity:
 def test_a_part_that_neither_run_has_is_left_out() -> None:
     one, other = (RunDigest.of(run(answer, [])) for answer in ("a b c", "a b d"))
     assert one.similarity(other) == 2 / 4
-    assert RunDigest(frozenset(), frozenset(), 0, 0).similarity(one) == 0.0
-    empty = RunDigest(frozenset(), frozenset(), 0, 0)
+    assert RunDigest(frozenset(), frozenset(), frozenset(), 0, 0).similarity(one) == 0.0
+    empty = RunDigest(frozenset(), frozenset(), frozenset(), 0, 0)
     assert empty.similarity(empty) is None
 
 
@@ -98,14 +101,14 @@ words = st.frozensets(st.integers(1, 0xFFFF), max_size=50)
 numbers = st.integers(0, 0xFFFF)
 
 
-@given(st.builds(RunDigest, words, words, numbers, numbers))
+@given(st.builds(RunDigest, words, words, words, numbers, numbers))
 def test_a_digest_survives_the_store(digest: RunDigest) -> None:
     content = digest.to_bytes()
     assert RunDigest.from_bytes(content) == digest
-    assert len(content) <= 2 * (3 + 100)
+    assert len(content) <= 2 * (4 + 150)
 
 
-@pytest.mark.parametrize("content", [None, b"", b"\x01", b"\x00\x00", b"\x01\x00" * 3 + b"\x00"])
+@pytest.mark.parametrize("content", [None, b"", b"\x01", b"\x00\x00", b"\x01\x00" * 4 + b"\x00"])
 def test_what_another_program_put_there_is_no_digest(content: bytes | None) -> None:
     assert RunDigest.from_bytes(content) is None
 
@@ -154,7 +157,8 @@ def test_a_run_is_compared_with_five_others_at_most() -> None:
 @pytest.mark.parametrize(
     ("mine", "theirs"),
     [
-        ({"thread": "t"}, {"thread": "t"}),  # a retry repeats what failed
+        # A retry repeats what failed.
+        ({"conversations": frozenset("ab")}, {"conversations": frozenset("bc")}),
         ({"is_planted": True}, {}),  # runs that obey the same instruction agree
         ({}, {"is_planted": True}),
     ],
@@ -167,11 +171,20 @@ def test_some_runs_are_no_witnesses(mine: dict[str, Any], theirs: dict[str, Any]
     # Neither are other traces of the same run, as several handlers recorded it.
     assert pairs_of(one, [TaskRun("2", "1", digest), TaskRun("1", "2", digest)]) == []
     is_planted = mine.get("is_planted", False)
-    assert bool(pairs_of(one, [TaskRun("2", "2", digest, "u")])) is not is_planted
+    assert bool(pairs_of(one, [TaskRun("2", "2", digest, frozenset("d"))])) is not is_planted
+
+
+def test_retries_in_one_conversation_are_one_witness() -> None:
+    digest = RunDigest.of(run()).to_bytes()
+    me, *others = (
+        TaskRun(str(at), str(at), digest, frozenset(conversations))
+        for at, conversations in enumerate(("", "ab", "ac", "bd", "e", ""))
+    )
+    assert [pair.run.trace_id for pair in pairs_of(me, others)] == ["1", "4", "5"]
 
 
 @pytest.mark.parametrize(
-    ("number", "about", "may_gain"),
+    ("runs", "about", "may_gain"),
     [
         (0, {"waits": True}, False),
         (1, {}, True),
@@ -180,25 +193,47 @@ def test_some_runs_are_no_witnesses(mine: dict[str, Any], theirs: dict[str, Any]
         (1, {"compared_runs": 1, "waits": True, "success": False}, False),
     ],
 )
-def test_what_more_runs_may_change(number: int, about: dict[str, Any], may_gain: bool) -> None:
-    assert task_run(run(), **about).may_gain(number) is may_gain
+def test_what_more_runs_may_change(runs: int, about: dict[str, Any], may_gain: bool) -> None:
+    agreement = Agreement(1.0, runs, runs) if runs else None
+    assert task_run(run(), **about).may_gain(agreement) is may_gain
 
 
-def test_agreement_with_a_wrong_run_speaks_against_a_run() -> None:
-    digest = RunDigest.of(run()).to_bytes()
-    wrong, open_, right = (
-        TaskRun(str(at), str(at), digest, success=success)
-        for at, success in enumerate((False, None, True))
+OPEN, WRONG, RIGHT, OTHER_WRONG = (
+    TaskRun(str(at), str(at), RunDigest.of(one).to_bytes(), frozenset("t"), success=success)
+    for at, (one, success) in enumerate(
+        [(run(), None), (run(), False), (run(), True), (run("2.50", [HOLDINGS]), False)]
     )
-    me = TaskRun("me", "me", digest)
-    for others, evidence in (
-        ([open_], 1.0), ([open_, right], 1.0), ([wrong], 0.0), ([wrong, open_], 0.0),
-        ([wrong, open_, right], 1 / 3),
-    ):  # fmt: skip
-        found = agreement_of(pairs_of(me, others))
-        assert found is not None
-        assert (found.value, found.evidence) == (1.0, pytest.approx(evidence))
-    assert "a verdict calls some wrong" in str(agreement_of(pairs_of(me, [wrong])))
+)
+
+
+@pytest.mark.parametrize(
+    ("others", "value", "evidence", "words"),
+    [
+        ([OPEN], 1.0, 1.0, "agrees with the one other run of this task"),
+        ([WRONG], 0.0, 0.0, "agrees with a run of this task that a verdict calls wrong"),
+        ([WRONG, RIGHT], 1.0, 0.0,
+         "agrees with the one other run of this task, and with one that a verdict calls wrong"),
+        # To differ from what is wrong tells nothing.
+        ([OTHER_WRONG, OPEN], 1.0, 1.0, "agrees with the one other run of this task"),
+    ],
+)  # fmt: skip
+def test_a_run_that_repeats_a_wrong_one_has_no_evidence(
+    others: list[TaskRun], value: float, evidence: float, words: str
+) -> None:
+    digest = RunDigest.of(run()).to_bytes()
+    found = agreement_of(pairs_of(TaskRun("me", "me", digest), others))
+    assert found is not None
+    assert (found.value, found.evidence, str(found)) == (value, evidence, words)
+
+
+def test_a_wrong_run_counts_beside_five_others_and_in_its_own_conversation() -> None:
+    digest = RunDigest.of(run()).to_bytes()
+    others = [TaskRun(f"o{at}", f"o{at}", digest) for at in range(9)]
+    me = TaskRun("me", "me", digest, frozenset("t"))
+    found = agreement_of(pairs_of(me, [*others, WRONG]))
+    assert found is not None
+    assert (found.runs, found.wrong) == (MOST_WITNESSES, 1)
+    assert agreement_of(pairs_of(me, [OTHER_WRONG])) is None
 
 
 def test_confidence_by_agreement_is_half_for_the_average_and_for_who_stands_alone() -> None:

@@ -15,6 +15,7 @@ from kp_langchain import DomainPolicy, TraceStore
 from kp_langchain.calibration.basis import DOCUMENTS_FORMULA, NO_BASIS, basis_of
 from kp_langchain.calibration.features import FEATURES_VERSION
 from kp_langchain.calibration.model import ConfidenceModel
+from kp_langchain.gate.check import NONE_PASSES
 from kp_langchain.report.collect import collect
 from kp_langchain.text import short_id
 from tests.agents import agent, call, handler, say, searching
@@ -31,21 +32,23 @@ TASK = "How many euros does ACME hold?"
 
 
 @pytest.mark.parametrize(
-    ("gate", "labelled", "compared", "text"),
+    ("gate", "labelled", "compared", "last", "text"),
     [
-        ("score", 0, 9, "10 verdicts change that: kp-langchain label next"),
-        ("worth", 9, 9, "10 verdicts change that: kp-langchain label next"),
-        ("score", 10, 300, "the verdicts given may change that: kp-langchain calibrate"),
-        ("score", 9, 10, 'gate = "worth" changes that, because tasks repeat; so do 10 verdicts: '
-                         "kp-langchain label next"),
+        ("score", 0, 9, 9, "10 verdicts change that: kp-langchain label next"),
+        ("worth", 9, 9, 9, "10 verdicts change that: kp-langchain label next"),
+        ("score", 10, 300, 300, "the verdicts given may change that: kp-langchain calibrate"),
+        ("score", 9, 10, 51, "10 verdicts change that: kp-langchain label next"),
+        ("score", 9, 10, 50, 'gate = "worth" changes that, because tasks repeat; so do 10 '
+                             "verdicts: kp-langchain label next"),
     ],
 )  # fmt: skip
 def test_without_model_and_agreement_there_is_no_basis(
-    gate: str, labelled: int, compared: int, text: str
+    gate: str, labelled: int, compared: int, last: int, text: str
 ) -> None:
-    basis = basis_of(gate, None, labelled=labelled, compared=compared)
+    known = {"labelled": labelled, "compared": compared, "last": last}
+    basis = basis_of(gate, None, **known)
     assert basis == (f"kept by {DOCUMENTS_FORMULA}; {text}", True)
-    waiting = basis_of(gate, None, labelled=labelled, compared=compared, waits=True)
+    waiting = basis_of("score", None, threshold=NONE_PASSES, **known)
     assert waiting == (f"{WAITS}; {text}", True)
     assert basis_of(None, None, labelled=0, compared=0).text == NO_BASIS
 
@@ -124,13 +127,19 @@ def test_each_command_says_what_decisions_rest_on(store: TraceStore) -> None:
 def test_a_domain_that_waits_for_its_first_runs_says_so() -> None:
     with TraceStore("runs.db") as store:
         record(handler(store=store, policy=DomainPolicy(gate="worth")), searching(), 1)
+        (run,) = store.runs()
     assert f"basis {WAITS}; 10 verdicts change that" in printed("review", "stats")
+    one = printed("review", run.trace_id)
+    reason = "waits until 30 runs of default have shown whether its tasks repeat"
+    assert f"below_threshold: {reason}" in one
+    assert f"basis {WAITS}; 10 verdicts change that" in one
+    assert f" waits {TASK}" in printed("review")
 
 
 def test_one_run_says_how_far_it_agrees_and_what_vetoes_it(store: TraceStore) -> None:
     vetoed, *others = store.runs(domain="finance")
     text = printed("review", vetoed.trace_id)
-    assert "below_threshold: veto:last_call_failed; worth 0." in text
+    assert "below_threshold: veto:last_call_failed, its last tool call failed " in text
     assert re.search(r"agreement agrees with 0 of 5 runs of this task, 0\.\d\d flag", text)
     assert "flag last_call_failed: its last tool call failed; vetoes the run basis " in text
     assert "basis agreement with other runs of its task, without verdicts outcome" in text

@@ -72,6 +72,7 @@ def checked(one, values=(), base_rate=0.0, *, has_model=True, **policy):
         "default",
         policy,
         recent=lambda _: RecentValues(values),
+        is_new=len(values) < 30,
         has_model=has_model,
         base_rate=base_rate,
     )

@@ -136,6 +136,57 @@ def test_what_waited_is_judged_again_once_runs_are_compared(store: TraceStore) -
     assert {first.gate, second.gate} == {"worth"}
 
 
+def test_what_waited_in_other_processes_is_judged_again(url: str) -> None:
+    waiting = []
+    for number in range(15):  # a process for each run
+        with TraceStore(url) as store, watching(store) as by:
+            waiting.append(ask(by, number % 4))
+    with TraceStore(url) as store, watching(store) as by:
+        assert ask(by, 5, "Quite another thing").gate == "worth"
+        by.flush()
+        gates = {stored(store, run).gate for run in waiting}
+    assert gates == {"worth"}
+
+
+def test_a_domain_with_many_runs_does_not_wait_again(url: str) -> None:
+    with TraceStore(url) as store, watching(store) as by:
+        begin(by)
+        for task in range(2, 50):
+            ask(by, task)
+    with TraceStore(url) as store, watching(store) as by:
+        scored = ask(by, 50)
+    assert (scored.gate, scored.threshold < 1.0) == ("score", True)
+
+
+@pytest.mark.parametrize("success", [True, False])
+def test_a_verdict_ends_the_wait(store: TraceStore, success: bool) -> None:
+    with watching(store, policy=DomainPolicy(gate="worth"), scorer=Scorer()) as by:
+        waiting = ask(by, 1)
+        assert str(waiting) == (
+            "below_threshold: waits until 30 runs of default have shown whether its tasks repeat"
+        )
+        by.flush()
+        (change,) = store.report_outcome(waiting.trace.id, success=success)
+    assert (change.decision == "kept") is (change.score >= change.threshold)
+    assert change.threshold < 1.0
+    assert "waits" not in stored(store, waiting).reason
+
+
+def test_what_is_judged_again_takes_the_place_of_none(
+    store: TraceStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kp_langchain.gate.twins.SURER_BY", -1.0)  # so that each is surer
+    with watching(store, policy=DomainPolicy(gate="worth", pass_rate=1.0)) as by:
+        begin(by)
+        first = ask(by, 1)
+        by.flush()
+        kept = ask(by, 1, "To the front desk, on 3 May")
+        by.flush()
+        assert kept.decision == "kept"
+    assert stored(store, kept).decision == "kept"
+    assert stored(store, first).decision == "twin"
+
+
 def test_what_is_kept_stays_kept_and_one_run_a_task_is(store: TraceStore) -> None:
     with watching(store) as by:
         begin(by)
@@ -158,10 +209,13 @@ def test_a_verdict_that_calls_a_run_wrong_counts_against_those_that_agree(
         by.flush()
         store.report_outcome(wrong.trace.id, success=False)
     with watching(TraceStore(url)) as by:
-        scored = ask(by, 1)
-    assert scored.decision == "below_threshold"
-    assert scored.breakdown.agreement is not None
-    assert (scored.breakdown.agreement.value, scored.breakdown.agreement.evidence) == (1.0, 0.0)
+        for _ in range(20):  # however often it is repeated
+            scored = ask(by, 1)
+            assert scored.decision == "below_threshold"
+            assert scored.breakdown.agreement is not None
+            assert scored.breakdown.agreement.evidence == 0.0
+    with watching(TraceStore(url)) as by:
+        assert ask(by, 1).decision == "below_threshold"
 
 
 @pytest.mark.parametrize("stated", [{"success": False}, {"confidence": 0.05}])
@@ -206,18 +260,26 @@ def test_where_few_tasks_repeat_the_others_do_not_wait_for_them(store: TraceStor
 # ------------------------------------------------------------------ who is a witness
 
 
+IN_THREAD: dict[str, Any] = {"configurable": {"thread_id": "t"}}
+IN_SESSION: dict[str, Any] = {"metadata": {"session_id": "s"}}
+
+
 @pytest.mark.parametrize(
-    "config",
+    ("config", "retry"),
     [
-        {"configurable": {"thread_id": "t"}},
-        {"metadata": {"session_id": "s"}},
+        (IN_THREAD, IN_THREAD), (IN_SESSION, IN_SESSION), (IN_SESSION, IN_THREAD | IN_SESSION),
+        (IN_THREAD | IN_SESSION, {"configurable": {"thread_id": "u"}, **IN_SESSION}),
     ],
-)
-def test_a_retry_in_the_same_thread_is_no_witness(config: dict[str, Any]) -> None:
-    by = watching(TraceStore("runs.db"))
-    ask(by, 1, **config)
-    assert ask(by, 1, **config).breakdown.agreement is None
-    assert ask(by, 1).breakdown.agreement is not None
+)  # fmt: skip
+def test_a_retry_in_the_same_conversation_is_no_witness(
+    config: dict[str, Any], retry: dict[str, Any], url: str
+) -> None:
+    with TraceStore(url) as store, watching(store) as by:
+        ask(by, 1, **config)
+        assert ask(by, 1, **retry).breakdown.agreement is None
+    with TraceStore(url) as store, watching(store) as by:  # as the store has it
+        assert ask(by, 1, **retry).breakdown.agreement is None
+        assert ask(by, 1).breakdown.agreement is not None
 
 
 def test_runs_of_other_namespaces_and_domains_are_none() -> None:
