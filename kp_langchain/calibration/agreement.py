@@ -198,9 +198,8 @@ class TaskRun:
         digest: What it is compared by, as the store has it; a `RunDigest` takes 20 times the room.
         conversations: The thread and the session that it ran in, if known. Runs of one are not
             compared: a retry after a failure repeats what failed.
-        is_planted: Whether its trace holds what looks like planted instructions; None if nobody
-            looked. It is compared with none then: runs that obey the same instruction agree. One
-            that nobody looked at is compared only with others of these.
+        is_planted: Whether its trace holds what looks like planted instructions. It is compared
+            with none then: runs that obey the same instruction agree.
         success: What a verdict says; None without one.
         compared_runs: With how many runs it was compared when it was judged last.
         waits: Whether it did not pass by its score, when nothing else was known.
@@ -210,7 +209,7 @@ class TaskRun:
     run_id: str
     digest: bytes
     conversations: frozenset[str] = frozenset()
-    is_planted: bool | None = None
+    is_planted: bool = False
     success: bool | None = None
     compared_runs: int = 0
     waits: bool = False
@@ -224,8 +223,7 @@ class TaskRun:
         return (
             self.is_other_than(other)
             and not self.conversations & other.conversations
-            and not self.is_planted
-            and self.is_planted is other.is_planted
+            and not (self.is_planted or other.is_planted)
         )
 
     def may_gain(self, agreement: Agreement | None) -> bool:

@@ -51,18 +51,15 @@ def task_run_of(run: Run, verdict: Verdict | None) -> TaskRun:
         run: The run.
         verdict: What states its success.
     """
-    keys, is_planted = run.keys or RunKeys(), None
-    # Only where the gate goes by agreement, because it takes longer than all else here.
-    if run.policy.gate == "worth":
-        from kp_langchain.calibration.planted_instructions import has_planted
+    from kp_langchain.calibration.planted_instructions import has_planted
 
-        is_planted = has_planted(run.trace)
+    keys = run.keys or RunKeys()
     return TaskRun(
         trace_key(run.trace.id),
         str(run.run_id),
         RunDigest.of(run.trace).to_bytes(),
         frozenset(filter(None, (keys.thread, keys.session))),
-        is_planted=is_planted,
+        is_planted=has_planted(run.trace),
         success=None if verdict is None else verdict.success,
     )
 

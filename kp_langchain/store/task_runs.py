@@ -199,7 +199,7 @@ def task_run(row: Any, success: bool | None = None) -> TaskRun:
         row.run_id,
         row.digest,
         frozenset(filter(None, (row.thread, row.session))),
-        is_planted=row.is_planted,
+        is_planted=bool(row.is_planted),
         success=success,
         compared_runs=row.compared_runs or 0,
         waits=bool(row.waits),

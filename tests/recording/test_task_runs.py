@@ -291,8 +291,9 @@ def test_runs_of_other_namespaces_and_domains_are_none() -> None:
     assert ask(by, 1, **config).breakdown.agreement is not None
 
 
-def test_a_run_with_planted_instructions_is_none() -> None:
-    by = watching(TraceStore("runs.db"))
+@pytest.mark.parametrize("policy", [BY_WORTH, DomainPolicy()])
+def test_a_run_with_planted_instructions_is_none(policy: DomainPolicy) -> None:
+    by = watching(TraceStore("runs.db"), policy=policy)
     ask(by, 1, using=planted)
     assert ask(by, 1).breakdown.agreement is None
     assert ask(by, 1, using=planted).breakdown.agreement is None
