@@ -344,9 +344,9 @@ def test_one_key_gives_each_verdict_and_the_next_run_follows() -> None:
 
 
 def test_runs_that_agree_with_a_judged_one_of_their_task_are_asked_about_last() -> None:
-    digest = RunDigest(frozenset({1, 2}), frozenset({3}), 4, 5)
+    digest = RunDigest(frozenset({1, 2}), frozenset(), frozenset({3}), 4, 5)
     alike = replace(digest, answer=frozenset({1, 2, 6}))
-    other = RunDigest(frozenset({7}), frozenset({8}), 9, 10)
+    other = RunDigest(frozenset({7}), frozenset(), frozenset({8}), 9, 10)
     digests = {1: digest, 2: alike, 3: digest, 4: other, 5: None}
     task = [
         run(at, objective="the same", options={"digest": one and one.to_bytes()})

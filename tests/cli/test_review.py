@@ -188,11 +188,11 @@ def test_a_twin_and_what_it_replaced_are_named() -> None:
             for confidence in (0.5, 0.8, 0.6, 0.6)
         ]  # fmt: skip
     other = short_id(ids[1])
-    decisions = re.findall(r" (twin of \w+|kept)  ", printed("review"))
-    assert decisions == [*[f"twin of {other}"] * 2, "kept", f"twin of {other}"]
+    decisions = re.findall(r" ((?:twin of|replaced by) \w+|kept)  ", printed("review"))
+    assert decisions == [*[f"twin of {other}"] * 2, "kept", f"replaced by {other}"]
     assert len(parsed("review", "--decision", "twin")) == 3
     replaced, kept, twin = (printed("review", "show", trace_id) for trace_id in ids[:3])
-    assert "\ntwin: score" in replaced
+    assert f"\ntwin: replaced by {ids[1]}, which repeats it and is surer" in replaced
     line = rf"\nreplaced by +{other}, which repeats it and was surer: "
     assert re.search(line, replaced)
     assert "\nkept: score" in kept
