@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from itertools import groupby
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -24,8 +25,10 @@ if TYPE_CHECKING:
 
 _BY_WORTH = """The gate was not told which are.
 It keeps the best tenth by worth, which is higher for a run that agrees with others of
-its task. A run with a flag, such as a failed last call, has a veto. A later run of a
-task may raise an earlier one, and never withdraws one."""
+its task; of a domain's first runs more, because they are few. A run with a flag, such
+as a failed last call, has a veto. One run of a task is kept, the first to pass. Others
+that pass are its twins, and so is an earlier run that a later one of its task raised,
+even if its worth is higher now."""
 _BY_SCORE = """\
 Runs without a worth were judged by their score, which does not tell right from wrong:
 until 10 runs of the domain were compared with others of their task."""
@@ -45,9 +48,16 @@ def demo(
     settings = Settings()
     if settings.disabled:
         raise KPError("KP_DISABLED switches recording off, so there would be nothing to show")
-    location = database or str(data_dir() / "demo.db")
     console = make_console()
+    location = database or str(data_dir() / "demo.db")
+    if not database and _delete_earlier(Path(location)):
+        console.print(f"Deleted the runs of an earlier demo: {location}\n", soft_wrap=True)
     with TraceStore(location) as store:
+        if n_runs := store.count():
+            raise KPError(
+                f"{store.location} has {count_text(n_runs, 'run')} already, and the demo needs a "
+                "store without any; omit --database, or name a new file"
+            )
         with console.status("Running agents and judging their runs ..."):
             scorer = Scorer(step_cap=settings.step_cap, max_remembered=settings.novelty_memory)
             with suppress(KPError):  # the breakdowns say what is wrong with the embedding model
@@ -70,13 +80,32 @@ def demo(
         _BY_SCORE if any(one.worth is None for _, one in runs) else "",
         f"{judged} verdict. From 10 on, a model learns from them which runs are right.\n"
         f"  kp-langchain label next --database {location}\n"
-        f"  kp-langchain calibrate --database {location}",
+        f"  kp-langchain calibrate --database {location}\n"
+        "The latter needs scikit-learn: pip install 'kp-langchain[calibrate]'",
         f"All runs, and why each was kept or not, are in {location_text}\n"
         f"  kp-langchain review --database {location}\n"
         f"  kp-langchain review {short_id(best.trace_id)} --database {location}",
         f"The same gate for agents of yours, in kp.toml:\n  {_SETTINGS}",
     ]
     console.print(Text("\n\n".join(filter(None, paragraphs))), soft_wrap=True)
+
+
+def _delete_earlier(path: Path) -> bool:
+    """Delete a SQLite file; return whether there was one.
+
+    Raises:
+        KPError: It cannot be deleted.
+    """
+    is_there = path.exists()
+    try:
+        for end in ("", "-wal", "-shm"):
+            path.with_name(path.name + end).unlink(missing_ok=True)
+    except OSError as error:
+        raise KPError(
+            f"the earlier demo in {path} cannot be deleted ({error.strerror}); "
+            "name another file: --database FILE"
+        ) from error
+    return is_there
 
 
 def _rows(runs: Sequence[tuple[DemoRun, StoredRun]]) -> Iterator[tuple[str, ...]]:

@@ -124,8 +124,8 @@ STORES: dict[str, tuple[Callable[[], Any], int, str]] = {
 }
 
 
-def make_newer() -> None:
-    with closing(sqlite3.connect("runs.db")) as connection, connection:
+def make_newer(path: str | Path = "runs.db") -> None:
+    with closing(sqlite3.connect(path)) as connection, connection:
         connection.execute("UPDATE kp_schema SET version = '9042'")
 
 
@@ -353,11 +353,31 @@ def test_demo_plays_a_first_day() -> None:
     assert flags >= {"last_call_failed", "same_call_twice", "answer_unable"}
     assert all(f"veto:{flag}" in done.stdout for flag in flags - {None})
     assert "No run has a verdict. From 10 on, a model learns" in done.stdout
+    assert "pip install 'kp-langchain[calibrate]'" in done.stdout
     shown = re.findall(r"kp-langchain review (\w+) --database (\S+)", done.stdout)
     assert cli("review", "show", shown[0][0], "--database", shown[0][1]).returncode == 0
 
-    again = cli_apart("demo", "--database", "demo.db", program=WITHOUT_MODEL)
-    assert again.returncode == 0, again.stderr
+    again = cli("demo", "--database", "demo.db")
+    assert again.returncode == 1
+    assert again.stderr == (
+        f"error: {Path('demo.db').resolve()} has {len(RUNS)} runs already, and the demo needs a "
+        "store without any; omit --database, or name a new file\n"
+    )
     with TraceStore("demo.db") as store:
-        kept = [run.objective for run in store.runs(decision="kept")]
-    assert len(set(kept)) == len(kept), "still one a task"
+        assert store.count() == len(RUNS)
+
+
+def test_the_demo_begins_anew_in_its_own_store() -> None:
+    first = cli_apart("demo", program=WITHOUT_MODEL)
+    path = Path(os.environ["XDG_DATA_HOME"], "kp_langchain", "demo.db")
+    make_newer(path)
+    Path(f"{path}-wal").write_bytes(b"left behind")
+    again = cli_apart("demo", program=WITHOUT_MODEL)
+    assert (again.returncode, "Deleted" in first.stdout) == (0, False), again.stderr
+    assert again.stdout.startswith(f"Deleted the runs of an earlier demo: {path}\n")
+    assert re.findall(r"\nKept: .*", again.stdout) == re.findall(r"\nKept: .*", first.stdout)
+    make_newer(path)
+    refused = cli("demo", "--database", str(path))
+    assert (refused.returncode, refused.stdout) == (1, "")
+    assert refused.stderr.count("\n") == 1
+    assert "reads only version" in refused.stderr
