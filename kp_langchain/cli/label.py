@@ -94,9 +94,9 @@ def ask_next(
     from kp_langchain.cli.label_next import Dialog, next_offers, offers_json
 
     with open_store(database) as store:
-        offers = next_offers(store, domain, limit)
+        offers = next_offers(store, domain, limit + 1)
         if as_json:
-            for values in offers_json(store, offers):
+            for values in offers_json(store, offers[:limit]):
                 say_json(values)
         else:
             labelling = Labelling(store)
@@ -104,7 +104,8 @@ def ask_next(
             def give(trace_id: str, verdict: Verdict) -> str:
                 return "; ".join(map(change_text, labelling.store(trace_id, verdict)))
 
-            _run(labelling, Dialog(store, domain, offers, give).run)
+            dialog = Dialog(store, domain, offers[:limit], give, has_more=len(offers) > limit)
+            _run(labelling, dialog.run)
 
 
 @app.command("import")

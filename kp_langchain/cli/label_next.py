@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 _NOTHING_TO_ASK = (
     "No run to ask about: all have a verdict, or their traces are no longer kept (see keep_days)."
 )
+_LIMIT_REACHED = (
+    "The limit is reached, and there are more runs: run this again, or with a higher --limit."
+)
 _QUESTION = "Did it succeed?  y yes  n no  s skip  m more  b back  o note  q quit"
 _INTERRUPT = "\x03"
 _DOMAIN_CHARS = 60
@@ -70,6 +73,7 @@ class Dialog:
         domain: The only domain of the runs; None for all.
         offers: The runs.
         give: Stores a verdict on the run of a trace id, and returns in words what that changed.
+        has_more: Whether there are runs beyond those of the offers.
     """
 
     def __init__(
@@ -78,9 +82,12 @@ class Dialog:
         domain: str | None,
         offers: Sequence[Offer],
         give: Callable[[str, Verdict], str],
+        *,
+        has_more: bool = False,
     ) -> None:
         self._store, self._store_verdict, self._console = store, give, make_console()
         self._offers = list(offers)  # without those that turn out to be gone
+        self._has_more = has_more
         self._verdicts_before = store.models.task_verdicts(domain)
         self._own_verdicts: dict[str, TaskVerdict] = {}  # by trace id
         self._position = 0
@@ -102,9 +109,8 @@ class Dialog:
             self._show(offer, *run_and_trace)
             if not self._take_answer(offer, run_and_trace[1]):
                 return
-        self._console.print(
-            "There is no other run to ask about." if self._offers else _NOTHING_TO_ASK
-        )
+        end = "There is no other run to ask about." if self._offers else _NOTHING_TO_ASK
+        self._console.print(_LIMIT_REACHED if self._has_more else end)
 
     def _load(self, offer: Offer) -> tuple[StoredRun, ReasoningTrace] | None:
         """Return a run with its trace; None if it is no longer to be asked about.

@@ -343,6 +343,15 @@ def test_one_key_gives_each_verdict_and_the_next_run_follows() -> None:
     assert "no other run to ask about" in screens[2]
 
 
+def test_the_end_says_whether_there_are_more_runs() -> None:
+    fill(*map(run, range(3)))
+    assert len(offered("--limit", "2")) == 2
+    limited = piped("y\ns\n", "--limit", "2").stdout
+    assert "The limit is reached, and there are more runs" in limited
+    assert "no other run to ask about" not in limited
+    assert "no other run to ask about" in piped("y\ny\n", "--limit", "2").stdout
+
+
 def test_runs_that_agree_with_a_judged_one_of_their_task_are_asked_about_last() -> None:
     digest = RunDigest(frozenset({1, 2}), frozenset(), frozenset({3}), 4, 5)
     alike = replace(digest, answer=frozenset({1, 2, 6}))
