@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -189,7 +189,7 @@ def _print_stats(every: Sequence[DomainStats], console: Console) -> None:
             f"{one.kept:,}",
             percent(one.kept_share),
             f"{one.median:.2f}",
-            f"{one.threshold:.2f}",
+            _threshold_text(one.threshold),
             _sparkline(one, console),
             f"{one.successes}/{one.labelled}" if one.labelled else "none",
         )
@@ -201,6 +201,10 @@ def _print_stats(every: Sequence[DomainStats], console: Console) -> None:
         _print_domain(every[0], console)
     else:
         console.print(Text("\nOne domain in full: kp-langchain review stats --domain NAME"))
+
+
+def _threshold_text(threshold: float) -> str:
+    return f"{threshold:.2f}" if threshold <= 1 else "none passes yet"
 
 
 def _waiting_line(store: TraceStore) -> str:
@@ -250,8 +254,9 @@ def _print_domain(one: DomainStats, console: Console) -> None:
     for point in _points_around(one):
         share = percent(point.runs / one.judged)
         successes = f"{point.successes} of {point.labelled}" if point.labelled else "no verdicts"
-        mark = " in force" if round(one.threshold, 2) == round(point.threshold, 2) else ""
-        curve.add_row(f"{point.threshold:.2f}{mark}", f"{point.runs:,}", share, successes)
+        threshold = _threshold_text(point.threshold)
+        mark = " in force" if threshold == _threshold_text(one.threshold) else ""
+        curve.add_row(f"{threshold}{mark}", f"{point.runs:,}", share, successes)
     console.print(indent(curve))
     console.print()
     console.print(fact_table(_facts(one)))
@@ -272,9 +277,12 @@ def _facts(one: DomainStats) -> Iterator[tuple[str, str]]:
         runs = count_text(one.labelled, "run")
         verdicts = f"{runs}, {one.successes:,} succeeded; of the kept ones {of_kept}"
     yield "verdicts", verdicts
-    if len(one.thresholds) > 1:
-        counts = [f"{at:.2f} for {count_text(number, 'run')}" for at, number in one.thresholds]
-        yield "thresholds", ", ".join(counts[:_THRESHOLDS_SHOWN])
+    thresholds: Counter[str] = Counter()
+    for at, number in one.thresholds:
+        thresholds[_threshold_text(at)] += number
+    if len(thresholds) > 1:
+        most = thresholds.most_common(_THRESHOLDS_SHOWN)
+        yield "thresholds", ", ".join(f"{at} for {count_text(n, 'run')}" for at, n in most)
     yield "twins", count_text(one.twins, "run")
     yield "compared", f"{count_text(one.compared, 'run')} with others of their task"
     if one.vetoed:

@@ -13,9 +13,10 @@ from typing import Any
 import pytest
 
 from kp_langchain import DomainPolicy, ReasoningTrace, Scorer, TraceStore
+from kp_langchain.gate.check import NONE_PASSES
 from kp_langchain.text import short_id
 from tests.agents import ASK, agent, call, handler, say, searching
-from tests.cli.made_runs import fill
+from tests.cli.made_runs import fill, made
 from tests.cli.support_desk import Words
 from tests.commands import cli
 
@@ -229,6 +230,17 @@ def test_stats_say_what_costs_a_domain_its_runs() -> None:
     assert (finance["domain"], code["domain"]) == ("finance", "code")
     assert finance["runs"] == finance["labelled"] == sum(finance["histogram"]) == 60
     assert finance["explanation"] in " ".join(text.split())
+
+
+def test_stats_group_thresholds_as_they_are_shown() -> None:
+    thresholds = [0.4401, 0.4402, 0.46, NONE_PASSES, NONE_PASSES, NONE_PASSES]
+    with TraceStore("runs.db") as store:
+        store.add(*(made(at, threshold=one) for at, one in enumerate(thresholds)))
+    text = printed("review", "stats")
+    shown = "none passes yet for 3 runs, 0.44 for 2 runs, 0.46 for 1 run"
+    assert re.search(rf"\nthresholds +{shown}\n", text)
+    assert re.search(r"\nfinance +6 +3 +50% +0\.70 +none passes yet ", text)
+    assert " in force" not in text
 
 
 def test_stats_of_a_period_of_no_run_and_of_what_waits(ids: dict[str, str]) -> None:
