@@ -38,6 +38,7 @@ from kp_langchain.calibration.model import (
 from kp_langchain.gate.check import WINDOW
 from kp_langchain.policy import PROFILES, ScoringWeights
 from kp_langchain.scoring.dimensions import DEFAULT_CONFIDENCE
+from kp_langchain.text import count_text
 
 if TYPE_CHECKING:
     import numpy as np
@@ -154,12 +155,13 @@ def _too_little(runs: Sequence[LabelledRun]) -> str | None:
     """Return why no model can be fitted to these runs; None if one can."""
     if len(runs) < FEWEST_RUNS:
         return f"{len(runs)} verdicts; at least {FEWEST_RUNS} are needed, collect more"
-    for success, word in ((True, "successful"), (False, "failed")):
+    for success, verb, noun in ((True, "succeeded", "successes"), (False, "failed", "failures")):
         tasks = [run.task for run in runs if run.success is success]
-        if len(set(tasks)) < FEWEST_TASKS:
+        if (n_tasks := len(set(tasks))) < FEWEST_TASKS:
+            of_tasks = f", all in {count_text(n_tasks, 'task')}" if tasks else ""
             return (
-                f"the {len(tasks)} {word} among {len(runs)} runs are of {len(set(tasks))} "
-                f"different tasks; at least {FEWEST_TASKS} are needed, collect verdicts on more"
+                f"{len(tasks) or 'none'} of the {len(runs)} runs with a verdict {verb}{of_tasks}; "
+                f"{noun} in at least {FEWEST_TASKS} tasks are needed"
             )
     return None
 

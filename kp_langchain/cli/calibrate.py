@@ -224,11 +224,11 @@ def _installation(
     result: Calibration, before: ConfidenceModel | None, *, is_installed: bool | None
 ) -> str:
     """Return in words which model is in force now."""
-    stays = "the present model" if before else "what there is without a model"
+    not_installed = "Not installed" + (", the present model stays in force" if before else "")
     if result.fit.refusal is not None:
-        return f"Not installed, {stays} stays in force: {result.fit.refusal}."
+        return f"{not_installed}: {result.fit.refusal}."
     if is_installed is None:
-        return f"Not installed, because this is only a trial; {stays} stays in force."
+        return f"{not_installed}: this is only a trial."
     if not is_installed:
         return "The present model stays in force: nothing has changed since."
     replaced = f" in place of the present one (AUC {before.auc:.2f})" if before else ""

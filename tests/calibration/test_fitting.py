@@ -115,9 +115,9 @@ def test_a_default_that_knows_already_is_not_replaced(labelled: Any) -> None:
     [
         (0, {}, f"0 verdicts; at least {FEWEST_RUNS}"),
         (FEWEST_RUNS - 1, {}, f"{FEWEST_RUNS - 1} verdicts; at least"),
-        (50, {"success": True}, "the 0 failed among 50 runs are of 0 different"),
-        (50, {"success": False}, "the 0 successful among 50"),
-        (200, {"task": "one"}, f"of 1 different tasks; at least {FEWEST_TASKS} are needed"),
+        (50, {"success": True}, "none of the 50 runs with a verdict failed; failures in at least"),
+        (50, {"success": False}, "none of the 50 runs with a verdict succeeded; successes in"),
+        (200, {"task": "one"}, f"succeeded, all in 1 task; successes in at least {FEWEST_TASKS}"),
         (60, {"features": {"a": 1.0}}, "no feature of the runs differs in at least 5 tasks"),
         (60, {"features": {"a": math.nan}}, "no feature of the runs differs"),
     ],
