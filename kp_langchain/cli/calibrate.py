@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -47,8 +48,8 @@ app = group_app(
     default="fit",
     help="""Learn each domain's confidence from verdicts, and propose a gate.
 
-    Exit status: 0; 1, the model of --domain was refused, --write wrote nothing, or an error ended
-    the command; 2, wrong usage.""",
+    Exit status: 0; 1, the model of --domain was refused, --write had no gate to write, or an error
+    ended the command; 2, wrong usage.""",
 )
 
 
@@ -73,7 +74,7 @@ def fit(
     if dry_run and write:
         raise typer.BadParameter("--dry-run writes nothing; omit it or --write")
     settings = Settings()
-    is_refused = has_written = False
+    is_refused = is_as_proposed = False
     with open_store(database) as store:
         domains = _domains(store, domain)
         if not domains and not as_json:
@@ -100,18 +101,19 @@ def fit(
                         f"{percent(rate)}; a threshold in kp.toml would replace that."
                     )
             fields, written = result.policy_fields, None
+            is_new = any(getattr(policy, field) != value for field, value in fields.items())
             if write and fields:
-                written = write_policy(name, **fields)
-                has_written = True
+                written = write_policy(name, **fields) if is_new else None
+                is_as_proposed = True
             if as_json:
                 replaced = before and {"created_at": before.created_at, "auc": before.auc}
                 installation = {"is_installed": bool(is_installed), "before": replaced}
                 say_json(result.to_dict() | installation | {"written": written})
             elif write:
                 _say_written(result, written)
-            elif fields:
+            elif is_new:
                 say(f"\n  --write puts {_fields_text(fields)} into kp.toml.\n")
-    if is_refused or (write and not has_written):
+    if is_refused or (write and not is_as_proposed):
         raise typer.Exit(_REFUSED)
 
 
@@ -272,12 +274,15 @@ def _fields_text(fields: dict[str, Any]) -> str:
 
 
 def _say_written(result: Calibration, policy: WrittenPolicy | None) -> None:
+    domain, fields = printable(result.fit.domain), _fields_text(result.policy_fields)
+    if policy is None and fields:
+        say(f"  Nothing changed: {fields} of {domain} was already in force.\n")
+        return
     if policy is None:
         why = "the model was refused" if result.fit.refusal else "no gate is proposed"
         say(f"  Nothing was written, because {why}.\n")
         return
-    domain = printable(result.fit.domain)
-    say(f"  Wrote {_fields_text(result.policy_fields)} of {domain} into {policy.path}.")
+    say(f"  Wrote {fields} of {domain} into {Path(policy.path).absolute()}.")
     if policy.overridden:
         names = " and ".join(policy.overridden)
         say(f"  It has no effect here: a variable of the environment sets another {names}.")

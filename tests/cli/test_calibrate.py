@@ -303,16 +303,21 @@ def test_what_is_proposed_is_written_only_on_request(store: TraceStore) -> None:
     assert Path("kp.toml").read_text() == before
     done = run(*FINANCE, "--write")
     assert done.returncode == 0
-    assert 'Wrote gate = "worth" and pass_rate = 0.1 of finance into kp.toml.' in done.stdout
+    path = Path("kp.toml").absolute()
+    assert f'Wrote gate = "worth" and pass_rate = 0.1 of finance into {path}.' in done.stdout
     text = Path("kp.toml").read_text()
     assert all(line in text.splitlines() for line in before.splitlines())
     policy = Settings().policy_for("finance")
     assert (policy.gate, policy.pass_rate, policy.keep) == ("worth", 0.1, "all")
     # What is in force now is what would be proposed, and nothing changes any more.
-    again = run(*FINANCE, "--write").stdout
-    assert "The present model stays in force: nothing has changed since." in again
-    assert "in force, with this model: the best 10% by worth" in again
-    assert Path("kp.toml").read_text() == text
+    before_again = Path("kp.toml").stat()
+    again = run(*FINANCE, "--write")
+    assert (again.returncode, Path("kp.toml").stat()) == (0, before_again)
+    assert "The present model stays in force: nothing has changed since." in again.stdout
+    assert "in force, with this model: the best 10% by worth" in again.stdout
+    in_force = 'gate = "worth" and pass_rate = 0.1 of finance was already in force'
+    assert f"Nothing changed: {in_force}." in again.stdout
+    assert "--write" not in run(*FINANCE).stdout
 
 
 def test_a_variable_that_comes_first_is_told(store: TraceStore) -> None:
