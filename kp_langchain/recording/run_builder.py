@@ -381,9 +381,14 @@ def _dropped(record: RunRecord) -> dict[str, int]:
 
 @default_on_error(None)
 def _task(metadata: Mapping[str, Any]) -> str | None:
-    """Return a hash of the task id in the metadata: it finds repeats and does not reveal the id."""
+    """Return a hash of the task id in the metadata: it finds repeats and does not reveal the id.
+
+    A blank text and a bool are no id.
+    """
     task = metadata.get("kp_task")
-    if not isinstance(task, str | int | UUID):
+    if isinstance(task, bool) or not isinstance(task, str | int | UUID):
         return None
     text = str.__str__(task) if isinstance(task, str) else str(task)
+    if not text.strip():
+        return None
     return sha256(text.encode(errors="replace")).hexdigest()

@@ -316,6 +316,8 @@ def test_names_and_tasks_of_any_kind_cost_nothing_but_themselves() -> None:
     # Python refuses to write it in decimals; then the objective is the task.
     assert task(HUGE) == task(None) is not None
     assert task(7) == task("7")
+    assert {task(value) for value in ("", " \n", True, False)} == {task(None)}
+    assert task(0) == task("0") != task(None)
     assert input_of({"a": Louder(), "b": 1}) == {"a": "<Louder>", "b": 1}
     named_7 = RunnableLambda(lambda _: searching().invoke(ASK))
     assert len(last(handler(), named_7, "q", run_name=7).trace.steps) == 4
