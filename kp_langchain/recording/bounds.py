@@ -35,8 +35,8 @@ COUNTERS: Final = (
     "handed_over", "paused", "empty", "dropped", "failed", "not_stored", "callback_errors",
     "outcome_errors", "redaction_errors", "on_scored_errors", "dropped_steps",
     "dropped_texts", "queued", "waiting_to_store", "over_budget", "verifier_errors",
-    "verifier_timeouts", "verifiers_skipped", "by_verifiers", "rescored", "verdict_errors",
-    "scorer_errors", "adopted", "continued", "scores_sent", "scores_failed",
+    "verifier_timeouts", "verifiers_skipped", "by_verifiers", "rescored", "raised",
+    "verdict_errors", "scorer_errors", "adopted", "continued", "scores_sent", "scores_failed",
     "scores_without_trace",
 )  # fmt: skip
 """The names of the counters that `KPCallbackHandler.stats` explains."""

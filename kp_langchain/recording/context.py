@@ -159,6 +159,8 @@ class HandlerContext:
         if not change.changed:
             return False
         source = AGREEMENT if scored.verdict is None else scored.verdict.source
+        if scored.verdict is None:
+            self.counters.add("raised")
         self._try("the log", partial(log_rescored, change, source))
         self._announce_to_observers(scored)
         return True

@@ -279,6 +279,8 @@ class KPCallbackHandler(LangChainCallbacks):
         - `waiting_to_store`: scored runs and verdicts not written yet.
         - `not_stored`: scored runs and verdicts that were dropped unwritten.
         - `rescored`: runs scored again after a verdict.
+        - `raised`: earlier runs, counted as `below_threshold`, that pass since a later run of their
+          task: they are `kept`, or a `twin`.
         - `verdict_errors`: verdicts that could not be applied.
         - `adopted`: runs of a process that has ended, scored here and counted nowhere else.
         - `continued`: runs that were joined to what they had recorded before a pause.

@@ -102,6 +102,7 @@ def test_an_earlier_run_may_be_kept_because_of_a_later_one(
     with watching(store, on_scored=seen.append) as by:
         begin(by)
         first = ask(by, 1)
+        raised_before = by.stats()["raised"]
         with caplog.at_level(logging.INFO, "kp_langchain"):
             # A flag vetoes the later one, which still is a witness.
             asking = call("look_up", order="1"), call("look_up", order="1")
@@ -119,6 +120,7 @@ def test_an_earlier_run_may_be_kept_because_of_a_later_one(
     assert stored(store, first).decision == "kept"
     (record,) = (one for one in caplog.records if one.getMessage().startswith("kp.trace_rescored"))
     assert (vars(record)["source"], vars(record)["decision"]) == ("agreement", "kept")
+    assert by.stats()["raised"] == raised_before + 1
     assert [one.decision for one in seen if one.trace.id == first.trace.id] == [
         "below_threshold", "kept",
     ]  # fmt: skip
