@@ -129,7 +129,11 @@ def _option(kind: Any, help: str, *names: str, metavar: str | None = None) -> An
 
 
 _DECISION = Literal["kept", "below_threshold", "twin"]
-_RULE = Literal["single_thought", "recovered_errors", "single_tool"]
+_RULE = Literal[
+    "single_thought", "recovered_errors", "single_tool",
+    "last_call_failed", "unanswered_call", "answer_unable",
+    "same_call_twice", "repeated_calls", "same_result_twice",
+]  # fmt: skip
 _FILTERS: dict[str, Any] = {
     "domain": _option(str | None, "Only this domain."),
     "decision": _option(_DECISION | None, "Only runs with this decision."),
@@ -141,7 +145,7 @@ _FILTERS: dict[str, Any] = {
         str | None, "Only runs that began before this time, or so long ago: 90d.", metavar="TIME"
     ),
     "search": _option(str | None, "Only runs whose objective has these words.", metavar="WORDS"),
-    "rule": _option(_RULE | None, "Only runs that this rule applied to."),
+    "rule": _option(_RULE | None, "Only runs that this rule applied to, or with this flag."),
     "tool": _option(str | None, "Only runs that used this tool.", metavar="NAME"),
     "recovered_errors": _option(
         bool, "Only runs that went on after an error.", "--recovered-errors"

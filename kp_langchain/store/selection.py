@@ -14,9 +14,10 @@ from kp_langchain.config import Settings
 from kp_langchain.errors import ConfigError, StoreError, UnknownRunError
 from kp_langchain.run_keys import KINDS, Kind, forms_of
 from kp_langchain.schema import TRACE_ID_PREFIX
+from kp_langchain.scoring.evidence import VETO_FLAGS
 from kp_langchain.store.rows import clean_name, fold_text, trace_key
 from kp_langchain.store.run_columns import KEY_COLUMNS, SEARCHED_CHARS
-from kp_langchain.store.tables import runs
+from kp_langchain.store.tables import runs, scores
 from kp_langchain.values import clean_text
 
 MATCHES_SHOWN = 10
@@ -133,7 +134,7 @@ class RunFilters(TypedDict, total=False):
         search: Only runs whose objective contains each of these words, in any case. The first 1,000
             characters of an objective are searched.
         rule: Only runs that this rule applied to: `single_thought`, `recovered_errors` or
-            `single_tool`.
+            `single_tool`; or with this flag, such as `answer_unable`, also if it is no veto.
         tool: Only runs that used this tool (exact name).
         recovered_errors: If True, only runs that recovered from an error.
         session: Only runs of this session, in plain text or as the store has it.
@@ -187,6 +188,15 @@ def _has_words(columns: Any, text: str) -> sa.ColumnElement[bool]:
     return sa.and_(sa.true(), *(searched.contains(one, autoescape=True) for one in words))
 
 
+def _has_rule_or_flag(columns: Any, name: str) -> sa.ColumnElement[bool]:
+    if name not in VETO_FLAGS:
+        return _contains(columns.rules, f"{_json_text(name)}:")
+    flags = scores.c.breakdown["flags"].as_string()
+    with_flag = sa.select(scores.c.trace_id).where(_contains(flags, _json_text(name)))
+    condition: sa.ColumnElement[bool] = columns.trace_id.in_(with_flag)
+    return condition
+
+
 # These a run has before it is judged, and a paused one as well.
 _EARLY_CONDITIONS: Mapping[str, Callable[[Any, Any], sa.ColumnElement[bool]]] = {
     "domain": lambda columns, value: columns.domain == clean_name(value),
@@ -199,7 +209,7 @@ _CONDITIONS: Mapping[str, Callable[[Any, Any], sa.ColumnElement[bool]]] = {
     "decision": lambda columns, value: columns.decision == clean_text(value),
     "min_score": lambda columns, value: columns.score >= value,
     "search": _has_words,
-    "rule": lambda columns, value: _contains(columns.rules, f"{_json_text(value)}:"),
+    "rule": _has_rule_or_flag,
     "tool": lambda columns, value: _contains(columns.tools, _json_text(clean_name(value))),
     "recovered_errors": lambda columns, _: columns.recovered_errors > 0,
 }

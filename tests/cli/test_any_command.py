@@ -20,6 +20,7 @@ from kp_langchain import DomainPolicy, TraceStore
 from kp_langchain.cli.app import COMMANDS
 from kp_langchain.demo.tasks import RUNS
 from kp_langchain.run_keys import RunKeys
+from kp_langchain.scoring.evidence import VETO_FLAGS
 from tests import programs
 from tests.agents import ASK, handler, searching
 from tests.cli.made_runs import HOSTILE, START, WITHOUT_MODEL, document, made
@@ -352,6 +353,10 @@ def test_demo_plays_a_first_day() -> None:
     flags = {run.veto for run in runs}
     assert flags >= {"last_call_failed", "same_call_twice", "answer_unable"}
     assert all(f"veto:{flag}" in done.stdout for flag in flags - {None})
+    for flag in VETO_FLAGS:
+        of_flag = cli("review", "--rule", flag, "--json", "--database", "demo.db").stdout
+        vetoed = {json.loads(line)["trace_id"] for line in of_flag.splitlines()}
+        assert vetoed >= {run.trace_id for run in runs if run.veto == flag}
     assert "No run has a verdict. From 10 on, a model learns" in done.stdout
     assert "pip install 'kp-langchain[calibrate]'" in done.stdout
     shown = re.findall(r"kp-langchain review (\w+) --database (\S+)", done.stdout)

@@ -242,6 +242,8 @@ FILTERS = [
     ({"search": "\x00"}, []), ({"search": "\ud800"}, []), ({"search": "x" * 5000}, []),
     ({"search": "first"}, [5]), ({"search": "last"}, []),
     ({"rule": "single_tool"}, [6]), ({"rule": "single"}, []), ({"tool": ODD_TOOL}, [7]),
+    ({"rule": "answer_unable"}, [6]), ({"rule": "repeated_calls"}, [6]),
+    ({"rule": "last_call_failed"}, []),
     ({"tool": ODD_TOOL.upper()}, []), ({"tool": "edge"}, []), ({"tool": "ledger"}, ALL[:7]),
     ({"recovered_errors": True}, [7]), ({"decision": "twin"}, [2]),
     ({"decision": None, "recovered_errors": False}, ALL),
@@ -262,7 +264,8 @@ def test_conditions_select_runs(store):
     runs[4] = replace(runs[4], keys=RunKeys(session="s", tags=("t",)))
     runs[5] = replace(runs[5], keys=RunKeys(session="s", tags=("t", "u"), namespace="n"))
     fired = (RuleFired("single_tool", 0.7, 0.6), RuleFired("recovered_errors", 0.6, 0.7))
-    runs[6] = replace(runs[6], breakdown=replace(runs[6].breakdown, rules=fired))
+    flags = ("answer_unable", "repeated_calls")
+    runs[6] = replace(runs[6], breakdown=replace(runs[6].breakdown, rules=fired, flags=flags))
     runs[7] = with_steps(
         runs[7],
         TraceStep(step_id=0, type="tool_call", tool=Tool(name=ODD_TOOL)),
