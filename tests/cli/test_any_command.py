@@ -31,6 +31,7 @@ MISTAKES = [
     for line in Path(__file__).with_name("mistakes.txt").read_text().splitlines()
     if line and not line.startswith("#")
 ]
+GUIDE = Path(__file__).parents[2] / "examples" / "guides" / "calibration.md"
 SETTINGS = {"KP_DATABASE_URL": "runs.db", "KP_EMBEDDING_MODEL": "/no/such/model"}
 
 
@@ -359,6 +360,10 @@ def test_demo_plays_a_first_day() -> None:
         assert vetoed >= {run.trace_id for run in runs if run.veto == flag}
     assert "No run has a verdict. From 10 on, a model learns" in done.stdout
     assert "pip install 'kp-langchain[calibrate]'" in done.stdout
+    # The worths in the guide are those with a model.
+    (excerpt,) = re.findall(r"```text\n(task  .*?)\n\.\.\.", GUIDE.read_text(), flags=re.DOTALL)
+    rows, printed = (re.sub(r"0\.\d{3}", "0.NNN", text) for text in (excerpt, done.stdout))
+    assert set(rows.splitlines()) <= set(printed.splitlines())
     shown = re.findall(r"kp-langchain review (\w+) --database (\S+)", done.stdout)
     assert cli("review", "show", shown[0][0], "--database", shown[0][1]).returncode == 0
 
