@@ -24,11 +24,10 @@ if TYPE_CHECKING:
     from kp_langchain.store import StoredRun
 
 _BY_WORTH = """The gate was not told which are.
-It keeps the best tenth by worth, which is higher for a run that agrees with others of
-its task; of a domain's first runs more, because they are few. A run with a flag, such
-as a failed last call, has a veto. One run of a task is kept, the first to pass. Others
-that pass are its twins, and so is an earlier run that a later one of its task raised,
-even if its worth is higher now."""
+It keeps the best tenth by worth, and more of a domain's first runs. Worth is higher for
+a run that agrees with others of its task. A run with a flag, such as a failed last call,
+has a veto. Of a task the first run that passes is kept. Others are its twins, also one
+that a later run raised above it."""
 _BY_SCORE = """\
 Runs without a worth were judged by their score, which does not tell right from wrong:
 until 10 runs of the domain were compared with others of their task."""

@@ -17,7 +17,7 @@ from kp_langchain.cli.output import fact_table, make_console, warn
 from kp_langchain.cli.run_view import print_steps, print_task, print_whole
 from kp_langchain.errors import StoreError, UnknownRunError
 from kp_langchain.review.run_facts import claims_of
-from kp_langchain.text import count_text, format_against_threshold, one_line, short_id
+from kp_langchain.text import count_text, one_line, short_id
 from kp_langchain.verdict import Verdict
 
 if TYPE_CHECKING:
@@ -169,10 +169,9 @@ class Dialog:
         yield "claims", claims_of(trace).text(_CLAIMS_SHOWN) or "nothing to look up"
         outcome = "success" if run.success else "failure"
         source = f" ({run.confidence_source})" if run.confidence_source else ""
-        value = format_against_threshold(run.gated_value, run.threshold)
         yield (
             "so far",
-            f"{run.decision}: {run.gate} {value}, threshold {run.threshold:.3f}; "
+            f"{run.decision}: {one_line(run.reason, 200)}; "
             f"{outcome}, confidence {run.confidence:.2f}{source}",
         )
         yield "asked as", f"{short_id(run.trace_id)}: {offer.reason}"
