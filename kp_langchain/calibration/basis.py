@@ -14,8 +14,7 @@ from kp_langchain.text import count_text
 
 if TYPE_CHECKING:
     from kp_langchain.calibration.model import ConfidenceModel
-    from kp_langchain.gate import ScoredTrace
-    from kp_langchain.store import StoredRun
+    from kp_langchain.scoring.breakdown import ScoreBreakdown
 
 DOCUMENTS_FORMULA = "the documents' formula, which does not tell right from wrong"
 _BY_FORMULA = f"kept by {DOCUMENTS_FORMULA}"
@@ -26,15 +25,17 @@ _WAITS = "nothing is kept before 30 runs have shown whether tasks repeat"
 NOTHING_YET = f"{_WAITS}; {_LABEL_NEXT}"
 
 
-def basis_of_run(run: ScoredTrace | StoredRun) -> str:
+def basis_of_run(breakdown: ScoreBreakdown, gate: str, threshold: float) -> str:
     """Return what the decision on a run rests on, in words.
 
     Args:
-        run: The run; without a worth, nothing is known of it but its score.
+        breakdown: Its score; without a worth, nothing is known of the run but that.
+        gate: What it was gated by, `score` or `worth`.
+        threshold: What it was held against.
     """
-    if run.breakdown.worth is not None:
-        return run.breakdown.worth.basis
-    return _WAITS if waits(run.gate, run.threshold) else DOCUMENTS_FORMULA
+    if breakdown.worth is not None:
+        return breakdown.worth.basis
+    return _WAITS if waits(gate, threshold) else DOCUMENTS_FORMULA
 
 
 class Basis(NamedTuple):

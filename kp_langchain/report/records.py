@@ -219,7 +219,7 @@ def record_of(
         "flags": list(flag_texts(run)),
         "veto": run.veto and one_line(run.veto, _NAME_CHARS),
         "waits": waits(run.gate, run.threshold),
-        "basis": one_line(basis_of_run(run), _NAME_CHARS),
+        "basis": one_line(basis_of_run(breakdown, run.gate, run.threshold), _NAME_CHARS),
         "redactions": _counts(run.redactions),
         "dropped": _counts(run.dropped),
         "tools": [one_line(name, _NAME_CHARS) for name in (run.tools or ())[:_TOOLS_SHOWN]],

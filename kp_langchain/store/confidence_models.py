@@ -58,8 +58,9 @@ class ConfidenceModels(StorePart):
             rows = connection.execute(select).all()
             verdicts_by_trace = verdicts_on(connection, [row.trace_id for row in rows])
         task_runs = TaskRuns(self._database)
+        # Without what verdicts say of the others: a model must not learn a verdict from itself.
         others = {
-            key: task_runs.newest(domain, *key)
+            key: [replace(one, success=None) for one in task_runs.newest(domain, *key)]
             for key in {(row.task, row.namespace) for row in rows if row.task and row.digest}
         }
         # PostgreSQL may show a run in the first statement that is deleted before the second one.
@@ -291,7 +292,6 @@ def _labelled_run(
             f"the breakdown of {row.trace_id} cannot be read back; it was changed outside "
             f"kp-langchain: delete the run: kp-langchain store delete {row.trace_id}"
         ) from error
-    # Without what verdicts say of the others: a model must not learn a verdict from itself.
     agreement = agreement_of(pairs_of(task_run(row), others)) if others else None
     features = row.features
     if agreement is not None:

@@ -78,7 +78,7 @@ def _fields(scored: ScoredTrace) -> dict[str, Any]:
         **figures,
         "rules": [rule.name for rule in breakdown.rules],
         "flags": list(breakdown.flags),
-        "basis": basis_of_run(scored),
+        "basis": basis_of_run(breakdown, scored.gate, scored.threshold),
         "unreadable_share": breakdown.unreadable_share,
         "over_budget": breakdown.over_budget,
     }

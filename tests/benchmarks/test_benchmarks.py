@@ -250,7 +250,8 @@ def judged(number: int, answer: str, *, thread: str | None = None, success: bool
     trace = trace_from_messages(messages)
     breakdown = Scorer(embedder=None).score(trace)
     labelled = LabelledRun(f"task {number // 2}", success, {}, True, {}, datetime.now(UTC))
-    task_run = TaskRun(str(number), str(number), RunDigest.of(trace).to_bytes(), thread)
+    digest = RunDigest.of(trace).to_bytes()
+    task_run = TaskRun(str(number), str(number), digest, frozenset(filter(None, [thread])))
     return JudgedRun(str(number), labelled, breakdown, task_run, False, False)
 
 

@@ -571,8 +571,9 @@ def test_a_screen_shows_calls_and_what_decided() -> None:
         store.report_outcome(id_of("00000003"), success=True)
     screens = piped("s\ns\ns\n").stdout.split(" verdicts given; ")[1:]
     shown = " ".join(" ".join(screens).split())
-    assert "worth 0.350, threshold 0.400; success, confidence 0.80 (default)" in shown
-    assert "twin: score 0.500, threshold 0.300" in shown
+    assert "worth 0.350 is below the threshold of finance, 0.4 (novelty not measured); a" in shown
+    assert "success, confidence 0.80 (default)" in shown
+    assert "twin: score 0.500 reaches the threshold of finance, 0.3" in shown
     (screen,) = (one for one in screens if "weather(" in one)
     calls = screen.partition("calls")[2].partition("answer")[0]
     assert [line.strip() for line in calls.strip().splitlines()[1:]] == [
