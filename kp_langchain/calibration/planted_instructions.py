@@ -39,7 +39,6 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -124,8 +123,10 @@ def has_planted(trace: ReasoningTrace) -> bool:
     """Return whether an output of a tool in a trace reads like an instruction to the model."""
     return any(
         any(_findings(passage, is_foreign=False))
-        for passage in _passages(trace)
-        if passage.part == "output"
+        for step in trace.steps
+        if step.type != "thought"
+        for text in (step.content, step.output_summary)
+        for passage in _texts(step.step_id, "output", text)
     )
 
 
@@ -235,12 +236,12 @@ class _Tables(NamedTuple):
     Attributes:
         cues: The words, by their number in `search`.
         search: Finds them all at once.
-        rules: The rules in which each class of words occurs.
+        rules: The rules.
     """
 
     cues: list[_Cue]
     search: AhoCorasick
-    rules: dict[str, list[_Rule]]
+    rules: list[_Rule]
 
 
 # Scripts that write a blank between words. Others have theirs side by side.
@@ -270,12 +271,15 @@ def _tables() -> _Tables:
         )
         for (word, is_whole), names in classes.items()
     ]
-    rules: defaultdict[str, list[_Rule]] = defaultdict(list)
-    for one in data["rules"]:
-        groups = tuple(tuple(group.split("|")) for group in one["words"])
-        rule = _Rule(one["kind"], groups, one["chars"], one.get("place", "data"))
-        for name in {name for group in groups for name in group}:
-            rules[name].append(rule)
+    rules = [
+        _Rule(
+            kind=one["kind"],
+            groups=tuple(tuple(group.split("|")) for group in one["words"]),
+            chars=one["chars"],
+            place=one.get("place", "data"),
+        )
+        for one in data["rules"]
+    ]
     return _Tables(cues, AhoCorasick([cue.word for cue in cues]), rules)
 
 
@@ -289,18 +293,23 @@ def _matching_rules(
         is_own: Whether the agent, or who gave it its task, wrote the text.
         is_hidden: Whether a reader would not see the text.
     """
-    latest: dict[str, _Hit] = {}  # by class
-    done: set[_Rule] = set()
-    rules = _tables().rules
+    hits = list(_hits(text))
+    present = {name for name, _ in hits}
     places = {"any", "own" if is_own else "data", "hidden" if is_hidden else "any"}
-    for name, hit in _hits(text):
+    # Few texts have words of all groups of a rule, wherever these are.
+    rules = [
+        rule
+        for rule in _tables().rules
+        if rule.place in places and not any(map(present.isdisjoint, rule.groups))
+    ]
+    latest: dict[str, _Hit] = {}  # by class
+    for name, hit in hits if rules else ():
         latest[name] = hit
-        for rule in rules.get(name, ()):
-            if rule.place in places and rule not in done:
-                words = _words_near(rule.groups, latest, hit.end - rule.chars)
-                if words:
-                    done.add(rule)
-                    yield rule.kind, words
+        for rule in [one for one in rules if any(name in group for group in one.groups)]:
+            words = _words_near(rule.groups, latest, hit.end - rule.chars)
+            if words:
+                rules.remove(rule)
+                yield rule.kind, words
 
 
 def _words_near(
