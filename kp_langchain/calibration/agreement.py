@@ -152,6 +152,8 @@ class RunDigest:
             return None
         words, numbers, tools, last_output, *rest = struct.unpack(f"<{len(content) // 2}H", content)
         numbers += words
+        if numbers > len(rest):
+            return None
         return cls(
             frozenset(rest[:words]),
             frozenset(rest[words:numbers]),
@@ -226,10 +228,17 @@ class TaskRun:
             and not (self.is_planted or other.is_planted)
         )
 
+    @property
+    def is_open(self) -> bool:
+        """Whether it waits, or can be compared with more runs than it was."""
+        if self.waits:
+            return self.success is not False
+        return self.success is None and self.compared_runs < MOST_WITNESSES
+
     def may_gain(self, agreement: Agreement | None) -> bool:
         """Return whether judging it again, with this agreement, may change anything."""
         number = 0 if agreement is None else agreement.runs
-        return number > self.compared_runs or (self.waits and number > 0 and self.success is None)
+        return self.is_open and number > (0 if self.waits else self.compared_runs)
 
 
 class Pair(NamedTuple):
@@ -242,8 +251,7 @@ class Pair(NamedTuple):
 def pairs_of(run: TaskRun, others: Iterable[TaskRun]) -> list[Pair]:
     """Return the runs that a run is compared with, each with its similarity.
 
-    That are at most five, of which no two are of one conversation, and those that a verdict calls
-    wrong.
+    That are five at most, of which no two are of one conversation, and those with a verdict.
 
     Args:
         run: The run.
@@ -257,7 +265,9 @@ def pairs_of(run: TaskRun, others: Iterable[TaskRun]) -> list[Pair]:
             is_compared = run.is_other_than(other)
         else:
             is_compared = (
-                number < MOST_WITNESSES and not other.conversations & seen and run.may_agree(other)
+                (number < MOST_WITNESSES or other.success is not None)
+                and not other.conversations & seen
+                and run.may_agree(other)
             )
         theirs = RunDigest.from_bytes(other.digest) if is_compared else None
         if digest is None or theirs is None:
@@ -272,16 +282,21 @@ def pairs_of(run: TaskRun, others: Iterable[TaskRun]) -> list[Pair]:
 
 
 def agreement_of(pairs: Sequence[Pair]) -> Agreement | None:
-    """Return how far a run agrees with those it was compared with; None if that says nothing."""
-    wrong = sum(one.similarity >= AGREES for one in pairs if one.run.success is False)
-    similarities = [one.similarity for one in pairs if one.run.success is not False]
-    if not (similarities or wrong):
+    """Return how far a run agrees with those it was compared with; None if that says nothing.
+
+    It repeats a wrong run if it agrees with that more than with any that a verdict calls right.
+    """
+    right = max((one.similarity for one in pairs if one.run.success), default=0.0)
+    wrong = [one.similarity for one in pairs if one.run.success is False]
+    witnesses = [one.similarity for one in pairs if one.run.success is not False][:MOST_WITNESSES]
+    repeated = sum(one >= AGREES and one > right for one in wrong)
+    if not (witnesses or repeated):
         return None
     return Agreement(
-        value=sum(similarities) / len(similarities) if similarities else 0.0,
-        runs=len(similarities),
-        agreeing=sum(one >= AGREES for one in similarities),
-        wrong=wrong,
+        value=sum(witnesses) / len(witnesses) if witnesses else 0.0,
+        runs=len(witnesses),
+        agreeing=sum(one >= AGREES for one in witnesses),
+        wrong=repeated,
     )
 
 

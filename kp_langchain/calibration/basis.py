@@ -57,7 +57,7 @@ def basis_of(
     labelled: int,
     compared: int,
     last: int = 0,
-    threshold: float = 0.0,
+    highest: float = 0.0,
 ) -> Basis:
     """Return what the decisions on a domain's runs rest on.
 
@@ -68,7 +68,7 @@ def basis_of(
         compared: How many of its last 300 runs without a veto were compared with other runs of
             their task.
         last: How many of those there are.
-        threshold: What its newest run was held against.
+        highest: The highest threshold that one of those was held against.
     """
     if model is not None and model.is_current:
         return Basis(model.source)
@@ -78,7 +78,8 @@ def basis_of(
         verdicts = f"{count_text(labelled, 'verdict')} so far" if labelled else "no verdict yet"
         model_text = "the verdicts given may make a model: kp-langchain calibrate"
         return Basis(f"{_BY_AGREEMENT}; {model_text if is_enough else verdicts}")
-    beginning = _WAITS if waits(gate or "", threshold) else _BY_FORMULA
+    is_new = last < FEWEST_VALUES["score"] and waits(gate or "", highest)
+    beginning = _WAITS if is_new else _BY_FORMULA
     if is_enough:
         remedy = "the verdicts given may change that: kp-langchain calibrate"
     elif is_compared and tasks_repeat(compared, last):

@@ -204,7 +204,7 @@ def _print_stats(every: Sequence[DomainStats], console: Console) -> None:
 
 
 def _threshold_text(threshold: float) -> str:
-    return f"{threshold:.2f}" if threshold <= 1 else "none passes yet"
+    return f"{threshold:.2f}" if threshold <= 1 else "none passes"
 
 
 def _waiting_line(store: TraceStore) -> str:

@@ -80,7 +80,7 @@ def list_of_runs(
             return f"replaced by {short_id(run.replaced_by)}"
         if run.twin_of is not None:
             return f"twin of {short_id(run.twin_of)}"
-        return "waits" if _waits(run) else run.decision
+        return run.decision
 
     columns: list[Column[StoredRun]] = [
         Column(title="run", text=lambda run: short_id(run.trace_id)),

@@ -142,11 +142,14 @@ def with_worth(
     if estimate is None or estimate.confidence is None:
         return breakdown
     if verdicts:
-        stated = breakdown.outcome_confidence.value
-        return breakdown.with_worth(stated, f"a verdict ({breakdown.confidence_source})")
+        return breakdown.with_worth(breakdown.outcome_confidence.value, _by_verdict(breakdown))
     # The run may state a confidence of its own, which nothing has tested.
     tested = outcome_confidence(estimate.confidence, success=not run.proves_failure)
     return breakdown.with_worth(tested, estimate.source)
+
+
+def _by_verdict(breakdown: ScoreBreakdown) -> str:
+    return f"a verdict ({breakdown.confidence_source})"
 
 
 def veto_of(
@@ -294,7 +297,8 @@ def judge_again(
     Args:
         run: The run as the store has it.
         agreement: How far it agrees with other runs of its task now.
-        has_verdict: Whether there is a verdict on it; then it keeps its worth and its decision.
+        has_verdict: Whether there is a verdict on it, which then gives its worth. If it was gated
+            by that, it stays as it is.
         policy: The policy of its domain.
         estimate: Returns the confidence of its worth, and its basis.
         check: Returns what it is compared with now.
@@ -304,9 +308,14 @@ def judge_again(
         the kept traces that it repeats.
     """
     before, run = run, replace(run, breakdown=replace(run.breakdown, agreement=agreement))
-    if has_verdict or before.decision != "below_threshold":
+    is_settled = has_verdict and before.gate == "worth"
+    if is_settled or before.decision != "below_threshold":
         return replace(run, previous=before)
-    worth = estimate(run)
+    if has_verdict:
+        stated = run.breakdown.outcome_confidence.value
+        worth = Verdict(confidence=stated, source=_by_verdict(run.breakdown))
+    else:
+        worth = estimate(run)
     breakdown = run.breakdown.with_worth(worth.confidence or 0.0, worth.source)
     held_against = check(breakdown)
     run = replace(
@@ -315,7 +324,7 @@ def judge_again(
         gate=held_against.gate,
         threshold=held_against.threshold,
         pass_rate=held_against.pass_rate,
-        veto=veto_of(breakdown, policy, held_against, None),
+        veto=before.veto if has_verdict else veto_of(breakdown, policy, held_against, None),
         previous=before,
     )
     may_pass = run.keep_body and run.withheld is None and run.veto is None

@@ -313,7 +313,10 @@ def reason_text(
         return f"replaced by {replaced_by}, which repeats it and is surer"
     if waits(run.gate, run.threshold):
         number = FEWEST_VALUES["score"]
-        return f"waits until {number} runs of {domain} have shown whether its tasks repeat"
+        return (
+            f"among the first {number} runs of {domain}, of which only those pass that agree with "
+            "others of their task"
+        )
     # Such as the worth of average agreement, above which runs pass.
     is_equal = 0.0 < run.threshold - run.gated_value < _EQUAL
     figure = format_against_threshold(run.gated_value + is_equal * _EQUAL, run.threshold)

@@ -55,7 +55,7 @@ WITHOUT_WITNESS = "no other run of its task to compare it with yet"
 
 # Runs name their domains themselves, and 1,000 vectors take 1.7 MB.
 _MOST_DOMAINS = 64
-_MOST_TASKS = 500  # of a domain; the runs of one take up to 8 KB
+_MOST_TASKS = 500  # of a domain; the runs of one take up to 8 KB, or twice that with verdicts
 _READ_AGAIN_S = 60.0
 _COUNTED_AFTER = 20  # runs are counted anew when a twentieth of them is new
 
@@ -125,6 +125,7 @@ class DomainWindow:
         # By gate, with the time when the model of these values was fitted.
         self._recent_values: dict[Gate, tuple[datetime | None, RecentValues]] = {}
         self._known_last_runs: LastRuns | None = None
+        self._last_runs_read_at = float("-inf")
         self._has_read_waiting = False
         self._counted = 0
         # By task and namespace, when they were read, and the runs, the newest first.
@@ -233,8 +234,8 @@ class DomainWindow:
                 read_at, runs = now, runs if stored is None else stored
             pairs = pairs_of(run, runs)
             known = [run, *(one for one in runs if one.trace_id != run.trace_id)]
-            wrong = [one for one in known[MOST_TASK_RUNS:] if one.success is False]
-            self._tasks[key] = read_at, [*known[:MOST_TASK_RUNS], *wrong]
+            judged = [one for one in known[MOST_TASK_RUNS:] if one.success is not None]
+            self._tasks[key] = read_at, [*known[:MOST_TASK_RUNS], *judged[:MOST_TASK_RUNS]]
             if len(self._tasks) > _MOST_TASKS:
                 self._tasks.popitem(last=False)
         return pairs
@@ -300,13 +301,19 @@ class DomainWindow:
 
     def _last_runs(self) -> LastRuns:
         with self._lock:
-            if self._known_last_runs is not None:
-                return self._known_last_runs
+            known, now = self._known_last_runs, time.monotonic()
+            # Until there is agreement to go by, other processes' runs count as well.
+            is_begun = known is not None and known.compared >= FEWEST_VALUES["worth"]
+            if known is not None and (is_begun or now < self._last_runs_read_at + _READ_AGAIN_S):
+                return known
+            self._last_runs_read_at = now
             rows = self._read(
                 "the last runs",
                 "their agreement is not known",
                 lambda store: store.task_runs.recent_worths(self._domain),
             )
+            if rows is None and known is not None:
+                return known
             last_runs = LastRuns(rows or ())
             if rows is not None or self._store is None:
                 self._known_last_runs = last_runs

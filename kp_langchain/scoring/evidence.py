@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from kp_langchain.scoring.dimensions import FiniteNumber
+from kp_langchain.text import count_text
 
 VETO_FLAGS: Mapping[str, str] = MappingProxyType(
     {
@@ -39,7 +40,7 @@ class Agreement:
         value: The mean of how far it agrees with each of them, 0 to 1.
         runs: With how many it was compared.
         agreeing: With how many of them it agrees.
-        wrong: With how many others it agrees that a verdict calls wrong.
+        wrong: How many others it repeats that a verdict calls wrong.
     """
 
     value: FiniteNumber
@@ -58,11 +59,15 @@ class Agreement:
 
     def __str__(self) -> str:
         if not self.runs:
-            return "agrees with a run of this task that a verdict calls wrong"
+            return f"repeats {self._wrong_text}"
         number = "the one other run" if self.runs == 1 else f"{self.agreeing} of {self.runs} runs"
         verb = "disagrees" if self.runs == 1 and not self.agreeing else "agrees"
-        wrong = ", and with one that a verdict calls wrong" if self.wrong else ""
+        wrong = f", and repeats {self._wrong_text}" if self.wrong else ""
         return f"{verb} with {number} of this task{wrong}"
+
+    @property
+    def _wrong_text(self) -> str:
+        return f"{count_text(self.wrong, 'run')} that a verdict calls wrong"
 
 
 @dataclass(frozen=True, slots=True)

@@ -162,7 +162,7 @@ class ConfidenceModels(StorePart):
                     labelled=labelled.get(name, 0),
                     compared=compared,
                     last=last,
-                    threshold=threshold,
+                    highest=threshold or 0.0,
                 )
         return bases
 
@@ -225,19 +225,19 @@ class ConfidenceModels(StorePart):
 def _select_recent() -> sa.Select[Any]:
     """Return the statement for what a domain's last runs were held against.
 
-    That is the gate and threshold of the newest, how many were compared with others of their task,
-    and how many they are.
+    That is the gate of the newest, the highest threshold, how many were compared with others of
+    their task, and how many they are.
     """
     c = runs.c
     newest = (
-        sa.select(c.gate, c.agreement)
+        sa.select(c.gate, c.agreement, c.threshold)
         .where(c.domain == sa.bindparam("domain"), c.state == "judged")
         .order_by(*newest_first)
     )
     window = newest.where(c.veto.is_(None)).limit(WINDOW).subquery()
     return sa.select(
         newest.with_only_columns(c.gate).limit(1).scalar_subquery(),
-        newest.with_only_columns(c.threshold).limit(1).scalar_subquery(),
+        sa.select(sa.func.max(window.c.threshold)).scalar_subquery(),
         sa.select(sa.func.count(window.c.agreement)).scalar_subquery(),
         sa.select(sa.func.count()).select_from(window).scalar_subquery(),
     )

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 MOST_TASK_RUNS = 16
 """A new run is compared with some of so many, the newest of its task."""
 _RECENT = 100
-"""Also with those that a verdict calls wrong, of so many of the newest."""
+"""Also with those that have a verdict, of so many of the newest."""
 
 _c = runs.c
 _WAITS = sa.and_(_c.gate == "score", _c.decision == "below_threshold")
@@ -64,9 +64,9 @@ class TaskRuns(StorePart):
     """The runs of one store by task. Got from `TraceStore.task_runs`."""
 
     def newest(self, domain: str, task: str, namespace: str | None) -> list[TaskRun]:
-        """Return the newest sixteen runs of a task, the newest first, and those judged wrong.
+        """Return the newest sixteen runs of a task, the newest first.
 
-        Those are of the newest hundred.
+        After them come up to sixteen with a verdict, of the newest hundred.
 
         Args:
             domain: The domain.
@@ -79,7 +79,7 @@ class TaskRuns(StorePart):
     def waiting_tasks(self, domain: str) -> list[tuple[str, str | None]]:
         """Return task and namespace of those of the last 300 runs that did not pass by their score.
 
-        Only those that can be compared with others of their task.
+        Only of tasks with two of those runs.
         """
         recent = (
             sa.select(_c.task, _c.namespace, _WAITS.label("waits"))
@@ -90,8 +90,9 @@ class TaskRuns(StorePart):
         )
         select = (
             sa.select(recent.c.task, recent.c.namespace)
-            .where(recent.c.waits, recent.c.task.is_not(None))
-            .distinct()
+            .where(recent.c.task.is_not(None))
+            .group_by(recent.c.task, recent.c.namespace)
+            .having(sa.func.count() > 1, sa.func.max(sa.case((recent.c.waits, 1), else_=0)) == 1)
         )
         with self._database.reading() as connection:
             return [(row.task, row.namespace) for row in connection.execute(select)]
@@ -160,10 +161,9 @@ def _newest(
     if not rows:
         return []
     success_of = {row[0]: row[1] for row in connection.execute(_LABELS, which)}
-    known = {row.trace_id for row in rows}
-    wrong = [one for one, success in success_of.items() if not success and one not in known]
-    if wrong:
-        rows = [*rows, *connection.execute(_READ.where(_c.trace_id.in_(wrong)))]
+    if older := success_of.keys() - {row.trace_id for row in rows}:
+        select = _READ.where(_c.trace_id.in_(older)).limit(MOST_TASK_RUNS)
+        rows = [*rows, *connection.execute(select)]
     return [task_run(row, success_of.get(row.trace_id)) for row in rows]
 
 

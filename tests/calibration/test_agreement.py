@@ -108,7 +108,9 @@ def test_a_digest_survives_the_store(digest: RunDigest) -> None:
     assert len(content) <= 2 * (4 + 150)
 
 
-@pytest.mark.parametrize("content", [None, b"", b"\x01", b"\x00\x00", b"\x01\x00" * 4 + b"\x00"])
+@pytest.mark.parametrize(
+    "content", [None, b"", b"\x01", b"\x00\x00", b"\x01\x00" * 4 + b"\x00", b"\xff" * 8]
+)
 def test_what_another_program_put_there_is_no_digest(content: bytes | None) -> None:
     assert RunDigest.from_bytes(content) is None
 
@@ -190,7 +192,10 @@ def test_retries_in_one_conversation_are_one_witness() -> None:
         (1, {}, True),
         (1, {"compared_runs": 1}, False),
         (1, {"compared_runs": 1, "waits": True}, True),
+        (1, {"compared_runs": 1, "waits": True, "success": True}, True),
         (1, {"compared_runs": 1, "waits": True, "success": False}, False),
+        (2, {"compared_runs": 1, "success": True}, False),
+        (6, {"compared_runs": 5}, False),
     ],
 )
 def test_what_more_runs_may_change(runs: int, about: dict[str, Any], may_gain: bool) -> None:
@@ -198,21 +203,28 @@ def test_what_more_runs_may_change(runs: int, about: dict[str, Any], may_gain: b
     assert task_run(run(), **about).may_gain(agreement) is may_gain
 
 
-OPEN, WRONG, RIGHT, OTHER_WRONG = (
+SAME, OTHER = run(), run("2.50", [HOLDINGS])
+NEAR = run("It is worth 1.09 dollars and no more")
+OPEN, WRONG, RIGHT, OTHER_WRONG, NEAR_WRONG = (
     TaskRun(str(at), str(at), RunDigest.of(one).to_bytes(), frozenset("t"), success=success)
     for at, (one, success) in enumerate(
-        [(run(), None), (run(), False), (run(), True), (run("2.50", [HOLDINGS]), False)]
+        [(SAME, None), (SAME, False), (SAME, True), (OTHER, False), (NEAR, False)]
     )
 )
+REPEATS = "repeats 1 run that a verdict calls wrong"
 
 
 @pytest.mark.parametrize(
     ("others", "value", "evidence", "words"),
     [
         ([OPEN], 1.0, 1.0, "agrees with the one other run of this task"),
-        ([WRONG], 0.0, 0.0, "agrees with a run of this task that a verdict calls wrong"),
-        ([WRONG, RIGHT], 1.0, 0.0,
-         "agrees with the one other run of this task, and with one that a verdict calls wrong"),
+        ([WRONG], 0.0, 0.0, REPEATS),
+        ([WRONG, OPEN], 1.0, 0.0, f"agrees with the one other run of this task, and {REPEATS}"),
+        ([WRONG, RIGHT], 1.0, 1.0, "agrees with the one other run of this task"),
+        # A right one is nearer.
+        ([NEAR_WRONG, OPEN], 1.0, 0.0,
+         f"agrees with the one other run of this task, and {REPEATS}"),
+        ([NEAR_WRONG, RIGHT], 1.0, 1.0, "agrees with the one other run of this task"),
         # To differ from what is wrong tells nothing.
         ([OTHER_WRONG, OPEN], 1.0, 1.0, "agrees with the one other run of this task"),
     ],
@@ -226,14 +238,15 @@ def test_a_run_that_repeats_a_wrong_one_has_no_evidence(
     assert (found.value, found.evidence, str(found)) == (value, evidence, words)
 
 
-def test_a_wrong_run_counts_beside_five_others_and_in_its_own_conversation() -> None:
+def test_a_judged_run_counts_beside_five_others_and_a_wrong_one_in_its_own_conversation() -> None:
     digest = RunDigest.of(run()).to_bytes()
     others = [TaskRun(f"o{at}", f"o{at}", digest) for at in range(9)]
-    me = TaskRun("me", "me", digest, frozenset("t"))
-    found = agreement_of(pairs_of(me, [*others, WRONG]))
-    assert found is not None
-    assert (found.runs, found.wrong) == (MOST_WITNESSES, 1)
-    assert agreement_of(pairs_of(me, [OTHER_WRONG])) is None
+    for conversations, evidence in ((frozenset("t"), 0.0), (frozenset("u"), 1.0)):
+        me = TaskRun("me", "me", digest, conversations)
+        found = agreement_of(pairs_of(me, [*others, NEAR_WRONG, RIGHT]))
+        assert found is not None
+        assert (found.runs, found.evidence) == (MOST_WITNESSES, evidence)
+        assert agreement_of(pairs_of(me, [OTHER_WRONG])) is None
 
 
 def test_confidence_by_agreement_is_half_for_the_average_and_for_who_stands_alone() -> None:

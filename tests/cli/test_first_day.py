@@ -257,5 +257,5 @@ def test_ten_verdicts_give_a_provisional_model(day: Day) -> None:
     agreement = again["stolen"].agreement
     assert agreement is not None
     assert agreement.evidence < agreement.value
-    assert str(agreement).endswith("with one that a verdict calls wrong")
+    assert str(agreement).endswith("that a verdict calls wrong")
     assert str(looping).startswith("below_threshold: veto:same_call_twice")

@@ -237,9 +237,9 @@ def test_stats_group_thresholds_as_they_are_shown() -> None:
     with TraceStore("runs.db") as store:
         store.add(*(made(at, threshold=one) for at, one in enumerate(thresholds)))
     text = printed("review", "stats")
-    shown = "none passes yet for 3 runs, 0.44 for 2 runs, 0.46 for 1 run"
+    shown = "none passes for 3 runs, 0.44 for 2 runs, 0.46 for 1 run"
     assert re.search(rf"\nthresholds +{shown}\n", text)
-    assert re.search(r"\nfinance +6 +3 +50% +0\.70 +none passes yet ", text)
+    assert re.search(r"\nfinance +6 +3 +50% +0\.70 +none passes ", text)
     assert " in force" not in text
 
 

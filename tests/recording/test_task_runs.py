@@ -165,13 +165,46 @@ def test_a_verdict_ends_the_wait(store: TraceStore, success: bool) -> None:
     with watching(store, policy=DomainPolicy(gate="worth"), scorer=Scorer()) as by:
         waiting = ask(by, 1)
         assert str(waiting) == (
-            "below_threshold: waits until 30 runs of default have shown whether its tasks repeat"
+            "below_threshold: among the first 30 runs of default, of which only those pass that "
+            "agree with others of their task"
         )
         by.flush()
         (change,) = store.report_outcome(waiting.trace.id, success=success)
     assert (change.decision == "kept") is (change.score >= change.threshold)
     assert change.threshold < 1.0
-    assert "waits" not in stored(store, waiting).reason
+    assert "first 30 runs" not in stored(store, waiting).reason
+
+
+def test_a_run_that_a_verdict_calls_right_is_judged_by_that_after_the_wait(
+    store: TraceStore,
+) -> None:
+    with watching(store) as by:
+        right, wrong = ask(by, 1), ask(by, 2, "Who knows")
+        for task in (1, 2):
+            ask(by, task, "Perhaps another thing")
+        by.flush()
+        for run, success in ((right, True), (wrong, False)):
+            (change,) = store.report_outcome(run.trace.id, success=success)
+            assert change.decision == "below_threshold"  # by its score
+        begin(by)
+        ask(by, 3)
+        by.flush()
+    judged = stored(store, right)
+    assert (judged.gate, judged.worth, judged.decision) == ("worth", 0.875, "kept")
+    assert stored(store, wrong).decision == "below_threshold"
+
+
+def test_runs_of_other_processes_end_the_wait_within_a_minute(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with TraceStore(url) as store, watching(store) as by, TraceStore(url) as theirs:
+        ask(by, 0)
+        with watching(theirs) as other:
+            for task in range(1, 30):
+                ask(other, task)
+        assert "first 30 runs" in str(ask(by, 30))
+        monkeypatch.setattr("kp_langchain.recording.windows._READ_AGAIN_S", 0.0)
+        assert "first 30 runs" not in str(ask(by, 31))
 
 
 def test_what_is_judged_again_takes_the_place_of_none(

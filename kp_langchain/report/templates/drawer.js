@@ -87,7 +87,7 @@ function waterfall(run) {
     const mark = isGated ? place(el("b"), { left: across(run.threshold) }) : null;
     rows.push(tableRow({ class: kind }, cell({}, name), cell({ class: "lane" }, el("div", { class: "track" }, bar, mark)), cell({ class: "number" }, figure), cell({ class: "why" }, why)));
   };
-  const byScore = run.gate === "score", reaches = run.waits ? "waits until its domain is known better" : `${value(run) >= run.threshold ? "reaches" : "is below"} the threshold of ${thresholdOf(run)}`;
+  const byScore = run.gate === "score", reaches = run.waits ? "among the first runs, which pass only if they agree" : `${value(run) >= run.threshold ? "reaches" : "is below"} the threshold of ${thresholdOf(run)}`;
   let sum = 0;
   run.dimensions.forEach(([figure, weight, added, why], at) => {
     row(DIMENSIONS[at] ?? "", sum, sum + (added ?? 0), signed(added), `${fixed(figure)} × ${fixed(weight)}: ${why}`, null, byScore);

@@ -116,7 +116,7 @@ function result(run) {
   if (run.veto) return `veto: ${run.veto}${withheld}`;
   if (run.twin) return `repeats ${shortId(run.twin[0])}${withheld}`;
   if (run.replaced_by) return `replaced by ${shortId(run.replaced_by[0])}${withheld}`;
-  if (run.waits) return `waits${withheld}`;
+  if (run.waits) return `among the first runs${withheld}`;
   return (run.lost ? `${run.lost[0]} −${fixed(run.lost[1])}` : "below the threshold") + withheld;
 }
 
