@@ -190,7 +190,9 @@ def test_a_run_that_a_verdict_calls_right_is_judged_by_that_after_the_wait(
         ask(by, 3)
         by.flush()
     judged = stored(store, right)
-    assert (judged.gate, judged.worth, judged.decision) == ("worth", 0.875, "kept")
+    assert (judged.gate, judged.decision) == ("worth", "kept")
+    assert judged.breakdown.worth is not None
+    assert judged.breakdown.worth.confidence == 1.0
     assert stored(store, wrong).decision == "below_threshold"
 
 
