@@ -231,9 +231,7 @@ class TaskRun:
     @property
     def is_open(self) -> bool:
         """Whether it waits, or can be compared with more runs than it was."""
-        if self.waits:
-            return self.success is not False
-        return self.success is None and self.compared_runs < MOST_WITNESSES
+        return self.success is not False and (self.waits or self.compared_runs < MOST_WITNESSES)
 
     def may_gain(self, agreement: Agreement | None) -> bool:
         """Return whether judging it again, with this agreement, may change anything."""

@@ -225,7 +225,7 @@ def rejudge(run: ScoredTrace, verdict: Verdict) -> ScoredTrace:
     """Score a run again after a verdict, and decide again.
 
     Everything but the outcome stays as it was when the run happened: novelty, weights, gate,
-    threshold. Only a run that waits is now held against the built-in threshold.
+    threshold. A run that waits passes if it reaches the built-in threshold now, and else waits on.
 
     Args:
         run: The run as the store has it; `keep_body` says whether it still has the trace itself.
@@ -248,8 +248,9 @@ def rejudge(run: ScoredTrace, verdict: Verdict) -> ScoredTrace:
         shape=shape,
     )
     threshold = run.threshold
-    if waits(run.gate, threshold):  # a verdict tells more than whether tasks repeat
-        threshold = threshold_of(trace.metadata.task_domain, None).for_score(breakdown)
+    if waits(run.gate, threshold):  # a verdict may end that
+        built_in = threshold_of(trace.metadata.task_domain, None).for_score(breakdown)
+        threshold = built_in if breakdown.total >= built_in else threshold
     veto = None if verdict.success is True else run.veto
     passes = (
         run.keep_body
@@ -297,8 +298,8 @@ def judge_again(
     Args:
         run: The run as the store has it.
         agreement: How far it agrees with other runs of its task now.
-        has_verdict: Whether there is a verdict on it, which then gives its worth. If it was gated
-            by that, it stays as it is.
+        has_verdict: Whether there is a verdict on it, which then gives its worth. Unless it waits,
+            it stays as it is.
         policy: The policy of its domain.
         estimate: Returns the confidence of its worth, and its basis.
         check: Returns what it is compared with now.
@@ -308,7 +309,7 @@ def judge_again(
         the kept traces that it repeats.
     """
     before, run = run, replace(run, breakdown=replace(run.breakdown, agreement=agreement))
-    is_settled = has_verdict and before.gate == "worth"
+    is_settled = has_verdict and not waits(before.gate, before.threshold)
     if is_settled or before.decision != "below_threshold":
         return replace(run, previous=before)
     if has_verdict:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import sqlalchemy as sa
 
 from kp_langchain.calibration.agreement import TaskRun, agreement_of, pairs_of
-from kp_langchain.gate.check import WINDOW
+from kp_langchain.gate.check import NONE_PASSES, WINDOW
 from kp_langchain.store import run_queries, side_tables
 from kp_langchain.store.database import StorePart
 from kp_langchain.store.jobs import Jobs, replace_jobs
@@ -31,7 +31,7 @@ _WAITS = sa.and_(_c.gate == "score", _c.decision == "below_threshold")
 OF_TASK_RUN = (
     _c.trace_id, _c.run_id, _c.compared_runs, scores.c.digest, _c.is_planted,
     _c.thread, _c.session,
-    _WAITS.label("waits"),
+    _WAITS.label("waits"), (_c.threshold >= NONE_PASSES).label("is_first"),
 )  # fmt: skip
 """The columns that `task_run` reads."""
 
@@ -202,5 +202,5 @@ def task_run(row: Any, success: bool | None = None) -> TaskRun:
         is_planted=bool(row.is_planted),
         success=success,
         compared_runs=row.compared_runs or 0,
-        waits=bool(row.waits),
+        waits=bool(row.waits and (success is None or row.is_first)),
     )

@@ -194,7 +194,8 @@ def test_retries_in_one_conversation_are_one_witness() -> None:
         (1, {"compared_runs": 1, "waits": True}, True),
         (1, {"compared_runs": 1, "waits": True, "success": True}, True),
         (1, {"compared_runs": 1, "waits": True, "success": False}, False),
-        (2, {"compared_runs": 1, "success": True}, False),
+        (2, {"compared_runs": 1, "success": True}, True),
+        (2, {"compared_runs": 1, "success": False}, False),
         (6, {"compared_runs": 5}, False),
     ],
 )

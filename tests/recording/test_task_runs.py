@@ -9,7 +9,14 @@ from uuid import uuid4
 
 import pytest
 
-from kp_langchain import DomainPolicy, KPCallbackHandler, ScoredTrace, Scorer, TraceStore
+from kp_langchain import (
+    DomainPolicy,
+    KPCallbackHandler,
+    ScoredTrace,
+    Scorer,
+    ScoringWeights,
+    TraceStore,
+)
 from tests.agents import agent, call, handler, say, tool
 from tests.recording.playing import last, stored
 from tests.store.conftest import execute
@@ -160,9 +167,12 @@ def test_a_domain_with_many_runs_does_not_wait_again(url: str) -> None:
     assert (scored.gate, scored.threshold < 1.0) == ("score", True)
 
 
-@pytest.mark.parametrize("success", [True, False])
-def test_a_verdict_ends_the_wait(store: TraceStore, success: bool) -> None:
-    with watching(store, policy=DomainPolicy(gate="worth"), scorer=Scorer()) as by:
+@pytest.mark.parametrize(("success", "decision"), [(True, "kept"), (False, "below_threshold")])
+def test_a_verdict_may_end_the_wait(store: TraceStore, success: bool, decision: str) -> None:
+    outcome = ScoringWeights(
+        complexity=0.1, novelty=0.1, tool_diversity=0.1, outcome_confidence=0.7
+    )
+    with watching(store, policy=DomainPolicy(gate="worth", weights=outcome)) as by:
         waiting = ask(by, 1)
         assert str(waiting) == (
             "below_threshold: among the first 30 runs of default, of which only those pass that "
@@ -170,9 +180,9 @@ def test_a_verdict_ends_the_wait(store: TraceStore, success: bool) -> None:
         )
         by.flush()
         (change,) = store.report_outcome(waiting.trace.id, success=success)
-    assert (change.decision == "kept") is (change.score >= change.threshold)
-    assert change.threshold < 1.0
-    assert "first 30 runs" not in stored(store, waiting).reason
+    assert change.decision == decision
+    still = "first 30 runs" in stored(store, waiting).reason
+    assert (still, change.threshold > 1.0) == (not success, not success)
 
 
 def test_a_run_that_a_verdict_calls_right_is_judged_by_that_after_the_wait(
