@@ -228,15 +228,13 @@ class TaskRun:
             and not (self.is_planted or other.is_planted)
         )
 
-    @property
-    def is_open(self) -> bool:
-        """Whether it waits, or can be compared with more runs than it was."""
-        return self.success is not False and (self.waits or self.compared_runs < MOST_WITNESSES)
-
-    def may_gain(self, agreement: Agreement | None) -> bool:
-        """Return whether judging it again, with this agreement, may change anything."""
-        number = 0 if agreement is None else agreement.runs
-        return self.is_open and number > (0 if self.waits else self.compared_runs)
+    def new_agreement(self, others: Iterable[TaskRun]) -> Agreement | None:
+        """Return its agreement with other runs; None if to judge it again would change nothing."""
+        if self.success is False or not (self.waits or self.compared_runs < MOST_WITNESSES):
+            return None  # before others are compared, because that takes long
+        agreement = agreement_of(pairs_of(self, others))
+        known = 0 if self.waits else self.compared_runs
+        return agreement if agreement is not None and agreement.runs > known else None
 
 
 class Pair(NamedTuple):

@@ -17,7 +17,7 @@ from kp_langchain.cli.output import fact_table, make_console, warn
 from kp_langchain.cli.run_view import print_steps, print_task, print_whole
 from kp_langchain.errors import StoreError, UnknownRunError
 from kp_langchain.review.run_facts import claims_of
-from kp_langchain.text import count_text, one_line, short_id
+from kp_langchain.text import count_text, one_line, printable, short_id
 from kp_langchain.verdict import Verdict
 
 if TYPE_CHECKING:
@@ -171,7 +171,7 @@ class Dialog:
         source = f" ({run.confidence_source})" if run.confidence_source else ""
         yield (
             "so far",
-            f"{run.decision}: {one_line(run.reason, 200)}; "
+            f"{run.decision}: {printable(run.reason)}; "
             f"{outcome}, confidence {run.confidence:.2f}{source}",
         )
         yield "asked as", f"{short_id(run.trace_id)}: {offer.reason}"

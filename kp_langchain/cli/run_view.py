@@ -317,12 +317,9 @@ def _facts(store: TraceStore, run: StoredRun) -> Iterator[tuple[str, str]]:
 def _basis(store: TraceStore, run: StoredRun) -> str:
     """Return what the decision on a run rests on, and what would give its domain a better basis."""
     basis = store.models.bases([run.domain]).get(run.domain)
-    is_missing = run.breakdown.worth is None and basis is not None and basis.is_missing
-    return (
-        basis.text
-        if basis is not None and is_missing
-        else basis_of_run(run.breakdown, run.gate, run.threshold)
-    )
+    if run.breakdown.worth is None and basis is not None and basis.is_missing:
+        return basis.text
+    return basis_of_run(run.breakdown, run.gate, run.threshold)
 
 
 def _recall_lines(recall: RecallFacts) -> Iterator[tuple[str, str]]:

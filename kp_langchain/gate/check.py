@@ -33,7 +33,7 @@ whether its tasks repeat: agreement tells more than the score, and they are judg
 
 def tasks_repeat(compared: int, last: int) -> bool:
     """Return whether tasks repeat: a fifth of the last runs was compared with others of theirs."""
-    return _FEWEST_COMPARED * compared >= last
+    return 5 * compared >= last
 
 
 def waits(gate: str, threshold: float) -> bool:
@@ -41,7 +41,6 @@ def waits(gate: str, threshold: float) -> bool:
     return gate == "score" and threshold >= NONE_PASSES
 
 
-_FEWEST_COMPARED = 5
 # A surplus or deficit of passes is made up for within about so many runs. Of 20, 30, 40 and 100, 20
 # kept the share of each 100 recorded runs closest to the promised one, and what was kept was as
 # often right.

@@ -284,7 +284,7 @@ def rejudge(run: ScoredTrace, verdict: Verdict) -> ScoredTrace:
 
 def judge_again(
     run: ScoredTrace,
-    agreement: Agreement | None,
+    agreement: Agreement,
     *,
     has_verdict: bool,
     policy: DomainPolicy,

@@ -319,7 +319,11 @@ def reason_text(
         )
     # Such as the worth of average agreement, above which runs pass.
     is_equal = 0.0 < run.threshold - run.gated_value < _EQUAL
-    figure = format_against_threshold(run.gated_value + is_equal * _EQUAL, run.threshold)
+    figure = (
+        f"{run.gated_value:.3f}"
+        if is_equal
+        else format_against_threshold(run.gated_value, run.threshold)
+    )
     value, decimals = f"{run.gate} {figure}", len(figure.partition(".")[2])
     threshold = f"the threshold of {domain}, {round(run.threshold, decimals):.8g}"
     if not is_measured(run.breakdown.novelty_source):

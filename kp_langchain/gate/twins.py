@@ -66,20 +66,18 @@ class KeptTrace:
         )
 
 
-def drop_repeats(
-    run: ScoredTrace, candidate: KeptTrace, kept: Window[KeptTrace], *, may_replace: bool = True
-) -> ScoredTrace:
+def drop_repeats(run: ScoredTrace, candidate: KeptTrace, kept: Window[KeptTrace]) -> ScoredTrace:
     """Apply the twin rule: return the run, perhaps as a twin of a kept one.
 
     Args:
         run: A run; only one that passed its threshold is compared with others.
         candidate: The same run as others would be compared with it.
         kept: The kept runs of its domain.
-        may_replace: Whether it takes the place of one that it is surer than.
 
     Returns:
         The run; a `twin`, with `twin_of`, if it repeats a kept one without being surer; with
-        `replaces` if it is surer than all that it repeats.
+        `replaces` if it is surer than all that it repeats. One that was judged again because of
+        other runs of its task, and not by a verdict, takes the place of none.
     """
     if run.decision != "kept" or run.twin_similarity >= OFF:
         return run
@@ -89,6 +87,7 @@ def drop_repeats(
         of_task = (one for one in kept.items.values() if one.task == candidate.task)
         similar += [(one, 0.0) for one in of_task if one.entry.trace_id not in known]
     twins = [(one, similarity) for one, similarity in similar if _may_repeat(candidate, one)]
+    may_replace = run.previous is None or run.verdict is not None
     stronger = [twin for twin in twins if not (may_replace and _is_surer(candidate, twin[0]))]
     if not stronger:
         return replace(run, replaces=tuple(one.entry.trace_id for one, _ in twins))

@@ -120,7 +120,7 @@ def judge_earlier(
         confidence = outcome_confidence(worth.confidence or 0.0, success=not is_failure)
         return replace(worth, confidence=confidence)
 
-    def judge(scored: ScoredTrace, agreement: Agreement | None, has_verdict: bool) -> ScoredTrace:
+    def judge(scored: ScoredTrace, agreement: Agreement, has_verdict: bool) -> ScoredTrace:
         return judge_again(
             scored,
             agreement,

@@ -149,8 +149,7 @@ class ConfidenceModels(StorePart):
             rows = {row.domain: row for row in connection.execute(sa.select(models))}
             for domain in domains:
                 name, model = clean_name(domain), None
-                recent = connection.execute(_RECENT, {"domain": name}).one()
-                gate, threshold, compared, last = recent
+                gate, highest, compared, last = connection.execute(_RECENT, {"domain": name}).one()
                 if gate is None:
                     continue
                 if name in rows:
@@ -162,7 +161,7 @@ class ConfidenceModels(StorePart):
                     labelled=labelled.get(name, 0),
                     compared=compared,
                     last=last,
-                    highest=threshold or 0.0,
+                    highest=highest or 0.0,
                 )
         return bases
 

@@ -120,7 +120,7 @@ def candidate_of(connection: sa.Connection, trace_id: str, run: ScoredTrace) -> 
 
 
 def drop_stored_repeats(
-    connection: sa.Connection, run: ScoredTrace, candidate: KeptTrace, *, may_replace: bool
+    connection: sa.Connection, run: ScoredTrace, candidate: KeptTrace
 ) -> ScoredTrace:
     """Apply the twin rule to a stored run that passes now, and return it.
 
@@ -128,14 +128,13 @@ def drop_stored_repeats(
         connection: A connection to read with.
         run: The run.
         candidate: The same run as others would be compared with it.
-        may_replace: Whether it takes the place of one that it is surer than.
     """
     if run.decision != "kept" or run.twin_similarity >= OFF:
         return run
     rows = _newest_kept(connection, run.trace.metadata.task_domain)
     window = Window[KeptTrace](MOST_COMPARED)
     window.put((trace.entry, trace) for trace in map(kept_trace, rows))
-    return drop_repeats(run, candidate, window, may_replace=may_replace)
+    return drop_repeats(run, candidate, window)
 
 
 def lock_kept(connection: sa.Connection, trace_ids: Collection[str]) -> list[sa.Row[Any]]:

@@ -35,13 +35,12 @@ def log_scored(scored: ScoredTrace) -> None:
         return
     trace, breakdown, objective = scored.trace, scored.breakdown, _objective(scored)
     does_wait = waits(scored.gate, scored.threshold)
+    of_worth = "" if scored.gate == "score" else " of worth"
     log_event(
         "kp.trace_scored %s %s (%s) %s | %s%s%s",
         trace.metadata.task_domain,
         scored.decision,
-        "waits"
-        if does_wait
-        else f"threshold {scored.threshold:.2f}{'' if scored.gate == 'score' else ' of worth'}",
+        "waits" if does_wait else f"threshold {scored.threshold:.2f}{of_worth}",
         breakdown.line(),
         trace.id,
         " | " if objective else "",

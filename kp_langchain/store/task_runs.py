@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
 
-from kp_langchain.calibration.agreement import TaskRun, agreement_of, pairs_of
+from kp_langchain.calibration.agreement import TaskRun
 from kp_langchain.gate.check import NONE_PASSES, WINDOW
 from kp_langchain.store import run_queries, side_tables
 from kp_langchain.store.database import StorePart
@@ -107,7 +107,7 @@ class TaskRuns(StorePart):
         domain: str,
         task: str,
         namespace: str | None,
-        judge: Callable[[ScoredTrace, Agreement | None, bool], ScoredTrace],
+        judge: Callable[[ScoredTrace, Agreement, bool], ScoredTrace],
         *,
         jobs: Jobs,
         registry: str | None,
@@ -128,28 +128,25 @@ class TaskRuns(StorePart):
         Returns:
             The runs on which the decision changed.
         """
-        if not _that_may_gain(self.newest(domain, task, namespace)):
+        if not _new_agreements(self.newest(domain, task, namespace)):
             return []
         changed = []
         with self._database.writing() as connection:
             run_queries.lock_names(connection, [domain])
-            task_runs = _newest(connection, domain, task, namespace)
-            ids = _that_may_gain(task_runs)
+            agreements = _new_agreements(_newest(connection, domain, task, namespace))
+            ids = list(agreements)
             run_queries.lock(connection, ids)
             rows = {row["trace_id"]: row for row in run_queries.whole_rows(connection, ids)}
             verdicts_by_trace = run_queries.verdicts_on(connection, ids)
-            for task_run in reversed(task_runs):  # the oldest first: it stays the kept one
-                row = rows.get(task_run.trace_id)
-                if row is None:
-                    continue
-                agreement = agreement_of(pairs_of(task_run, task_runs))
-                run = load_run(row, side_tables.external_of(connection, task_run.trace_id))
-                run = judge(run, agreement, task_run.trace_id in verdicts_by_trace)
+            for trace_id in filter(rows.__contains__, reversed(ids)):  # the oldest stays kept
+                row = rows[trace_id]
+                run = load_run(row, side_tables.external_of(connection, trace_id))
+                run = judge(run, agreements[trace_id], trace_id in verdicts_by_trace)
                 if run.decision != row["decision"]:
-                    run = save_rejudged(connection, row, run, registry, may_replace=False)
+                    run = save_rejudged(connection, row, run, registry)
                     replace_jobs(connection, jobs.score_rows([run], tools))
                     changed.append(run)
-                _save_figures(connection, task_run.trace_id, run)
+                _save_figures(connection, trace_id, run)
         return changed
 
 
@@ -167,10 +164,10 @@ def _newest(
     return [task_run(row, success_of.get(row.trace_id)) for row in rows]
 
 
-def _that_may_gain(task_runs: Sequence[TaskRun]) -> list[str]:
-    return [
-        run.trace_id for run in task_runs if run.may_gain(agreement_of(pairs_of(run, task_runs)))
-    ]
+def _new_agreements(task_runs: Sequence[TaskRun]) -> dict[str, Agreement]:
+    """Return the agreement, by trace id, of those that judging them again may change."""
+    agreements = ((run.trace_id, run.new_agreement(task_runs)) for run in task_runs)
+    return {trace_id: one for trace_id, one in agreements if one is not None}
 
 
 def _save_figures(connection: sa.Connection, trace_id: str, run: ScoredTrace) -> None:

@@ -144,12 +144,7 @@ def rejudge_stored(
 
 
 def save_rejudged(
-    connection: sa.Connection,
-    row: dict[str, Any],
-    run: ScoredTrace,
-    registry: str | None,
-    *,
-    may_replace: bool = True,
+    connection: sa.Connection, row: dict[str, Any], run: ScoredTrace, registry: str | None
 ) -> ScoredTrace:
     """Apply the twin rule to a run that was judged again, save what changed, and return it.
 
@@ -158,9 +153,8 @@ def save_rejudged(
         row: The run's whole row, read within it and locked.
         run: The run, judged again.
         registry: URL of the registry to contribute to, if any.
-        may_replace: Whether it takes the place of a kept run that it repeats and is surer than.
     """
-    run = _decide(connection, row, run, may_replace=may_replace)
+    run = _decide(connection, row, run)
     trace_id = row["trace_id"]
     run_queries.update(connection, trace_id, _changes(row, run))
     breakdown = {"breakdown": json_text(run.breakdown.to_dict()), "features": _features(run)}
@@ -173,9 +167,7 @@ def save_rejudged(
     return run
 
 
-def _decide(
-    connection: sa.Connection, row: dict[str, Any], run: ScoredTrace, *, may_replace: bool
-) -> ScoredTrace:
+def _decide(connection: sa.Connection, row: dict[str, Any], run: ScoredTrace) -> ScoredTrace:
     """Apply the twin rule to a run that was judged again, and return it.
 
     Update its row in `vectors`, and the rows of the runs that it replaces.
@@ -188,7 +180,7 @@ def _decide(
     vectors.write(connection, [run_row(run, candidate)])
     if row["decision"] == "kept":  # what is kept stays kept, whatever it repeats
         return run
-    run = drop_stored_repeats(connection, run, candidate, may_replace=may_replace)
+    run = drop_stored_repeats(connection, run, candidate)
     replace_kept(connection, run.replaces, trace_id, is_stated=candidate.is_stated)
     return run
 

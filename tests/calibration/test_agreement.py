@@ -200,8 +200,11 @@ def test_retries_in_one_conversation_are_one_witness() -> None:
     ],
 )
 def test_what_more_runs_may_change(runs: int, about: dict[str, Any], may_gain: bool) -> None:
-    agreement = Agreement(1.0, runs, runs) if runs else None
-    assert task_run(run(), **about).may_gain(agreement) is may_gain
+    digest = RunDigest.of(run()).to_bytes()
+    others = [TaskRun(str(at), str(at), digest) for at in range(runs)]
+    agreement = task_run(run(), **about).new_agreement(others)
+    assert (agreement is not None) is may_gain
+    assert agreement in (None, agreement_of(pairs_of(task_run(run()), others)))
 
 
 SAME, OTHER = run(), run("2.50", [HOLDINGS])
