@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kp_langchain import DomainPolicy
 from kp_langchain._logging import log_event, warn_once
-from kp_langchain.calibration.basis import DOCUMENTS_FORMULA, NO_BASIS
+from kp_langchain.calibration.basis import DOCUMENTS_FORMULA, NO_BASIS, NOTHING_YET
 from kp_langchain.text import format_against_threshold, printable, printable_json
 from tests.agents import ASK, handler, run, searching
 
@@ -94,6 +95,13 @@ def test_what_a_decision_rests_on_is_a_field_and_a_domain_without_basis_is_told_
     assert record.levelname == "INFO"
     assert record.getMessage() == f"kp.no_basis a domain of its own: {NO_BASIS}"
     assert (vars(record)["domain"], vars(record)["basis"]) == ("a domain of its own", NO_BASIS)
+
+
+def test_a_run_that_waits_says_so(lines: Lines) -> None:
+    run(searching(), domain="new", policy=DomainPolicy(gate="worth"))
+    scored, told = (one.getMessage() for one in lines.records)
+    assert scored.startswith("kp.trace_scored new below_threshold (waits) score ")
+    assert told == f"kp.no_basis new: {NOTHING_YET}"
 
 
 # Each is one printable line.

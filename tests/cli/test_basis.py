@@ -129,6 +129,8 @@ def test_a_domain_that_waits_for_its_first_runs_says_so() -> None:
     with TraceStore("runs.db") as store:
         record(handler(store=store, policy=DomainPolicy(gate="worth")), searching(), 1)
         (run,) = store.runs()
+        (on_page,) = collect(store, {}, limit=100).runs
+    assert (on_page["waits"], on_page["basis"]) == (True, WAITS)
     assert f"basis {WAITS}; 10 verdicts change that" in printed("review", "stats")
     one = printed("review", run.trace_id)
     reason = "among the first 30 runs of default, of which only those pass that agree with others"

@@ -378,6 +378,7 @@ def test_a_verdict_has_what_a_run_repeats_looked_up_again():
         (0.5899, 0.59, "score 0.5899 is below the threshold of finance, 0.59"),
         (0.7, 0.70004, "score 0.70000 is below the threshold of finance, 0.70004"),
         (0.48, 0.491504, "score 0.480 is below the threshold of finance, 0.492"),
+        (0.5, math.nextafter(0.5, 1.0), "score 0.500 is not above the threshold of finance, 0.5"),
     ],
 )
 def test_the_reason_shows_as_many_digits_as_tell_a_value_from_its_threshold(
