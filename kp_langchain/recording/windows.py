@@ -55,7 +55,7 @@ WITHOUT_WITNESS = "no other run of its task to compare it with yet"
 
 # Runs name their domains themselves, and 1,000 vectors take 1.7 MB.
 _MOST_DOMAINS = 64
-_MOST_TASKS = 500  # of a domain; the runs of one take up to 8 KB, or twice that with verdicts
+_MOST_TASKS = 500  # of a domain; the runs of one take up to 16 KB
 _READ_AGAIN_S = 60.0
 _COUNTED_AFTER = 20  # runs are counted anew when a twentieth of them is new
 
@@ -233,9 +233,8 @@ class DomainWindow:
                 )
                 read_at, runs = now, runs if stored is None else stored
             pairs = pairs_of(run, runs)
-            known = [run, *(one for one in runs if one.trace_id != run.trace_id)]
-            judged = [one for one in known[MOST_TASK_RUNS:] if one.success is not None]
-            self._tasks[key] = read_at, [*known[:MOST_TASK_RUNS], *judged[:MOST_TASK_RUNS]]
+            others = [one for one in runs if one.trace_id != run.trace_id]
+            self._tasks[key] = read_at, [run, *others][: 2 * MOST_TASK_RUNS]
             if len(self._tasks) > _MOST_TASKS:
                 self._tasks.popitem(last=False)
         return pairs

@@ -355,8 +355,9 @@ def test_demo_plays_a_first_day() -> None:
     assert flags >= {"last_call_failed", "same_call_twice", "answer_unable"}
     assert all(f"veto:{flag}" in done.stdout for flag in flags - {None})
     for flag in VETO_FLAGS:
-        of_flag = cli("review", "--rule", flag, "--json", "--database", "demo.db").stdout
-        vetoed = {json.loads(line)["trace_id"] for line in of_flag.splitlines()}
+        of_flag = cli("review", "--rule", flag, "--json", "--database", "demo.db")
+        assert of_flag.returncode == 0, of_flag.stderr  # each flag is a choice
+        vetoed = {json.loads(line)["trace_id"] for line in of_flag.stdout.splitlines()}
         assert vetoed >= {run.trace_id for run in runs if run.veto == flag}
     assert "No run has a verdict. From 10 on, a model learns" in done.stdout
     assert "pip install 'kp-langchain[calibrate]'" in done.stdout

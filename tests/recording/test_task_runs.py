@@ -189,9 +189,8 @@ def test_a_run_that_a_verdict_calls_right_is_judged_by_that_after_the_wait(
     store: TraceStore,
 ) -> None:
     with watching(store) as by:
-        right, wrong = ask(by, 1), ask(by, 2, "Who knows")
-        for task in (1, 2):
-            ask(by, task, "Perhaps another thing")
+        _, right = ask(by, 1, "Perhaps another thing"), ask(by, 1)
+        _, wrong = ask(by, 2, "Perhaps another thing"), ask(by, 2, "Who knows")
         by.flush()
         for run, success in ((right, True), (wrong, False)):
             (change,) = store.report_outcome(run.trace.id, success=success)
@@ -204,6 +203,19 @@ def test_a_run_that_a_verdict_calls_right_is_judged_by_that_after_the_wait(
     assert judged.breakdown.worth is not None
     assert judged.breakdown.worth.confidence == 1.0
     assert stored(store, wrong).decision == "below_threshold"
+
+
+def test_a_run_with_a_verdict_that_did_not_wait_stays_as_it_is(store: TraceStore) -> None:
+    policy = DomainPolicy(gate="worth", pass_rate=0.1, threshold=0.99)
+    with watching(store, policy=policy) as by:
+        right = ask(by, 1)
+        by.flush()
+        store.report_outcome(right.trace.id, success=True)
+        begin(by)
+        ask(by, 1, "Perhaps another thing")
+        by.flush()
+    judged = stored(store, right)
+    assert (judged.gate, judged.threshold, judged.decision) == ("score", 0.99, "below_threshold")
 
 
 def test_runs_of_other_processes_end_the_wait_within_a_minute(
@@ -390,6 +402,9 @@ def test_without_a_store_runs_of_one_process_are_compared() -> None:
     begin(by)
     ask(by, 1)
     assert ask(by, 1, "To the front desk, on 3 May").decision == "kept"
+    *_, last_one = (ask(by, 1) for _ in range(5))
+    assert last_one.breakdown.agreement is not None
+    assert last_one.breakdown.agreement.runs == 5
 
 
 def test_of_one_run_two_traces_are_no_witnesses() -> None:
