@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from kp_langchain.schema import ReasoningTrace
     from kp_langchain.scoring.breakdown import ScoreBreakdown
     from kp_langchain.scoring.novelty_memory import MemoryEntry
+    from kp_langchain.usage import ModelCall, Usage
 
 # What judging needs and no column holds, stored as it is.
 _PLAIN = (
@@ -76,7 +77,11 @@ class RunFacts:
         withheld: Why it must never be contributed; None if it may be.
         registry: URL of the registry to contribute to, if any.
         keys: The keys by which it is found. They stay in the store and the log.
-        dropped: How many `steps` and `texts` of it the recorder had no room for; empty if none.
+        usage: What it took: tokens, calls and time; None if that is not known.
+        model_calls: The answers of its models one by one.
+        tools: The tools that its models could ask for, as OpenAI's functions.
+        dropped: How many `steps`, `texts` and usages of calls (`usage`) there was no room for;
+            empty if none.
         external_traces: Where other tracers recorded it, by the name of the tool.
         shown: The kept traces that it was shown as examples, or held out from.
         is_taken_over: Whether it is a run of a process that ended before it judged it.
@@ -86,6 +91,9 @@ class RunFacts:
     withheld: str | None = None
     registry: str | None = None
     keys: RunKeys | None = None
+    usage: Usage | None = None
+    model_calls: tuple[ModelCall, ...] = field(default=(), repr=False)
+    tools: tuple[Mapping[str, Any], ...] = field(default=(), repr=False)
     dropped: Mapping[str, int] = field(default_factory=dict)
     external_traces: Mapping[str, ExternalTrace] = field(default_factory=dict)
     shown: tuple[ShownTrace, ...] = ()

@@ -31,7 +31,6 @@ from kp_langchain.importing.recorded_run import (
 )
 from kp_langchain.importing.spans import SpanRuns, is_otlp
 from kp_langchain.recording.assembly import assemble
-from kp_langchain.recording.calls import Call, CallKind
 from kp_langchain.recording.from_messages import replay_messages
 from kp_langchain.recording.langchain_context import Start
 from kp_langchain.recording.open_runs import OpenRun
@@ -127,22 +126,8 @@ class ReplayRecorder(Recorder):
             run.root.started_at = self._now() or run.root.started_at
         return run
 
-    def _begin_call(self, run: OpenRun, kind: CallKind, start: Start) -> Call:
-        call = super()._begin_call(run, kind, start)
-        if self.now_ns is not None:
-            call.started_s = self.now_ns / _NS_PER_S
-        return call
-
-    def _end_call(self, run_id: UUID) -> tuple[OpenRun, Call] | None:
-        ended_call = super()._end_call(run_id)
-        if ended_call is not None:
-            call = ended_call[1]
-            call.latency_ms = (
-                None
-                if self.now_ns is None
-                else max(0.0, self.now_ns / _NS_PER_S - call.started_s) * 1000
-            )
-        return ended_call
+    def now_s(self) -> float | None:
+        return None if self.now_ns is None else self.now_ns / _NS_PER_S
 
     def _hand_over(self, root: RunRecord, ending: Ending) -> None:
         super()._hand_over(root, ending)

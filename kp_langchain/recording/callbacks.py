@@ -97,7 +97,8 @@ class LangChainCallbacks(BaseCallbackHandler):
         message = getattr(generation, "message", None)
         text = getattr(generation, "text", "") or "" if message is None else ""
         info = getattr(generation, "generation_info", None)
-        self._recorder.model_answered(fields["run_id"], message, text, info)
+        details = getattr(response, "llm_output", None)
+        self._recorder.model_answered(fields["run_id"], message, text, info, details)
 
     @guarded
     def on_llm_error(self, error: BaseException, fields: Fields) -> None:

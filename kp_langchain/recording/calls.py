@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
-import time
 from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from kp_langchain.recording.bounds import NAME_CHARS, default_on_error, member, short_name
@@ -35,8 +34,11 @@ class Call:
         kind: What was called.
         name: The name of the model, tool or retriever; "" if unknown, or for a chain.
         key: Equal for all attempts of one call, and for nothing else.
-        started_s: When it began, in seconds of `time.perf_counter`.
+        started_s: When it began, in seconds of the recorder's clock; None if that is not known.
         latency_ms: Milliseconds that it took; None while it runs, or if no run of its own began.
+        model: Of a model, the name by which it was asked or answered; "" if unknown.
+        tokens: What a model's answer says of its tokens, the user's own value.
+        is_inner: Whether it is a call of LangChain's own, such as one that summarises messages.
         input: The input of a tool or retriever, in the form of `plain`.
         mcp_server: The MCP server that has the tool, if its metadata name one.
         tool_call_id: The id of the request for a tool call, by which the model knows it.
@@ -59,8 +61,11 @@ class Call:
     kind: CallKind
     name: str
     key: object
-    started_s: float = field(default_factory=time.perf_counter)
+    started_s: float | None = None
     latency_ms: float | None = None
+    model: str = ""
+    tokens: object = None
+    is_inner: bool = False
     input: dict[str, Any] | None = None
     mcp_server: str | None = None
     tool_call_id: str | None = None
@@ -77,10 +82,15 @@ class Call:
     is_void: bool = False
     returns_examples: bool = False
 
-    def end(self) -> None:
-        """Note that it ended now, and how long it took."""
+    def end(self, at_s: float | None) -> None:
+        """Note that it ended, and how long it took.
+
+        Args:
+            at_s: When that was, as `started_s`.
+        """
         self.has_ended = True
-        self.latency_ms = (time.perf_counter() - self.started_s) * 1000
+        if at_s is not None and self.started_s is not None:
+            self.latency_ms = max(0.0, at_s - self.started_s) * 1000
 
     def set_result(self, text: Any) -> Mark:
         """Set `text`, or `error` if it has failed; return the mark for the timeline."""

@@ -159,6 +159,10 @@ class OpenRuns:
 
     # ---------------------------------------------------------------- how runs begin and end
 
+    def now_s(self) -> float | None:
+        """Return the time of the present event in seconds; None if that is not known."""
+        return time.perf_counter()
+
     def _begin(self, start: Start) -> OpenRun | None:
         """Claim a run; return None if it is open already or belongs to a root that is over.
 
@@ -180,6 +184,7 @@ class OpenRuns:
             return None
         root.open_runs.add(run)
         if parent is None:
+            root.started_s = self.now_s()
             self._roots[root] = True
             self.counters.add("runs")
             self._prepare()
@@ -277,7 +282,7 @@ class OpenRuns:
             self._hand_over(root, ending)
 
     def _hand_over(self, root: RunRecord, ending: Ending) -> None:
-        root.ending = ending
+        root.ending, root.ended_s = ending, self.now_s()
         if ending == "cancelled":
             self.counters.add("cancelled")
         elif ending == "paused" and root.thread_id is None:

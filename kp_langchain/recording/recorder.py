@@ -154,13 +154,16 @@ class Recorder(OpenRuns):
 
     def _begin_call(self, run: OpenRun, kind: CallKind, start: Start) -> Call:
         root, metadata = run.root, start.metadata
-        call = run.call = Call(kind, short_name(start.name), None)
+        call = run.call = Call(kind, short_name(start.name), None, started_s=self.now_s())
         run.task = metadata_text(metadata, _TASK)
         outer = run.outer_call()
         is_lookup = kind == "retriever" and outer is not None  # how a tool works, not what was used
         if outer is not None and not is_lookup:
             outer.inner = (*outer.inner, call)[:2]
-        call.is_void = is_lookup or is_inner_call(metadata, root.metadata)
+        call.is_inner = is_inner_call(metadata, root.metadata)
+        call.is_void = is_lookup or call.is_inner
+        if not is_lookup:
+            root.note_call(call)
         if not call.is_void:
             root.last_call = call
         root.is_interrupted = False
@@ -171,7 +174,7 @@ class Recorder(OpenRuns):
         run = self._finish(run_id)
         if run is None or run.call is None:
             return None
-        run.call.end()
+        run.call.end(self.now_s())
         return run, run.call
 
     def model_started(self, start: Start, messages: object, tools: object = None) -> None:
@@ -183,10 +186,13 @@ class Recorder(OpenRuns):
         if root.requested_calls.may_be_answered:
             record_answers_in_input(root, messages)
         call = self._begin_call(run, "model", start)
+        call.model = metadata_text(start.metadata, "ls_model_name") or call.name
         # Attempts of one call have one parent, or one LangGraph task, and one input.
         call.key = ("model", run.task or run.parent_key, _input_fingerprint(messages))
         root.human.note(newest_exchanges(messages))
-        call.offers_choice = isinstance(tools, list) and len(tools) > 1
+        if isinstance(tools, list) and tools and not call.is_inner:
+            call.offers_choice = len(tools) > 1
+            root.note_tools(tools, metadata_text(start.metadata, "lc_agent_name"))
         if not call.is_void:
             root.final_message = None
             if not root.fallback_objective:
@@ -205,6 +211,7 @@ class Recorder(OpenRuns):
         message: object,
         text: str = "",
         info: Mapping[str, Any] | None = None,
+        details: object = None,
     ) -> None:
         """Record a model's answer.
 
@@ -213,12 +220,14 @@ class Recorder(OpenRuns):
             message: The message of a chat model; None for a model that returns plain text.
             text: The text of the answer, read only without a message.
             info: LangChain's `generation_info`.
+            details: LangChain's `llm_output`, which says what the message does not.
         """
         ended_call = self._end_call(run_id)
         if ended_call is None:
             return
         run, call = ended_call
         root = run.root
+        _note_usage(call, message, info, details)
         try:
             if call.is_void:  # no thought of the agent's
                 return
@@ -294,6 +303,8 @@ class Recorder(OpenRuns):
             return
         run, call = ended_call
         root, meaning = run.root, meaning_of(error)
+        if partial is not None:
+            _note_usage(call, partial)
         call.is_cancelled = meaning == "cancelled"
         if call.is_cancelled:
             root.final_message = None
@@ -363,6 +374,29 @@ def _mark_end(run: OpenRun, call: Call, text: Any) -> None:
     run.root.final_message = None  # of a model that works inside a tool
     call.is_after_rejection = run.root.human.decision == "rejected"
     run.root.timeline.add(call.set_result(text), call)
+
+
+@default_on_error(None)
+def _note_usage(call: Call, message: object, info: object = None, details: object = None) -> None:
+    """Note which model answered, and what the answer says of its tokens.
+
+    Args:
+        call: The call of the model.
+        message: The message of a chat model, or None.
+        info: LangChain's `generation_info`.
+        details: LangChain's `llm_output`.
+    """
+    answer = member(message, "response_metadata")
+    for source in (answer, details):
+        name = isinstance(source, dict) and (source.get("model_name") or source.get("model"))
+        if isinstance(name, str) and name:
+            call.model = short_name(name)
+            break
+    call.tokens = member(message, "usage_metadata")
+    if call.tokens is None and isinstance(details, dict):
+        call.tokens = details.get("token_usage") or details.get("usage")
+    if call.tokens is None and isinstance(info, dict):
+        call.tokens = info.get("usage_metadata")
 
 
 @default_on_error((0, 0, ""))

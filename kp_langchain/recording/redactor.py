@@ -7,7 +7,7 @@ trace would contain other traces.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from kp_langchain._forksafe import ForkSafeLock
@@ -15,6 +15,7 @@ from kp_langchain._logging import describe_error, warn_once
 from kp_langchain.recording.bounds import MARGIN_CHARS
 from kp_langchain.recording.values import plain
 from kp_langchain.redaction import open_session
+from kp_langchain.store.rows import json_text
 from kp_langchain.values import clean_text, clip, map_texts, text_size
 
 if TYPE_CHECKING:
@@ -65,7 +66,7 @@ class Redactor:
     ) -> None:
         self._counters = counters
         self._max_chars = max_chars
-        self._hook = hook
+        self._hook, self._rules = hook, rules
         self._session = open_session(rules=rules, redactor=hook)
         # Texts recur: the name of a tool with each call, the last thought as the answer.
         self._redacted_texts: dict[tuple[str, str, bool], str] = {}
@@ -191,6 +192,36 @@ class Redactor:
         was_cut = text_size(value) > self._max_chars
         texts = _without_cuts if was_cut else str
         return plain(map_texts(values, texts, change_key=_without_cuts), self._max_chars)
+
+    def definitions(self, tools: Sequence[Mapping[str, Any]]) -> tuple[dict[str, Any], ...]:
+        """Return definitions of tools, redacted at the strictest level; none if that fails.
+
+        Most runs have the same, so the result is remembered for runs that name no secret.
+        """
+        if not tools or self._is_out_of_order:
+            return ()
+        if self._hook is not None or self.secrets:
+            return self._definitions(tools)
+        text = json_text(tools)
+        rules, definitions = _known_definitions.get(text, (None, ()))
+        if not definitions or rules is not self._rules:
+            definitions = self._definitions(tools)
+            _known_definitions[text] = (self._rules, definitions)
+            if len(_known_definitions) > _MOST_DEFINITIONS:
+                _known_definitions.clear()
+        return definitions
+
+    def _definitions(self, tools: Sequence[Mapping[str, Any]]) -> tuple[dict[str, Any], ...]:
+        # Text by text: a parameter that is called `password` is no secret.
+        def clean(text: str) -> str:
+            return str(self._redact(text, "aggregated", is_name=True)) if text else text
+
+        definitions: list[dict[str, Any]] = map_texts(tools, clean)
+        return () if self.has_failed else tuple(definitions)
+
+
+_MOST_DEFINITIONS = 100
+_known_definitions: dict[str, tuple[Rules | None, tuple[dict[str, Any], ...]]] = {}
 
 
 # ------------------------------------------------------------------ secrets of earlier runs

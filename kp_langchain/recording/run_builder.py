@@ -26,6 +26,7 @@ from kp_langchain.recording.redactor import (
     clean_texts,
 )
 from kp_langchain.recording.run_record import CALL_FIELDS, join_paused
+from kp_langchain.recording.run_usage import model_calls_of, tool_definitions_of, usage_of
 from kp_langchain.recording.steps import StepList, build_steps
 from kp_langchain.recording.values import as_input
 from kp_langchain.run_keys import (
@@ -217,6 +218,7 @@ class _Builder:
             redaction=redaction,
         )
         KNOWN_SECRETS.remember([(trace.id,)], redaction.secrets)
+        name = partial(redaction.name, level=policy.privacy_level)
         run = Run(
             trace=trace,
             run_id=record.run_id,
@@ -231,6 +233,9 @@ class _Builder:
             registry=context.registry_url,
             keys=self._keys(),
             dropped=_dropped(record),
+            usage=usage_of(record, name),
+            model_calls=model_calls_of(step_list, name),
+            tools=redaction.definitions(tool_definitions_of(record)),
             external_traces=record.external_traces,
             shown=tuple(record.shown.values()),
         )
@@ -337,6 +342,7 @@ class _Builder:
             "reported": verdict and verdict.to_list(),
             "keys": self._keys().to_dict(),
             "task": _task(record.metadata) or record.earlier_task,
+            "usage": usage_of(record, partial(redaction.name, level=level)).to_dict(),
             "shown": [asdict(one) for one in record.shown.values()],
         }
         # Last, because only now everything has been redacted, or has failed to be.
@@ -374,8 +380,12 @@ class _Builder:
 
 
 def _dropped(record: RunRecord) -> dict[str, int]:
-    """Return how many steps and texts of a run there was no room for; without those that are 0."""
-    counts = {"steps": record.timeline.dropped, "texts": record.dropped_texts}
+    """Return how many steps, texts, and calls' usages had no room; without those that are 0."""
+    counts = {
+        "steps": record.timeline.dropped,
+        "texts": record.dropped_texts,
+        "usage": record.uncounted_calls,
+    }
     return {name: count for name, count in counts.items() if count}
 
 

@@ -28,6 +28,7 @@ from kp_langchain.recording.pauses import (
 from kp_langchain.recording.redactor import quoted_lines, without_lines
 from kp_langchain.recording.values import as_input, gist_text
 from kp_langchain.run_keys import RunKeys
+from kp_langchain.usage import Usage
 from kp_langchain.values import clip, join_texts, text_size, type_name
 from kp_langchain.verdict import NOTE_READ_CHARS, Verdict
 
@@ -42,6 +43,8 @@ Ending = Literal["finished", "failed", "cancelled", "paused"]
 _Text = TypeVar("_Text")
 
 _MOST_SEARCHES = 8
+_MOST_CALLS = 10_000
+_MOST_TOOL_LISTS = 8
 # How agents and graphs name themselves in `metadata.ls_integration`.
 _GRAPHS = ("langgraph", "langchain_create_agent")
 
@@ -60,6 +63,12 @@ class RunRecord:
         thread_id: The LangGraph thread of the root run, or of the graph inside it that paused.
         is_langgraph: Whether a graph runs, and not only chains.
         timeline: The starts, ends and errors of its calls, at most `max_steps`.
+        calls: Its calls in their order, LangChain's own included, at most 10,000.
+        uncounted_calls: How many more there were.
+        tools: The tools that its models could ask for, by agent and number, the user's own lists.
+        started_s: When it began, in seconds of the recorder's clock; None if that is not known.
+        ended_s: When it ended or paused, likewise.
+        earlier_usage: What the part before a pause took.
         room_chars: Characters that there is still room for in the texts of steps; may be negative.
         raw_text_chars: Characters kept of one text until it is redacted.
         dropped_texts: Texts and inputs that were left out because there was no room.
@@ -110,6 +119,12 @@ class RunRecord:
         self.thread_id = thread_id_in(self.metadata)
         self.is_langgraph = metadata_text(self.metadata, "ls_integration") in _GRAPHS
         self.timeline = Timeline(settings.max_steps)
+        self.calls: list[Call] = []
+        self.uncounted_calls = 0
+        self.tools: dict[tuple[str, int], list[Any]] = {}
+        self.started_s: float | None = None
+        self.ended_s: float | None = None
+        self.earlier_usage: Usage | None = None
         self.room_chars = settings.max_run_chars
         self.raw_text_chars = raw_text_chars(settings)
         self.dropped_texts = 0
@@ -160,6 +175,23 @@ class RunRecord:
         size = len(text) if isinstance(text, str) else text_size(text)
         self.room_chars -= min(size, self.settings.max_text_chars)
         return text
+
+    def note_call(self, call: Call) -> None:
+        """Count a call that begins."""
+        if len(self.calls) < _MOST_CALLS:
+            self.calls.append(call)
+        else:
+            self.uncounted_calls += 1
+
+    def note_tools(self, tools: list[Any], agent: str) -> None:
+        """Note which tools a model may ask for.
+
+        Args:
+            tools: The definitions, by reference.
+            agent: The name of the agent that asks; "" if unknown.
+        """
+        if len(self.tools) < _MOST_TOOL_LISTS:
+            self.tools[agent, len(tools)] = tools
 
     def note_error(self, error: BaseException) -> None:
         """Remember a recorded exception, so that it is not recorded again when it propagates."""
@@ -281,6 +313,7 @@ class RunRecord:
         self.dropped_texts += earlier.dropped_texts
         self.requested_calls.add_earlier(earlier.requested_calls)
         self.earlier_keys, self.earlier_task = earlier.earlier_keys, earlier.earlier_task
+        self.earlier_usage = earlier.earlier_usage
         self.is_withheld = earlier.is_withheld
         self.shown = {**earlier.shown, **self.shown}
         self.timeline = self.timeline.joined_to(earlier.timeline)
@@ -289,7 +322,9 @@ class RunRecord:
 # ------------------------------------------------------------------ while it is paused
 
 # Fields of a call that are not stored, or not as they are.
-_NOT_STORED = ("kind", "key", "tool_call_id", "started_s", "returns_examples")
+_NOT_STORED = (
+    "kind", "key", "tool_call_id", "started_s", "returns_examples", "model", "tokens", "is_inner",
+)  # fmt: skip
 CALL_FIELDS = tuple(one.name for one in fields(Call) if one.name not in _NOT_STORED)
 
 
@@ -323,6 +358,7 @@ def paused_record(body: Mapping[str, Any], settings: Settings, counters: Counter
     record.shown = {one["trace_id"]: ShownTrace(**one) for one in body["shown"]}
     record.earlier_keys = keys and RunKeys.from_dict(keys)
     record.earlier_task, record.is_withheld = body["task"], body["withheld"]
+    record.earlier_usage = Usage.from_dict(body["usage"])
     return record
 
 

@@ -39,6 +39,7 @@ class StepList:
             for an approval, and nothing followed.
         last_thought: What the model said last.
         ends_on_action: Whether the last call was a tool call, neither rejected nor cancelled.
+        model_calls: The answers of models, each with the number of steps before it.
     """
 
     steps: list[Step] = field(default_factory=list)
@@ -47,6 +48,7 @@ class StepList:
     is_incomplete: bool = False
     last_thought: str = ""
     ends_on_action: bool = False
+    model_calls: list[tuple[int, Call]] = field(default_factory=list)
 
     def ends_well(self, answer: str) -> bool:
         """Return whether no step limit wrote the answer, and it was neither refused nor cut off."""
@@ -166,6 +168,7 @@ class _Builder:
     def _add_model(self, call: Call, at: int) -> None:
         # The model decides anew, so whatever a tool does from here on is another call.
         self._has_asked_anew = True
+        self.step_list.model_calls.append((len(self.step_list.steps), call))
         self._failing = {key: one for key, one in self._failing.items() if key == call.key}
         if call.has_failed:
             self._add_failure(call, at)

@@ -39,6 +39,7 @@ from kp_langchain.store.tables import (
     runs,
     scores,
     shown_traces,
+    tool_sets,
     vectors,
     verdicts,
 )
@@ -158,6 +159,9 @@ class Deletions(StorePart):
             with self._database.writing() as connection:
                 n_dropped = run_queries.drop_expired_bodies(connection)
             n_expired += n_dropped
+        with self._database.writing() as connection:
+            in_use = sa.select(_c.tool_set).where(_c.tool_set.is_not(None))
+            connection.execute(sa.delete(tool_sets).where(tool_sets.c.digest.not_in(in_use)))
         pauses = PausedRuns(self._database).drop_expired()
         return Pruning(n_expired, pauses, memory.prune_all())
 

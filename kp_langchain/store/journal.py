@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Mapping, Sequence
 from functools import cache
+from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
@@ -28,13 +29,14 @@ from kp_langchain.store.rows import (
     json_text,
     trace_key,
 )
-from kp_langchain.store.run_columns import judged_columns, keys_of, recorded_row
+from kp_langchain.store.run_columns import judged_columns, keys_of, recorded_row, usage_in
 from kp_langchain.store.tables import (
     bodies,
     execute_rows,
     insert_or_ignore,
     insert_or_replace,
     scores,
+    tool_sets,
 )
 from kp_langchain.store.tables import jobs as jobs_table
 from kp_langchain.store.tables import runs as runs_table
@@ -192,15 +194,23 @@ def _insert(
             transactions wait for each other.
         replaces: Whether a run replaces an earlier one with its id, and is not ignored.
     """
-    rows, texts = [], []
+    rows, texts, tool_rows = [], [], []
     for run in runs:
         body = body_of(run.trace) if isinstance(run, Run) or _has_body(run) else None
-        rows.append(row := recorded_row(run, body))
+        digest = None
+        if run.tools and body is not None:
+            definitions = json_text(run.tools)
+            digest = sha256(definitions.encode()).hexdigest()
+            tool_rows.append({"digest": digest, "definitions": definitions})
+        rows.append(row := recorded_row(run, body) | {"tool_set": digest})
         if body is not None:
-            texts.append({"trace_id": row["trace_id"], "trace": body})
+            calls = json_text([call.to_list() for call in run.model_calls])
+            texts.append({"trace_id": row["trace_id"], "trace": body, "model_calls": calls})
+    dialect = connection.dialect.name
     insert = insert_or_replace if replaces else insert_or_ignore
-    execute_rows(connection, insert(runs_table, connection.dialect.name), rows)
-    execute_rows(connection, insert(bodies, connection.dialect.name), texts)
+    execute_rows(connection, insert(runs_table, dialect), rows)
+    execute_rows(connection, insert(bodies, dialect), texts)
+    execute_rows(connection, insert_or_ignore(tool_sets, dialect), tool_rows)
     side_tables.write(connection, {trace_key(one.trace.id): one for one in runs})
 
 
@@ -284,6 +294,7 @@ def _read_run(job: dict[str, Any], row: Mapping[str, Any]) -> Run | None:
             trace=ReasoningTrace.model_validate(row["trace"]),
             run_id=UUID(row["run_id"]),
             keys=keys_of(row),
+            usage=usage_in(row),
             dropped=row["dropped"] or {},
             **{name: row[name] for name in ("task", "withheld", "external_traces", "shown")},
         )

@@ -34,6 +34,7 @@ from kp_langchain.store.rows import (
     json_text,
     trace_key,
 )
+from kp_langchain.usage import Usage
 
 if TYPE_CHECKING:
     from kp_langchain.gate.run import Run, ScoredTrace
@@ -168,7 +169,9 @@ class StoredRun:
         recovered_errors: After how many errors it went on.
         tools: Names of the tools that it used, in the order of their first use; at most 100.
         redactions: How often each kind of sensitive text was replaced in its trace, by kind.
-        dropped: How many `steps` and `texts` of it the recorder had no room for; empty if none.
+        dropped: How many `steps`, `texts` and usages of calls (`usage`) the recorder had no room
+            for; empty if none.
+        usage: What it took: tokens, calls and time; None if that is not known.
         is_taken_over: Whether the process that recorded it ended before it was judged, so that
             another one judged it, by its policy and with the bundled scorer alone.
         breakdown: How its score came about.
@@ -216,6 +219,7 @@ class StoredRun:
     tools: list[str] = _column("recorded", _tool_names, json_text)
     redactions: dict[str, int] = _column("recorded")
     dropped: dict[str, int] = _column("recorded", lambda run: dict(run.dropped), json_text)
+    usage: Usage | None = _column("recorded", "usage", lambda usage: json_text(usage.to_dict()))
     is_taken_over: bool = _column("judged", "is_taken_over")
     breakdown: ScoreBreakdown = _not_a_column(repr=False)
     read_trace: Callable[[str], ReasoningTrace | None] = _not_a_column(repr=False, compare=False)
@@ -245,7 +249,15 @@ class StoredRun:
         texts = {
             name: value.isoformat() for name, value in values.items() if isinstance(value, datetime)
         }
-        return values | texts | {"reason": self.reason, "breakdown": self.breakdown.to_dict()}
+        return (
+            values
+            | texts
+            | {
+                "usage": self.usage and self.usage.to_dict(),
+                "reason": self.reason,
+                "breakdown": self.breakdown.to_dict(),
+            }
+        )
 
 
 @dataclass(frozen=True)
@@ -258,6 +270,7 @@ class OtherColumns:
         body_expires_at: When the trace of a run that is not kept expires; None for never.
         keep_days: After how many days it does; None for never.
         task: Hash of the run's `kp_task`, or of an objective that states a task.
+        tool_set: Hash of the tools that its models could ask for; see the table `tool_sets`.
         compared_runs: With how many other runs of its task it was compared.
         is_planted: Whether it holds what looks like planted instructions; None if nobody looked.
         search_text: The beginning of the objective, as it is searched.
@@ -278,6 +291,7 @@ class OtherColumns:
     body_expires_at: datetime | None = _column("judged", _expiry)
     keep_days: float | None = _column("judged", "keep_days")
     task: str | None = _column("recorded", "task")
+    tool_set: str | None = _column("recorded")
     compared_runs: int | None = _column(
         "outcome", lambda run: run.breakdown.agreement and run.breakdown.agreement.runs
     )
@@ -378,6 +392,14 @@ def keys_of(row: Mapping[str, Any]) -> RunKeys:
     """Return the keys that a row of the table `runs` holds."""
     keys = {key: row[name] for name, key in KEY_COLUMNS.items()}
     return RunKeys(**keys | {"tags": tuple(row["tags"] or ())})
+
+
+def usage_in(row: Mapping[str, Any]) -> Usage | None:
+    """Return the usage that a row of the table `runs` holds; None if it holds none."""
+    try:
+        return Usage.from_dict(row["usage"])
+    except (TypeError, LookupError):  # there is none, or it was changed from outside
+        return None
 
 
 def trace_of(body: dict[str, Any], trace_id: str) -> ReasoningTrace:

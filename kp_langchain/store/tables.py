@@ -19,8 +19,9 @@ from sqlalchemy.dialects import sqlite
 from kp_langchain.store.registry_units import Contribution, PulledUnit, Standing
 from kp_langchain.store.rows import dumps
 from kp_langchain.store.run_columns import COLUMNS, KEY_COLUMNS, OtherColumns, StoredRun
+from kp_langchain.usage import Usage
 
-SCHEMA_VERSION = "22"
+SCHEMA_VERSION = "23"
 """Raised with every change of the tables. A store of another version is refused."""
 
 VERSION_TABLE = "kp_schema"
@@ -64,8 +65,9 @@ _TYPES: dict[Any, Any] = {
     list: _json,
     Sequence: _json,
     dict: _json,
+    Usage: _json,
 }
-_IDS = ("trace_id", "run_id", "twin_of", "replaced_by")
+_IDS = ("trace_id", "run_id", "twin_of", "replaced_by", "tool_set")
 
 
 def _type_of(hint: Any) -> tuple[Any, bool]:
@@ -114,13 +116,21 @@ runs = sa.Table(
     sa.Index("ix_runs_task", "task", "domain", "namespace", "created_at", "trace_id"),
     sa.Index("ix_runs_body_expires_at", "body_expires_at"),
 )
-# What each run says: its trace as it was recorded. Success, confidence, score and confirmations are
-# in `runs`, because verdicts change them.
+# What each run says: its trace as it was recorded, and the answers of its models. Success,
+# confidence, score and confirmations are in `runs`, because verdicts change them.
 bodies = sa.Table(
     "bodies",
     metadata,
     sa.Column("trace_id", key_text(), primary_key=True),
     sa.Column("trace", sa.JSON(), nullable=False),
+    sa.Column("model_calls", _json()),
+)
+# The tools that models could ask for, by a hash of their definitions: most runs have the same.
+tool_sets = sa.Table(
+    "tool_sets",
+    metadata,
+    sa.Column("digest", key_text(), primary_key=True),
+    sa.Column("definitions", sa.JSON(), nullable=False),
 )
 
 # How the score of each run came about, what a confidence model reads of its trace, and what other

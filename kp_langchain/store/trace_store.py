@@ -26,7 +26,7 @@ from kp_langchain.store.outbox import Outbox
 from kp_langchain.store.pulled import PulledUnits
 from kp_langchain.store.recall_tasks import RecallTasks
 from kp_langchain.store.rows import trace_key, with_outcome_of
-from kp_langchain.store.run_columns import StoredRun, trace_of
+from kp_langchain.store.run_columns import StoredRun, trace_of, usage_in
 from kp_langchain.store.run_log import log_rescored
 from kp_langchain.store.selection import (
     MATCHES_SHOWN,
@@ -443,7 +443,8 @@ class TraceStore:
 
     def _stored_run(self, row: dict[str, Any]) -> StoredRun:
         breakdown = ScoreBreakdown.from_dict(row.pop("breakdown"))
-        return StoredRun(**row, breakdown=breakdown, read_trace=self._read_trace)
+        values = row | {"usage": usage_in(row)}
+        return StoredRun(**values, breakdown=breakdown, read_trace=self._read_trace)
 
     def _read_trace(self, trace_id: str) -> ReasoningTrace | None:
         with self.database.reading() as connection:

@@ -38,7 +38,7 @@ from kp_langchain.store.rows import (
     expiry_after,
     json_text,
 )
-from kp_langchain.store.run_columns import keys_of, outcome_columns, trace_of
+from kp_langchain.store.run_columns import keys_of, outcome_columns, trace_of, usage_in
 from kp_langchain.store.selection import ambiguous_id, unknown_run
 from kp_langchain.store.tables import scores
 from kp_langchain.verdict import LONGEST_NOTE_CHARS, Verdict, counting
@@ -202,6 +202,7 @@ def load_run(row: dict[str, Any], external_traces: Mapping[str, ExternalTrace]) 
         run_id=UUID(row["run_id"]),
         keep_body=body is not None,
         keys=keys_of(row),
+        usage=usage_in(row),
         stored_id=row["trace_id"],
         dropped=row["dropped"] or {},
         external_traces=external_traces,

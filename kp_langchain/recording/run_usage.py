@@ -1,0 +1,181 @@
+"""What a run took, and which tools its models could ask for; read on the engine's thread."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from kp_langchain.recording.bounds import default_on_error, short_name
+from kp_langchain.recording.values import plain
+from kp_langchain.usage import (
+    TOKEN_FIELDS,
+    ModelCall,
+    ModelUsage,
+    Tokens,
+    Usage,
+    merge,
+    read_tokens,
+)
+
+if TYPE_CHECKING:
+    from kp_langchain.recording.calls import Call
+    from kp_langchain.recording.run_record import RunRecord
+    from kp_langchain.recording.steps import StepList
+
+_MOST_MODEL_CALLS = 500  # that are stored one by one
+_MOST_TOOLS, _DEFINITION_CHARS = 200, 20_000
+
+_VALUES = frozenset(("default", "const", "example", "examples"))
+
+Name = Callable[[str], str]
+"""Redacts the name of a model."""
+
+
+def usage_of(record: RunRecord, name: Name) -> Usage:
+    """Return what a run, and the part of it before a pause, took.
+
+    Args:
+        record: The run.
+        name: Redacts the name of a model.
+    """
+    calls = record.calls
+    models = [_model_usage(call, name) for call in calls if call.kind == "model"]
+    tools = [call for call in calls if call.kind != "model"]
+    duration_s = None
+    if record.started_s is not None and record.ended_s is not None:
+        duration_s = max(0.0, record.ended_s - record.started_s)
+    usage = Usage(
+        models=merge(models),
+        duration_ms=None if duration_s is None else _milliseconds(duration_s),
+        model_ms=_busy_ms(call for call in calls if call.kind == "model"),
+        tool_ms=_busy_ms(tools),
+        model_calls=len(models),
+        tool_calls=len(tools),
+        retries=_count_retries(calls),
+    )
+    return usage if record.earlier_usage is None else record.earlier_usage + usage
+
+
+def model_calls_of(step_list: StepList, name: Name) -> tuple[ModelCall, ...]:
+    """Return the answers of a run's models, each with the number of steps before it.
+
+    Args:
+        step_list: The steps of the run.
+        name: Redacts the name of a model.
+    """
+    calls = []
+    for step, call in step_list.model_calls[:_MOST_MODEL_CALLS]:
+        tokens = _tokens(call)
+        calls.append(
+            ModelCall(
+                step=step,
+                model=name(call.model),
+                latency_ms=None if call.latency_ms is None else round(call.latency_ms, 3),
+                is_reported=tokens is not None,
+                **_fields(tokens),
+            )
+        )
+    return tuple(calls)
+
+
+def tool_definitions_of(record: RunRecord) -> list[dict[str, Any]]:
+    """Return the tools that a run's models could ask for, as OpenAI's functions, each name once.
+
+    A definition in no form that LangChain knows is left out.
+    """
+    definitions: dict[str, dict[str, Any]] = {}
+    for tools in record.tools.values():
+        for tool in list(tools)[:_MOST_TOOLS]:
+            definition = _definition(tool)
+            if definition is not None and len(definitions) < _MOST_TOOLS:
+                definitions.setdefault(definition["name"], definition)
+    return list(definitions.values())
+
+
+@default_on_error(None)
+def _definition(tool: object) -> dict[str, Any] | None:
+    function = tool.get("function") if isinstance(tool, dict) else None
+    if not isinstance(function, dict):
+        from langchain_core.utils.function_calling import convert_to_openai_function
+
+        function = convert_to_openai_function(tool)  # type: ignore[arg-type]
+    known = ("description", "parameters", "strict")
+    definition = plain(
+        {key: _without_values(function[key]) for key in known if function.get(key) is not None},
+        _DEFINITION_CHARS,
+    )
+    name = short_name(function.get("name"))
+    return {"name": name, **definition} if name and isinstance(definition, dict) else None
+
+
+def _without_values(schema: Any) -> Any:
+    """Return a JSON Schema without defaults and examples, which are values and may be anybody's."""
+    if isinstance(schema, list):
+        return [_without_values(one) for one in schema]
+    if not isinstance(schema, dict):
+        return schema
+    return {
+        key: _without_values(value)
+        for key, value in schema.items()
+        # A property may have any name.
+        if key not in _VALUES or isinstance(value, dict)
+    }
+
+
+def _model_usage(call: Call, name: Name) -> ModelUsage:
+    tokens = _tokens(call)
+    return ModelUsage(
+        model=name(call.model),
+        is_inner=call.is_inner,
+        calls=1,
+        reported_calls=int(tokens is not None),
+        **_fields(tokens),
+    )
+
+
+@default_on_error(None)
+def _tokens(call: Call) -> Tokens | None:
+    return read_tokens(call.tokens)
+
+
+def _fields(tokens: Tokens | None) -> dict[str, int]:
+    return {} if tokens is None else {name: getattr(tokens, name) for name in TOKEN_FIELDS}
+
+
+def _busy_ms(calls: Iterable[Call]) -> float | None:
+    """Return in how many milliseconds at least one of some calls was under way.
+
+    None if no call's time is known; 0 without calls.
+    """
+    extents = list(_extents(calls))
+    if any(extent is None for extent in extents):
+        return None
+    busy_s, until_s = 0.0, float("-inf")
+    for start_s, end_s in sorted(filter(None, extents)):
+        busy_s += max(0.0, end_s - max(start_s, until_s))
+        until_s = max(until_s, end_s)
+    return _milliseconds(busy_s)
+
+
+def _extents(calls: Iterable[Call]) -> Iterator[tuple[float, float] | None]:
+    for call in calls:
+        if call.started_s is None:
+            yield None
+        elif call.latency_ms is not None:
+            yield call.started_s, call.started_s + call.latency_ms / 1000
+
+
+def _milliseconds(seconds: float) -> float:
+    return round(seconds * 1000, 3)
+
+
+def _count_retries(calls: Iterable[Call]) -> int:
+    """Return how many calls repeat one of the same key that failed."""
+    failed: set[object] = set()
+    retries = 0
+    for call in calls:
+        retries += call.key in failed
+        failed.discard(call.key)
+        if call.has_failed:
+            failed.add(call.key)
+    return retries
