@@ -37,6 +37,7 @@ from kp_langchain.config_files import (
 from kp_langchain.errors import ConfigError
 from kp_langchain.files import data_dir
 from kp_langchain.policy import PROFILES, WEIGHT_NAMES, DomainPolicy, Number, refuse_bool
+from kp_langchain.prices import ModelPrice
 from kp_langchain.redaction.custom_rules import Rules
 from kp_langchain.text import near_key, near_name, printable
 
@@ -97,6 +98,7 @@ class Settings(BaseModel):
         defaults: Policy for every domain.
         domains: Policies by domain name; each inherits from `defaults`.
         redaction: What is redacted in addition to the built-in rules; see `Rules`.
+        prices: What models cost, by their names; see `ModelPrice`.
         send_scores_to: Names of tools that are sent the score of each run: `langsmith`, `langfuse`,
             `phoenix`, `opik`, `mlflow`, `opentelemetry`. In the environment separated by commas.
         max_text_chars: Longest text kept of one step's content, input or output, in characters.
@@ -137,6 +139,7 @@ class Settings(BaseModel):
     defaults: DomainPolicy = DomainPolicy()
     domains: dict[Annotated[str, Field(min_length=1)], DomainPolicy] = Field(default_factory=dict)
     redaction: Rules = Rules()
+    prices: dict[Annotated[str, Field(min_length=1)], ModelPrice] = Field(default_factory=dict)
     send_scores_to: Names = ()
     max_text_chars: Count = 4000
     max_run_chars: Count = 200_000
@@ -283,6 +286,7 @@ _TABLES: dict[str, type[BaseModel]] = {
     "defaults": DomainPolicy,
     "domains": DomainPolicy,
     "redaction": Rules,
+    "prices": ModelPrice,
 }
 
 
@@ -338,7 +342,7 @@ def _describe(fault: Any, layers: Iterable[Layer]) -> str:
     place = f"{origin}: {'.'.join(location)} = {_show(location[-1], fault['input'])}"
     if fault["type"] not in ("extra_forbidden", "unexpected_keyword_argument"):
         return f"{place}: {fault['msg'].removeprefix('Value error, ')}"
-    models: tuple[type[BaseModel], ...] = (Settings, DomainPolicy, Rules)
+    models: tuple[type[BaseModel], ...] = (Settings, DomainPolicy, Rules, ModelPrice)
     if len(location) == 1 and location[0] in DomainPolicy.model_fields:
         return f"{place}: a key of a domain: write it under [defaults] or [domains.NAME]"
     near = near_key(

@@ -36,8 +36,11 @@ HARMLESS_KEYS: Mapping[str, tuple[str, ...]] = {
     "defaults": _HARMLESS_POLICY_KEYS,
     "domains": _HARMLESS_POLICY_KEYS,  # of each domain's table
     "redaction": ("names", "patterns"),
+    "prices": (),
 }
-"""The keys that count in the file of a working folder, by table; all others are ignored there."""
+"""The keys that count in the file of a working folder, by table; all others are ignored there.
+
+Of the prices, which say nothing but numbers, all count."""
 
 
 class FileOrigin(Enum):

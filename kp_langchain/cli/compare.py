@@ -11,7 +11,10 @@ from rich.text import Text
 from kp_langchain.calibration.tool_calls import calls_of
 from kp_langchain.cli.output import make_table, visible
 from kp_langchain.cli.run_view import call_text
+from kp_langchain.config import Settings
+from kp_langchain.prices import Prices
 from kp_langchain.review.run_facts import agreement_text, flag_texts, outcome_text
+from kp_langchain.review.usage_facts import usage_figures
 from kp_langchain.scoring.dimensions import DIMENSION_NAMES, DIMENSIONS
 from kp_langchain.text import one_line, short_id
 
@@ -38,6 +41,8 @@ def print_compared(first: StoredRun, second: StoredRun, console: Console) -> Non
     for name, (before, after) in _figures(first, second).items():
         change = f"{after - before:+.3f}" if round(after - before, 3) else ""
         figures.add_row(_LABELS.get(name, name), f"{before:.3f}", f"{after:.3f}", change)
+    for label, cells in _usage_rows(first, second).items():
+        figures.add_row(label, *cells)
     console.print(figures)
     console.print(Text(_why_different(first, second)))
     for short, run in zip(ids, (first, second), strict=True):
@@ -70,6 +75,7 @@ def compared_json(first: StoredRun, second: StoredRun) -> dict[str, Any]:
         "differences": {
             name: after - before for name, (before, after) in _figures(first, second).items()
         },
+        "costs": [_cost(first), _cost(second)],
         "calls": calls,
     }
 
@@ -110,6 +116,22 @@ def _figures(first: StoredRun, second: StoredRun) -> dict[str, tuple[float, floa
     if first.worth is not None and second.worth is not None:
         figures["worth"] = first.worth, second.worth
     return figures
+
+
+def _cost(run: StoredRun) -> float | None:
+    return Prices(Settings().prices).cost(run.usage, run.created_at)
+
+
+def _usage_rows(first: StoredRun, second: StoredRun) -> dict[str, tuple[str, str, str]]:
+    """Return what both runs took, and how much more the second, by label."""
+    one, other = (usage_figures(run.usage, _cost(run)) for run in (first, second))
+    rows = {}
+    for label, (before, text) in one.items():
+        after, other_text = other.get(label, (None, ""))
+        if before or after:
+            change = f"{after / before - 1:+.0%}" if before and after is not None else ""
+            rows[label] = (text or "-", other_text or "-", change)
+    return rows
 
 
 def _why_different(first: StoredRun, second: StoredRun) -> str:

@@ -33,9 +33,11 @@ from kp_langchain.text import count_text, counts_text, one_line
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.table import Table
     from rich.text import Text
 
     from kp_langchain.calibration.basis import Basis
+    from kp_langchain.prices import Prices
     from kp_langchain.review.stats import AtThreshold, DomainStats
     from kp_langchain.store import StoredRun, TraceStore
 
@@ -75,7 +77,7 @@ def list_runs(
             from kp_langchain.cli.run_view import list_of_runs
 
             console = make_console()
-            console.print(list_of_runs(runs, console))
+            console.print(list_of_runs(runs, console, prices=_prices()))
             total = count_text(store.count(**filters), "run")
             text = f"{len(runs):,} of {total} in {store.location}. Explain one: "
             console.print(f"{text}kp-langchain review ID", soft_wrap=True)
@@ -84,6 +86,13 @@ def list_runs(
             _print_bases({name: one for name, one in bases.items() if one.is_missing}, console)
         else:
             _print_no_runs(store, filters)
+
+
+def _prices() -> Prices:
+    from kp_langchain.config import Settings
+    from kp_langchain.prices import Prices
+
+    return Prices(Settings().prices)
 
 
 def _print_bases(bases: Mapping[str, Basis], console: Console) -> None:
@@ -154,15 +163,15 @@ def _run(store: TraceStore, run_id: str) -> StoredRun:
 def stats(filters: dict[str, Any], database: Database = None, as_json: AsJsonLines = False) -> None:
     """Show how many runs each domain keeps, and which dimension and rule costs most.
 
-    With one domain it also shows its parts, its rules, its scores as a histogram, and what would
-    pass at other thresholds.
+    With one domain it also shows its parts, its rules, its scores as a histogram, what would pass
+    at other thresholds, and what its runs took.
     """
     from kp_langchain.review.stats import domain_stats
 
     with open_store(database) as store:
         figures = store.figures(**filters)
         bases = store.models.bases(list(dict.fromkeys(figures["domain"])))
-        every = domain_stats(figures, bases)
+        every = domain_stats(figures, bases, _prices())
         if as_json:
             for one in every:
                 say_json(one.to_dict())
@@ -258,8 +267,31 @@ def _print_domain(one: DomainStats, console: Console) -> None:
         mark = " in force" if threshold == _threshold_text(one.threshold) else ""
         curve.add_row(f"{threshold}{mark}", f"{point.runs:,}", share, successes)
     console.print(indent(curve))
+    if one.usage:
+        console.print(Text("\nWhat a run took, on the average", "bold"))
+        console.print(indent(_usage_table(one)))
+        text = "  for one: what all runs took together, divided by the number of these"
+        console.print(Text(text, "bright_black"))
     console.print()
     console.print(fact_table(_facts(one)))
+
+
+def _usage_table(one: DomainStats) -> Table:
+    from kp_langchain.review.usage_facts import cost_text
+
+    table = make_table(("runs", ">", "tokens>", "seconds>", "cost>", "for one>"))
+    for group in one.usage:
+        tokens, spent = group.tokens, group.spent_tokens
+        texts = ["" if spent is None else f"{spent:,.0f} tokens", cost_text(group.spent_cost)]
+        table.add_row(
+            group.runs,
+            f"{group.count:,}",
+            "-" if tokens is None else f"{tokens:,.0f}",
+            "-" if group.seconds is None else f"{group.seconds:,.1f}",
+            cost_text(group.cost) or "-",
+            "" if group.runs == "all" else ", ".join(filter(None, texts)),
+        )
+    return table
 
 
 def _points_around(one: DomainStats) -> list[AtThreshold]:

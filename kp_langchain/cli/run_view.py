@@ -14,8 +14,10 @@ from rich.text import Text
 from kp_langchain.calibration.basis import basis_of_run
 from kp_langchain.calibration.tool_calls import calls_of
 from kp_langchain.cli.output import Column, fact_table, indent, list_table, visible
+from kp_langchain.config import Settings
 from kp_langchain.errors import UnknownRunError
 from kp_langchain.gate.check import waits
+from kp_langchain.prices import Prices
 from kp_langchain.review.recall_facts import (
     RecallFacts,
     credit_text,
@@ -29,6 +31,7 @@ from kp_langchain.review.run_facts import (
     replaced_text,
     twin_text,
 )
+from kp_langchain.review.usage_facts import cost_text, seconds_text, usage_facts
 from kp_langchain.text import (
     count_text,
     counts_text,
@@ -57,17 +60,22 @@ _NAME_CHARS, _VALUE_CHARS, _OUTPUT_CHARS = 60, 200, 1000
 
 
 def list_of_runs(
-    runs: Sequence[StoredRun], console: Console, *, titles: Sequence[str] = ()
+    runs: Sequence[StoredRun],
+    console: Console,
+    *,
+    titles: Sequence[str] = (),
+    prices: Prices | None = None,
 ) -> Table:
     """Return scored runs as a table, one a row; the last column has what room is left.
 
-    A wide console has room for the threshold as a number. There is a worth if any of the runs has
-    one.
+    A wide console has room for the threshold as a number, and for what each run took. There is a
+    worth, and what runs took, if any of them has it.
 
     Args:
         runs: The runs.
         console: Where the table will be printed.
         titles: A title for each run, in place of its id, its time and its objective.
+        prices: What models cost; None to leave that, tokens and seconds out.
     """
     title_of = dict(zip((run.trace_id for run in runs), titles, strict=False))
     is_wide = console.width >= _WIDE
@@ -97,6 +105,7 @@ def list_of_runs(
             0, run.gated_value, _BAR_CELLS, _style(run), console,
             mark=None if _waits(run) else run.threshold,
         )),
+        *_usage_columns(runs, prices),
         Column(title="decision", text=decision, style=_style),
         Column(title="objective", text=lambda run: _shorten(run.objective)),
     ]  # fmt: skip
@@ -105,6 +114,26 @@ def list_of_runs(
     if all(run.worth is None for run in runs):
         columns = [column for column in columns if column.title != "worth>"]
     return list_table(columns, runs, width=console.width)
+
+
+def _usage_columns(runs: Sequence[StoredRun], prices: Prices | None) -> Iterator[Column[StoredRun]]:
+    """Yield the columns of what runs took, those that say something of any of them."""
+    if prices is None:
+        return
+
+    def tokens(run: StoredRun) -> str:
+        known = None if run.usage is None else run.usage.tokens
+        return "" if known is None else f"{known.total_tokens:,}"
+
+    def took(run: StoredRun) -> str:
+        return "" if run.usage is None else seconds_text(run.usage.duration_ms)
+
+    def cost(run: StoredRun) -> str:
+        return cost_text(prices.cost(run.usage, run.created_at))
+
+    for title, text in {"tokens>": tokens, "took>": took, "cost>": cost}.items():
+        if any(map(text, runs)):
+            yield Column(title=title, text=text, from_width=_WIDE)
 
 
 def _waits(run: StoredRun) -> bool:
@@ -242,6 +271,7 @@ def run_json(store: TraceStore, run: StoredRun) -> dict[str, Any]:
     return run.to_dict() | {
         "nearest_objective": None if other is None else other.objective,
         "basis": _basis(store, run),
+        "cost": Prices(Settings().prices).cost(run.usage, run.created_at),
         "verdicts": store.verdicts(run.trace_id),
         "shown": [
             asdict(one) | {"objective": recall.objectives.get(one.trace_id)} for one in recall.shown
@@ -296,6 +326,7 @@ def _facts(store: TraceStore, run: StoredRun) -> Iterator[tuple[str, str]]:
         yield "flag", text
     yield "basis", _basis(store, run)
     yield "outcome", outcome_text(run)
+    yield from usage_facts(run.usage, Prices(Settings().prices), run.created_at)
     yield "redacted", counts_text(run.redactions) or "nothing"
     if run.dropped:
         yield "left out", f"{counts_text(run.dropped)}, because the run was longer than the bounds"

@@ -103,6 +103,7 @@ class ScriptedChatModel(BaseChatModel):
             content="" if words else answer.content,
             tool_calls=answer.tool_calls,
             response_metadata=answer.response_metadata,
+            usage_metadata=answer.usage_metadata,
             chunk_position="last",
         )
         yield ChatGenerationChunk(message=rest)

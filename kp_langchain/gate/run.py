@@ -16,6 +16,7 @@ from kp_langchain.novelty_sources import is_measured
 from kp_langchain.policy import DomainPolicy
 from kp_langchain.scoring.evidence import flag_meaning
 from kp_langchain.text import format_against_threshold
+from kp_langchain.usage import Usage
 from kp_langchain.verdict import Verdict
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from kp_langchain.schema import ReasoningTrace
     from kp_langchain.scoring.breakdown import ScoreBreakdown
     from kp_langchain.scoring.novelty_memory import MemoryEntry
-    from kp_langchain.usage import ModelCall, Usage
+    from kp_langchain.usage import ModelCall
 
 # What judging needs and no column holds, stored as it is.
 _PLAIN = (
@@ -272,6 +273,24 @@ class ScoredTrace(RunFacts):
         many others would pass in its place, which are less likely right.
         """
         return self.repeats_task or (self.decision == "kept" and not self.replaces)
+
+    def to_row(self) -> dict[str, Any]:
+        """Return it as one flat row, such as of a DataFrame.
+
+        The columns are `trace_id`, `run_id`, `domain`, `decision`, `threshold`, `success`, and
+        those of `ScoreBreakdown.to_row` and `Usage.to_row`.
+        """
+        metadata = self.trace.metadata
+        return {
+            "trace_id": self.trace.id,
+            "run_id": str(self.run_id),
+            "domain": metadata.task_domain,
+            "decision": self.decision,
+            "threshold": self.threshold,
+            "success": metadata.success,
+            **self.breakdown.to_row(),
+            **(self.usage or Usage()).to_row(),
+        }
 
     def __str__(self) -> str:
         """Return in one line what was decided, by which figure, and what cost the run most."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Final
 from uuid import UUID
 
@@ -34,6 +35,59 @@ from kp_langchain.importing.spans import Convention, Span
 from kp_langchain.recording.from_messages import tool_call_fields
 from kp_langchain.text import json_or_text, read_json
 
+# ------------------------------------------------------------------ the usage of a model
+
+_INPUT, _OUTPUT = "gen_ai.usage.input_tokens", "gen_ai.usage.output_tokens"
+# Which attributes say it, the first that is there.
+_TOKENS: Final[Mapping[str, tuple[str, ...]]] = {
+    "input_tokens": ("llm.token_count.prompt", _INPUT, "gen_ai.usage.prompt_tokens"),
+    "output_tokens": ("llm.token_count.completion", _OUTPUT, "gen_ai.usage.completion_tokens"),
+}
+_INPUT_DETAILS: Final[Mapping[str, tuple[str, ...]]] = {
+    "cache_read": (
+        "llm.token_count.prompt_details.cache_read",
+        "gen_ai.usage.cache_read.input_tokens",
+        "gen_ai.usage.cache_read_input_tokens",
+    ),
+    "cache_creation": (
+        "llm.token_count.prompt_details.cache_write",
+        "gen_ai.usage.cache_creation.input_tokens",
+        "gen_ai.usage.cache_creation_input_tokens",
+    ),
+}
+_OUTPUT_DETAILS: Final[Mapping[str, tuple[str, ...]]] = {
+    "reasoning": (
+        "llm.token_count.completion_details.reasoning",
+        "gen_ai.usage.reasoning.output_tokens",
+        "gen_ai.usage.reasoning_tokens",
+    ),
+}
+
+
+def _set_usage(span: Span, call: RecordedCall) -> None:
+    """Set which model answered, and its tokens, where the answer itself does not have them."""
+    if not isinstance(call.output, ModelAnswer):
+        return
+    model = span.text("gen_ai.response.model", "llm.model_name", "gen_ai.request.model")
+    usage: dict[str, Any] = _numbers(span, _TOKENS)
+    if usage:
+        usage["input_token_details"] = _numbers(span, _INPUT_DETAILS)
+        usage["output_token_details"] = _numbers(span, _OUTPUT_DETAILS)
+    found = {"model_name": model, "token_usage": usage}
+    details = {**call.output.details, **{name: one for name, one in found.items() if one}}
+    call.output = replace(call.output, details=details)
+
+
+def _numbers(span: Span, names: Mapping[str, tuple[str, ...]]) -> dict[str, int]:
+    numbers = {}
+    for key, attributes in names.items():
+        values = (span.attributes.get(name) for name in attributes)
+        number = next((one for one in values if type(one) is int), None)
+        if number is not None:
+            numbers[key] = number
+    return numbers
+
+
 # ------------------------------------------------------------------ OpenInference
 
 _OPENINFERENCE_KIND = "openinference.span.kind"
@@ -49,6 +103,7 @@ def _set_openinference_call(span: Span, call: RecordedCall) -> None:
     if call.kind == "tool":
         call.name = span.text("tool.name") or span.name
         call.inputs = inputs  # not the text of a mapping, as in LangSmith
+    _set_usage(span, call)
 
 
 def _openinference_kind(span: Span) -> RecordedKind:
@@ -98,6 +153,7 @@ def _set_langsmith_call(span: Span, call: RecordedCall) -> None:
     call.error = error and error_in_text(error.message)
     inputs, outputs = (span.attributes.get(f"gen_ai.{name}") for name in ("prompt", "completion"))
     set_values(call, json_or_text(inputs), json_or_text(outputs))
+    _set_usage(span, call)
 
 
 def _langsmith_run_id(span: Span) -> UUID | None:
@@ -146,6 +202,7 @@ def _set_genai_call(span: Span, call: RecordedCall) -> None:
         case "model":
             call.inputs = _messages(span, "gen_ai.input.messages")
             call.output = ModelAnswer(answers[0] if answers else None)
+            _set_usage(span, call)
         case "tool":
             call.inputs = json_or_text(span.attributes.get("gen_ai.tool.call.arguments"))
             if "input_str" in arguments:

@@ -127,6 +127,7 @@ class ReplayRecorder(Recorder):
         return run
 
     def now_s(self) -> float | None:
+        """Return the recorded time of the present event."""
         return None if self.now_ns is None else self.now_ns / _NS_PER_S
 
     def _hand_over(self, root: RunRecord, ending: Ending) -> None:
@@ -236,7 +237,10 @@ def _end(call: RecordedCall, recorder: ReplayRecorder) -> None:
     if call.kind == "chain":
         recorder.chain_ended(call.id, call.output, call.inputs)
     elif isinstance(call.output, ModelAnswer):
-        recorder.model_answered(call.id, call.output.message, call.output.text, call.output.info)
+        answer = call.output
+        recorder.model_answered(
+            call.id, answer.message, answer.text, answer.info, dict(answer.details)
+        )
     else:
         recorder.tool_answered(call.id, call.output)
 

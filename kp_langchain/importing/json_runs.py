@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime
 from hashlib import sha256
 from typing import Any
@@ -20,6 +21,7 @@ from langchain_core.messages import AIMessage
 from kp_langchain.gate.run import ExternalTrace
 from kp_langchain.importing.langchain_values import restore, set_values
 from kp_langchain.importing.recorded_run import (
+    ModelAnswer,
     RecordedCall,
     RecordedRun,
     Unusable,
@@ -98,6 +100,9 @@ def _call(fields: Any, parent_id: UUID | None, place: str) -> RecordedCall | str
         tool_call_id=text_of(extra.get("tool_call_id")) or None,
     )
     set_values(call, json_or_text(fields.get("inputs")), json_or_text(fields.get("outputs")))
+    if isinstance(call.output, ModelAnswer) and "usage_metadata" in call.metadata:
+        usage = {"token_usage": call.metadata["usage_metadata"]}
+        call.output = replace(call.output, details={**usage, **call.output.details})
     return call
 
 

@@ -119,9 +119,12 @@ def _message(kind: type[BaseMessage], fields: Mapping[str, Any]) -> BaseMessage:
             usable[name] = fields[name]
     content = content_of(fields)
     try:
-        return kind(content=content, **usable)
+        message = kind(content=content, **usable)
     except (ValueError, TypeError, AttributeError, KeyError, RecursionError):
         return kind(content=content, **minimum)
+    if isinstance(message, AIMessage):
+        message.usage_metadata = fields.get("usage_metadata")  # read with care, whatever it is
+    return message
 
 
 def openai_message(value: Any) -> BaseMessage | None:
@@ -171,14 +174,16 @@ def model_answer(value: Any) -> ModelAnswer:
         generation = _first(value.get("generations"))
         if generation is not None:
             message, text = message_in(generation.get("message")), text_of(generation.get("text"))
-            return ModelAnswer(message, text, mapping_of(generation.get("generation_info")))
+            info, details = generation.get("generation_info"), value.get("llm_output")
+            return ModelAnswer(message, text, mapping_of(info), mapping_of(details))
         choice = _first(value.get("choices"))
         if choice is not None:
             message = openai_message(choice.get("message"))
             reason = choice.get("finish_reason")
             if message is not None and isinstance(reason, str):
                 message.response_metadata = {"finish_reason": reason}
-            return ModelAnswer(message, text_of(choice.get("text")))
+            details = {"token_usage": value.get("usage"), "model_name": value.get("model")}
+            return ModelAnswer(message, text_of(choice.get("text")), details=details)
         if set(value) in ({"output"}, {"message"}):
             value = next(iter(value.values()))
     message = message_in(value) or openai_message(value)

@@ -50,11 +50,14 @@ class ModelAnswer:
         message: The message of a chat model; None for plain text.
         text: The text, read only without a message.
         info: LangChain's `generation_info`.
+        details: LangChain's `llm_output`: the name of the model, and its tokens, where the message
+            does not have them.
     """
 
     message: Any = None
     text: str = ""
     info: Mapping[str, Any] = field(default_factory=dict)
+    details: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(slots=True, eq=False)

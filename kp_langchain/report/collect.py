@@ -10,10 +10,13 @@ from typing import TYPE_CHECKING, Any
 from pydantic import ValidationError
 
 from kp_langchain._logging import describe_error
+from kp_langchain.config import Settings
 from kp_langchain.errors import KPError, StoreError
+from kp_langchain.prices import Prices
 from kp_langchain.report.records import Body, body_of, domain_name, figure, record_of
 from kp_langchain.review.recall_facts import credit_text
 from kp_langchain.review.stats import DomainStats, domain_stats
+from kp_langchain.review.usage_facts import UsageStats, cost_text
 from kp_langchain.text import one_line
 
 if TYPE_CHECKING:
@@ -109,6 +112,7 @@ def _add(
     shown = store.shown.of_runs(trace_ids)
     planted = store.recall_tasks.planted(kept_ids)
     texts = store.body_texts(kept_ids)
+    prices = Prices(Settings.current().prices)
     for run in runs:
         body = None
         if run.has_trace:
@@ -122,6 +126,7 @@ def _add(
             shown=shown.get(run.trace_id, ()),
             credit=credits_.get((run.domain, run.trace_id)),
             planted=planted.get(run.trace_id),
+            prices=prices,
         )
         data.private_runs += run.privacy_level == "private"
         data.runs.append(record)
@@ -150,7 +155,10 @@ def _domains(store: TraceStore, filters: RunFilters, ids: set[str]) -> list[dict
     bases = store.models.bases(list(dict.fromkeys(figures["domain"])))
     bases = {domain_name(name): basis for name, basis in bases.items()}
     figures["domain"] = [domain_name(name) for name in figures["domain"]]
-    return [_domain(stats, bases.get(stats.domain)) for stats in domain_stats(figures, bases)]
+    return [
+        _domain(stats, bases.get(stats.domain))
+        for stats in domain_stats(figures, bases, Prices(Settings.current().prices))
+    ]
 
 
 def _domain(stats: DomainStats, basis: Basis | None) -> dict[str, Any]:
@@ -176,4 +184,15 @@ def _domain(stats: DomainStats, basis: Basis | None) -> dict[str, Any]:
         "recovered": stats.recovered,
         "compared": stats.compared,
         "vetoed": dict(stats.vetoed),
+        "usage": [_usage(group) for group in stats.usage],
     }
+
+
+def _usage(group: UsageStats) -> list[str]:
+    """Return what some runs of a domain took, as the cells of a row."""
+    return [
+        f"{group.runs} ({group.count:,})",
+        "-" if group.tokens is None else f"{group.tokens:,.0f}",
+        "-" if group.seconds is None else f"{group.seconds:,.1f}",
+        cost_text(group.cost) or "-",
+    ]

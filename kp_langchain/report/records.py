@@ -20,12 +20,14 @@ from kp_langchain.review.run_facts import (
     replaced_text,
     twin_text,
 )
+from kp_langchain.review.usage_facts import usage_facts, usage_figures
 from kp_langchain.schema import ReasoningTrace
 from kp_langchain.scoring.dimensions import REASONS
 from kp_langchain.text import one_line, printable
 
 if TYPE_CHECKING:
     from kp_langchain.gate.run import ShownTrace
+    from kp_langchain.prices import Prices
     from kp_langchain.schema import TraceStep
     from kp_langchain.store import StoredRun
     from kp_langchain.verdict import Verdict
@@ -164,6 +166,7 @@ def record_of(
     shown: Sequence[ShownTrace] = (),
     credit: str | None = None,
     planted: str | None = None,
+    prices: Prices,
 ) -> dict[str, Any]:
     """Return what the page has of a run, apart from its steps, ready for JSON.
 
@@ -173,6 +176,7 @@ def record_of(
         shown: The traces that it was shown as examples, or held out from, the best first.
         credit: What its trace did for the runs that were shown it, in words.
         planted: What looks like planted instructions in its trace, if recall found any.
+        prices: What models cost.
     """
     breakdown = run.breakdown
     nearest, lost = breakdown.nearest, breakdown.largest_loss(run.gate)
@@ -227,6 +231,16 @@ def record_of(
         "withheld": None if run.withheld is None else one_line(run.withheld, 3 * _NAME_CHARS),
         "kept_until": None if run.kept_until is None else milliseconds(run.kept_until),
         "keys": _keys(run),
+        "usage": [
+            [label, one_line(text, 5 * _NAME_CHARS)]
+            for label, text in usage_facts(run.usage, prices, run.created_at)
+        ],
+        "took": [
+            [label, figure(number), text]
+            for label, (number, text) in usage_figures(
+                run.usage, prices.cost(run.usage, run.created_at)
+            ).items()
+        ],
         "privacy": f"redacted at the level {run.privacy_level}; visibility {run.visibility}",
         "verdicts": [_verdict(verdict) for verdict in verdicts],
         "shown": _shown(shown),

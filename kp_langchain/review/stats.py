@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kp_langchain.novelty_sources import EMPTY_CACHE, NEAREST, REPEAT, reason
+from kp_langchain.review.usage_facts import UsageStats, usage_stats
 from kp_langchain.scoring.dimensions import DIMENSION_NAMES, DIMENSIONS
 from kp_langchain.scoring.evidence import novelty_factor
 from kp_langchain.text import count_text, one_line
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from kp_langchain.calibration.basis import Basis
+    from kp_langchain.prices import Prices
 
     _Columns = Mapping[str, NDArray[Any]]
 
@@ -37,11 +39,14 @@ _DOMAIN_CHARS = 60
 CONFIDENCE = "confidence"
 """The part of a worth that is not novelty, among the parts of a domain gated by worth."""
 
-_TEXTS = ("domain", "decision", "gate", "veto", "novelty_source", "rules", "redactions", "dropped")
-_FLAGS = ("is_twin", "is_withheld", "is_compared")
+_TEXTS = (
+    *("domain", "decision", "gate", "veto", "novelty_source", "rules", "redactions", "dropped"),
+    "usage",
+)
+_FLAGS = ("is_twin", "is_withheld", "is_compared", "success")
 # Those that are not known are NaN.
 _NUMBERS = (
-    *("score", "worth", "threshold", "recovered_errors", "label"),
+    *("score", "worth", "threshold", "recovered_errors", "label", "total_tokens", "duration_ms"),
     *(f"{name}{ending}" for name in DIMENSION_NAMES for ending in ("", "_weight")),
 )
 _LABELS = {one.name: one.label for one in DIMENSIONS} | {CONFIDENCE: CONFIDENCE}
@@ -140,6 +145,7 @@ class DomainStats:
         redactions: How often each kind of sensitive text was replaced, the most frequent first.
         redacted_runs: In how many runs something was replaced.
         dropped: How many `steps` and `texts` the recorder had no room for.
+        usage: What its runs took: all, the kept ones, the successful ones; empty if unknown.
     """
 
     domain: str
@@ -167,6 +173,7 @@ class DomainStats:
     redactions: Mapping[str, int]
     redacted_runs: int
     dropped: Mapping[str, int]
+    usage: tuple[UsageStats, ...] = ()
 
     @property
     def kept_share(self) -> float:
@@ -214,20 +221,23 @@ class DomainStats:
 
 
 def domain_stats(
-    figures: Mapping[str, Sequence[Any]], bases: Mapping[str, Basis] = MappingProxyType({})
+    figures: Mapping[str, Sequence[Any]],
+    bases: Mapping[str, Basis] = MappingProxyType({}),
+    prices: Prices | None = None,
 ) -> list[DomainStats]:
     """Return the statistics of each domain, that with the most runs first.
 
     Args:
         figures: The figures of the runs, as `TraceStore.figures` returns them.
         bases: What the decisions of each domain rest on, as `TraceStore.models.bases` returns it.
+        prices: What models cost; None to leave that out.
     """
     columns = {name: _text_array(figures[name]) for name in _TEXTS}
     columns |= {name: np.array(figures[name], float) for name in _NUMBERS}
     columns |= {name: np.array(figures[name], bool) for name in _FLAGS}
     domains = columns["domain"]
     every = [
-        _stats_of(domain, _rows(columns, domains == domain), bases.get(domain))
+        _stats_of(domain, _rows(columns, domains == domain), bases.get(domain), prices)
         for domain in dict.fromkeys(domains.tolist())
     ]
     return sorted(every, key=lambda one: (-one.runs, one.domain))
@@ -243,7 +253,9 @@ def _rows(columns: _Columns, chosen: NDArray[np.bool_]) -> _Columns:
     return {name: array[chosen] for name, array in columns.items()}
 
 
-def _stats_of(domain: str, runs: _Columns, basis: Basis | None) -> DomainStats:
+def _stats_of(
+    domain: str, runs: _Columns, basis: Basis | None, prices: Prices | None
+) -> DomainStats:
     gate, threshold = str(runs["gate"][-1]), float(runs["threshold"][-1])
     judged = _rows(runs, runs["gate"] == gate)
     values = judged["score"]
@@ -284,6 +296,7 @@ def _stats_of(domain: str, runs: _Columns, basis: Basis | None) -> DomainStats:
         redactions=redactions,
         redacted_runs=redacted_runs,
         dropped=dropped,
+        usage=usage_stats({**runs, "is_kept": kept}, prices),
     )
 
 

@@ -243,6 +243,15 @@ class StoredRun:
         """
         return self.read_trace(self.trace_id) if self.has_trace else None
 
+    def to_row(self) -> dict[str, Any]:
+        """Return it as one flat row, such as of a DataFrame; see `ScoredTrace.to_row`."""
+        names = ("trace_id", "run_id", "domain", "decision", "threshold", "success")
+        return {
+            **{name: getattr(self, name) for name in names},
+            **self.breakdown.to_row(),
+            **(self.usage or Usage()).to_row(),
+        }
+
     def to_dict(self) -> dict[str, Any]:
         """Return all but the trace, with `reason`, as plain values for JSON; times as ISO 8601."""
         values = {name: getattr(self, name) for name in STORED_FIELDS}

@@ -25,9 +25,11 @@ from kp_langchain.store.tables import (
     bodies,
     runs,
     scores,
+    tool_sets,
     verdicts,
 )
 from kp_langchain.store.vectors import forget
+from kp_langchain.usage import ModelCall
 from kp_langchain.values import clean_text
 from kp_langchain.verdict import Verdict
 
@@ -99,6 +101,32 @@ def body_texts(
     )
     rows = connection.execute(select).mappings()
     return {row["trace_id"]: json.dumps(with_outcome_of(row["trace"], row)) for row in rows}
+
+
+def model_calls(
+    connection: sa.Connection, trace_ids: Collection[str]
+) -> dict[str, tuple[ModelCall, ...]]:
+    """Return the answers of models by trace id; see `TraceStore.model_calls`."""
+    select = (
+        sa.select(_c.trace_id, bodies.c.model_calls)
+        .join(bodies, bodies.c.trace_id == _c.trace_id)
+        .where(_c.trace_id.in_(trace_ids), is_kept())
+    )
+    return {
+        row[0]: tuple(map(ModelCall.from_list, row[1] or ())) for row in connection.execute(select)
+    }
+
+
+def tool_definitions(
+    connection: sa.Connection, trace_ids: Collection[str]
+) -> dict[str, list[dict[str, Any]]]:
+    """Return the tools of models by trace id; see `TraceStore.tool_definitions`."""
+    select = (
+        sa.select(_c.trace_id, tool_sets.c.definitions)
+        .join(tool_sets, tool_sets.c.digest == _c.tool_set)
+        .where(_c.trace_id.in_(trace_ids))
+    )
+    return {row[0]: row[1] for row in connection.execute(select)}
 
 
 def select_bodies(*, with_expiring: bool) -> sa.Select[Any]:
@@ -215,7 +243,9 @@ def verdicts_on(connection: sa.Connection, trace_ids: Collection[str]) -> dict[s
 
 FIGURES: list[Any] = [
     *(_c[name] for name in ("trace_id", "domain", "decision", "gate", "score", "worth")),
-    *(_c[name] for name in ("threshold", "recovered_errors", "novelty_source", "veto")),
+    *(_c[name] for name in ("threshold", "recovered_errors", "novelty_source", "veto", "success")),
+    _c.usage["total_tokens"].as_integer().label("total_tokens"),
+    _c.usage["duration_ms"].as_float().label("duration_ms"),
     is_twin.label("is_twin"),
     _c.withheld.is_not(None).label("is_withheld"),
     _c.agreement.is_not(None).label("is_compared"),
@@ -224,7 +254,10 @@ FIGURES: list[Any] = [
         for name in DIMENSION_NAMES
         for at, ending in enumerate(("", "_weight"))
     ),
-    *(sa.cast(_c[name], sa.Text()).label(name) for name in ("rules", "redactions", "dropped")),
+    *(
+        sa.cast(_c[name], sa.Text()).label(name)
+        for name in ("rules", "redactions", "dropped", "usage")
+    ),
 ]
 
 

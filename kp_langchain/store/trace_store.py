@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from kp_langchain.gate import ScoredTrace
     from kp_langchain.policy import Gate
     from kp_langchain.schema import ReasoningTrace
+    from kp_langchain.usage import ModelCall
 
 # Thousands of rows at once cost the garbage collector as much as it takes to read them.
 _ROWS_AT_ONCE, _TRACES_AT_ONCE = 100, 20
@@ -287,6 +288,27 @@ class TraceStore:
         with self.database.reading() as connection:
             return run_queries.body_texts(connection, trace_ids)
 
+    def model_calls(self, trace_ids: Collection[str]) -> dict[str, tuple[ModelCall, ...]]:
+        """Return the answers of the models of several runs, by trace id.
+
+        Args:
+            trace_ids: The ids as `StoredRun` has them. A run whose trace is not kept is left out.
+        """
+        with self.database.reading() as connection:
+            return run_queries.model_calls(connection, trace_ids)
+
+    def tool_definitions(self, trace_ids: Collection[str]) -> dict[str, list[dict[str, Any]]]:
+        """Return the tools that the models of several runs could ask for, by trace id.
+
+        Each is a function in OpenAI's form, with `name`, and `description` and `parameters` where
+        they are known.
+
+        Args:
+            trace_ids: The ids as `StoredRun` has them. A run without any is left out.
+        """
+        with self.database.reading() as connection:
+            return run_queries.tool_definitions(connection, trace_ids)
+
     def runs(
         self,
         *,
@@ -339,11 +361,12 @@ class TraceStore:
         Returns:
             The columns by name, such as a DataFrame takes them, the oldest run first: `trace_id`,
             `domain`, `decision`, `gate`, `score`, `worth`, `threshold`, `recovered_errors`,
-            `novelty_source` and `veto` as `StoredRun` has them; `is_twin`, `is_withheld` and
-            `is_compared`, with others of its task; each dimension of the score and, with `_weight`
-            appended, its weight (0 to 1, None if unknown); `rules`, `redactions` and `dropped` as
-            JSON text; and `label`, whether the run succeeded by the newest verdict that states it,
-            None without one.
+            `novelty_source`, `veto` and `success` as `StoredRun` has them; `total_tokens` and
+            `duration_ms` of its usage; `is_twin`, `is_withheld` and `is_compared`, with others of
+            its task; each dimension of the score and, with `_weight` appended, its weight (0 to 1,
+            None if unknown); `rules`, `redactions`, `dropped` and `usage` as JSON text; and
+            `label`, whether the run succeeded by the newest verdict that states it, None without
+            one.
 
         Raises:
             StoreError: The store cannot be read.

@@ -12,10 +12,12 @@ from hypothesis import strategies as st
 from kp_langchain import ReasoningTrace
 from kp_langchain.calibration.basis import Basis
 from kp_langchain.calibration.tool_calls import calls_of
+from kp_langchain.prices import ModelPrice, Prices
 from kp_langchain.review.run_facts import Claims, claims_of
 from kp_langchain.review.stats import DomainStats, domain_stats
 from kp_langchain.schema import Tool, TraceStep
 from kp_langchain.scoring.dimensions import DIMENSION_NAMES
+from kp_langchain.usage import ModelUsage, Usage
 
 Row = dict[str, Any]
 
@@ -41,11 +43,16 @@ def row(number: int = 0, *, score: float = 0.5, **more: Any) -> Row:
         "rules": {},
         "redactions": {},
         "dropped": {},
+        "usage": {},
+        "total_tokens": None,
+        "duration_ms": None,
+        "success": False,
     } | more
     dimensions = values.pop("dimensions")
     for name in DIMENSION_NAMES:
         values[name], values[f"{name}_weight"] = dimensions.get(name, (None, None))
-    return values | {name: json.dumps(values[name]) for name in ("rules", "redactions", "dropped")}
+    as_text = ("rules", "redactions", "dropped", "usage")
+    return values | {name: json.dumps(values[name]) for name in as_text}
 
 
 def stats_of(*rows: Row) -> list[DomainStats]:
@@ -212,6 +219,27 @@ def test_what_was_replaced_dropped_and_recovered_is_counted() -> None:
     assert stats.redactions == {"email": 3, "card": 1}
     assert stats.dropped == {"steps": 5, "texts": 2}
     assert (stats.redacted_runs, stats.recovered, stats.withheld) == (2, 1, 1)
+
+
+def took(tokens: int | None, seconds: float | None, *, success: bool = True, **more: Any) -> Row:
+    model = ModelUsage(model="m", calls=1, reported_calls=1, output_tokens=tokens or 0)
+    usage = Usage(models=() if tokens is None else (model,))
+    ms = None if seconds is None else seconds * 1000
+    figures = {"total_tokens": tokens, "duration_ms": ms, "usage": usage.to_dict()}
+    return row(success=success, **figures, **more)
+
+
+def test_what_runs_took_is_told_of_all_kept_and_successful_ones() -> None:
+    rows = [took(100, 1.0, score=0.9), took(300, 3.0, success=False), took(None, None)]
+    figures = {name: [one[name] for one in rows] for name in row()}
+    prices = Prices({"m": ModelPrice(input=0, output=10_000)}, with_package=False)
+    (stats,) = domain_stats(figures, prices=prices)
+    every, kept, successful = stats.usage
+    assert (every.count, every.tokens, every.seconds, every.cost) == (3, 200, 2, 2)
+    assert (kept.count, kept.tokens, kept.spent_tokens, kept.spent_cost) == (1, 100, 400, 4)
+    assert (successful.count, successful.tokens, successful.spent_tokens) == (2, 100, 200)
+    assert only(row(), row()).usage == ()
+    assert all(one.cost is None for one in stats_of(*rows)[0].usage)
 
 
 def test_the_domain_with_most_runs_comes_first() -> None:

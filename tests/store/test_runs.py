@@ -61,7 +61,7 @@ def test_a_run_comes_back_with_every_column(store):
         "withheld": None, "session": "s", "thread": "t", "user_hash": "hash:u", "run_name": "n",
         "namespace": None, "tags": ["b", "a"], "gate": "score", "worth": None, "twin_of": None,
         "similarity_to_twin": None, "replaced_by": None, "recovered_errors": 0,
-        "tools": ["ledger"], "redactions": {}, "dropped": {}, "is_taken_over": False,
+        "tools": ["ledger"], "redactions": {}, "dropped": {}, "usage": None, "is_taken_over": False,
     }  # fmt: skip
     assert (run.breakdown, run.trace) == (one.breakdown, one.trace)
     assert type(run.success) is bool

@@ -69,7 +69,15 @@ function differences(left, right) {
   return table("What each part adds to the score", "differences", head, [
     ...parts.map(([name, one, other]) => row(null, name, one, other)), row("total", "score", left.score, right.score),
     left.worth !== null || right.worth !== null ? row("total", "worth", left.worth, right.worth) : "",
+    ...left.took.map(([label, before, text], at) => tookRow(label, before, text, ...(right.took[at] ?? []).slice(1))),
   ]);
+}
+
+// Returns what both runs took of one thing, if either took any.
+function tookRow(label, before, text, after = null, other = "") {
+  if (!before && !after) return "";
+  const change = before && after !== null ? `${after < before ? "−" : "+"}${percent(Math.abs(after / before - 1))}` : "";
+  return tableRow({}, cell({}, label), ...[text || "–", other || "–", change].map(one => cell({ class: "number" }, one)), cell({ class: "lane" }));
 }
 
 // Aligns steps by their tool calls: a longest common subsequence, in which equal inputs count more.

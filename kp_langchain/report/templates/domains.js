@@ -155,7 +155,7 @@ function startCard(domain) {
   const others = own.length - judged.length;
   const card = el("article", { class: "card" },
     el("div", {}, el("p", {}, domain.sentence.map((part, at) => at % 2 ? el("code", {}, part) : part)),
-      domain.basis ? el("p", { class: domain.has_basis ? "muted" : "warn" }, `Basis: ${domain.basis}.`) : null, partsTable(domain), notes(domain),
+      domain.basis ? el("p", { class: domain.has_basis ? "muted" : "warn" }, `Basis: ${domain.basis}.`) : null, partsTable(domain), usageTable(domain), notes(domain),
       el("p", {}, el("button", { onclick: () => showRunsOf(domain.name) }, own.length === 1 ? "Show its run" : `Show its ${amount(own.length)} runs`))),
     el("div", {}, el("p", { class: "muted small" }, `Runs by ${gate}. Drag the threshold to see what would pass.`, others ? ` ${count(others, "run")} that another gate judged are left out.` : ""),
       chart, el("div", { class: "scale", "aria-hidden": "true" }, ["0", "0.25", "0.5", "0.75", "1"].map(text => el("span", {}, text))), readout, proposal, trendChart(domain)));
@@ -172,6 +172,12 @@ function partsTable({ parts, rules }) {
     ...parts.map(([name, median, weight, lost]) => row(name, [median, weight].map(figure => cell({ class: "number" }, fixed(figure))), lost)),
     ...rules.map(([name, of, passes, cost]) => row(`rule ${name}`, cell({ class: "muted number", colspan: 2 }, `${count(of, "run")}${passes ? `, ${count(passes, "pass", "passes")} lost` : ""}`), cost)),
   ]);
+}
+
+function usageTable({ usage }) {
+  if (!usage.length) return null;
+  const head = [heading("A run of"), ...["tokens", "seconds", "cost"].map(name => heading(name, { class: "number" }))];
+  return table("What a run took, on the average", "parts", head, usage.map(([name, ...figures]) => tableRow({}, cell({}, name), figures.map(text => cell({ class: "number" }, text)))));
 }
 
 function trendChart({ own, trend }) {

@@ -118,6 +118,7 @@ function facts(run) {
     ["Credit", run.credit],
     ["Planted", run.planted],
     ["Outcome", run.outcome],
+    ...["took", "tokens", "cost"].map(name => [name[0].toUpperCase() + name.slice(1), linesOf(run, name)]),
     ["Redacted", listed(run.redactions) || "nothing"],
     ["Left out", listed(run.dropped)],
     ["Weights", `profile ${run.profile}`],
@@ -125,6 +126,11 @@ function facts(run) {
     ["Privacy", run.privacy],
     ["Steps kept until", run.kept_until === null ? null : time(run.kept_until)],
   ]);
+}
+
+function linesOf(run, label) {
+  const texts = run.usage.filter(one => one[0] === label).map(one => one[1]);
+  return texts.length ? texts.map(text => el("div", {}, text)) : null;
 }
 
 function verdictList(run) {
