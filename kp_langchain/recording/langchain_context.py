@@ -114,6 +114,23 @@ def current_handlers(module: str, class_name: str) -> Iterator[Any]:
             yield handler
 
 
+def openai_function(tool: Any) -> Mapping[str, Any]:
+    """Return the definition of a tool, in any form that LangChain knows, as OpenAI's function.
+
+    Args:
+        tool: The definition as a model was given it.
+
+    Raises:
+        Exception: It is in another form.
+    """
+    function = tool.get("function") if isinstance(tool, dict) else None
+    if isinstance(function, dict):
+        return function
+    from langchain_core.utils.function_calling import convert_to_openai_function
+
+    return convert_to_openai_function(tool)
+
+
 def hear_graph_events(handler: object) -> bool:
     """Change the class of a handler to one that LangGraph sends its events to.
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from kp_langchain._forksafe import ForkSafeLock
 from kp_langchain._logging import describe_error, warn_once
 from kp_langchain.recording.bounds import MARGIN_CHARS
+from kp_langchain.recording.tool_definitions import tool_definitions
 from kp_langchain.recording.values import plain
 from kp_langchain.redaction import open_session
 from kp_langchain.store.rows import json_text
@@ -193,11 +194,18 @@ class Redactor:
         texts = _without_cuts if was_cut else str
         return plain(map_texts(values, texts, change_key=_without_cuts), self._max_chars)
 
-    def definitions(self, tools: Sequence[Mapping[str, Any]]) -> tuple[dict[str, Any], ...]:
-        """Return definitions of tools, redacted at the strictest level; none if that fails.
+    def definitions(self, lists: Iterable[Sequence[Any]]) -> tuple[dict[str, Any], ...]:
+        """Return the tools that models were given, redacted at the strictest level.
 
         Most runs have the same, so the result is remembered for runs that name no secret.
+
+        Args:
+            lists: Lists of definitions, as models were given them.
+
+        Returns:
+            Each tool once; none if they cannot be redacted.
         """
+        tools = [list(one) for one in lists]
         if not tools or self._is_out_of_order:
             return ()
         if self._hook is not None or self.secrets:
@@ -206,17 +214,17 @@ class Redactor:
         rules, definitions = _known_definitions.get(text, (None, ()))
         if not definitions or rules is not self._rules:
             definitions = self._definitions(tools)
-            _known_definitions[text] = (self._rules, definitions)
-            if len(_known_definitions) > _MOST_DEFINITIONS:
+            if len(_known_definitions) >= _MOST_DEFINITIONS:
                 _known_definitions.clear()
+            _known_definitions[text] = (self._rules, definitions)
         return definitions
 
-    def _definitions(self, tools: Sequence[Mapping[str, Any]]) -> tuple[dict[str, Any], ...]:
+    def _definitions(self, tools: Iterable[Sequence[Any]]) -> tuple[dict[str, Any], ...]:
         # Text by text: a parameter that is called `password` is no secret.
         def clean(text: str) -> str:
             return str(self._redact(text, "aggregated", is_name=True)) if text else text
 
-        definitions: list[dict[str, Any]] = map_texts(tools, clean)
+        definitions: list[dict[str, Any]] = map_texts(tool_definitions(tools), clean)
         return () if self.has_failed else tuple(definitions)
 
 

@@ -26,7 +26,7 @@ from kp_langchain.recording.redactor import (
     clean_texts,
 )
 from kp_langchain.recording.run_record import CALL_FIELDS, join_paused
-from kp_langchain.recording.run_usage import model_calls_of, tool_definitions_of, usage_of
+from kp_langchain.recording.run_usage import model_calls_of, usage_of
 from kp_langchain.recording.steps import StepList, build_steps
 from kp_langchain.recording.values import as_input
 from kp_langchain.run_keys import (
@@ -235,7 +235,7 @@ class _Builder:
             dropped=_dropped(record),
             usage=usage_of(record, name),
             model_calls=model_calls_of(step_list, name),
-            tools=redaction.definitions(tool_definitions_of(record)),
+            tools=redaction.definitions(record.tools.values()),
             external_traces=record.external_traces,
             shown=tuple(record.shown.values()),
         )

@@ -1,12 +1,11 @@
-"""What a run took, and which tools its models could ask for; read on the engine's thread."""
+"""What a run took, read on the engine's thread."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from kp_langchain.recording.bounds import default_on_error, short_name
-from kp_langchain.recording.values import plain
+from kp_langchain.recording.bounds import default_on_error
 from kp_langchain.usage import (
     TOKEN_FIELDS,
     ModelCall,
@@ -23,9 +22,6 @@ if TYPE_CHECKING:
     from kp_langchain.recording.steps import StepList
 
 _MOST_MODEL_CALLS = 500  # that are stored one by one
-_MOST_TOOLS, _DEFINITION_CHARS = 200, 20_000
-
-_VALUES = frozenset(("default", "const", "example", "examples"))
 
 Name = Callable[[str], str]
 """Redacts the name of a model."""
@@ -76,50 +72,6 @@ def model_calls_of(step_list: StepList, name: Name) -> tuple[ModelCall, ...]:
             )
         )
     return tuple(calls)
-
-
-def tool_definitions_of(record: RunRecord) -> list[dict[str, Any]]:
-    """Return the tools that a run's models could ask for, as OpenAI's functions, each name once.
-
-    A definition in no form that LangChain knows is left out.
-    """
-    definitions: dict[str, dict[str, Any]] = {}
-    for tools in record.tools.values():
-        for tool in list(tools)[:_MOST_TOOLS]:
-            definition = _definition(tool)
-            if definition is not None and len(definitions) < _MOST_TOOLS:
-                definitions.setdefault(definition["name"], definition)
-    return list(definitions.values())
-
-
-@default_on_error(None)
-def _definition(tool: object) -> dict[str, Any] | None:
-    function = tool.get("function") if isinstance(tool, dict) else None
-    if not isinstance(function, dict):
-        from langchain_core.utils.function_calling import convert_to_openai_function
-
-        function = convert_to_openai_function(tool)  # type: ignore[arg-type]
-    known = ("description", "parameters", "strict")
-    definition = plain(
-        {key: _without_values(function[key]) for key in known if function.get(key) is not None},
-        _DEFINITION_CHARS,
-    )
-    name = short_name(function.get("name"))
-    return {"name": name, **definition} if name and isinstance(definition, dict) else None
-
-
-def _without_values(schema: Any) -> Any:
-    """Return a JSON Schema without defaults and examples, which are values and may be anybody's."""
-    if isinstance(schema, list):
-        return [_without_values(one) for one in schema]
-    if not isinstance(schema, dict):
-        return schema
-    return {
-        key: _without_values(value)
-        for key, value in schema.items()
-        # A property may have any name.
-        if key not in _VALUES or isinstance(value, dict)
-    }
 
 
 def _model_usage(call: Call, name: Name) -> ModelUsage:

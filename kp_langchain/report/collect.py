@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING, Any
 from pydantic import ValidationError
 
 from kp_langchain._logging import describe_error
-from kp_langchain.config import Settings
 from kp_langchain.errors import KPError, StoreError
-from kp_langchain.prices import Prices
 from kp_langchain.report.records import Body, body_of, domain_name, figure, record_of
 from kp_langchain.review.recall_facts import credit_text
 from kp_langchain.review.stats import DomainStats, domain_stats
-from kp_langchain.review.usage_facts import UsageStats, cost_text
+from kp_langchain.review.usage_facts import cost_text, current_prices, seconds_text
+from kp_langchain.review.usage_stats import UsageStats
 from kp_langchain.text import one_line
 
 if TYPE_CHECKING:
@@ -112,7 +111,7 @@ def _add(
     shown = store.shown.of_runs(trace_ids)
     planted = store.recall_tasks.planted(kept_ids)
     texts = store.body_texts(kept_ids)
-    prices = Prices(Settings.current().prices)
+    prices = current_prices()
     for run in runs:
         body = None
         if run.has_trace:
@@ -157,7 +156,7 @@ def _domains(store: TraceStore, filters: RunFilters, ids: set[str]) -> list[dict
     figures["domain"] = [domain_name(name) for name in figures["domain"]]
     return [
         _domain(stats, bases.get(stats.domain))
-        for stats in domain_stats(figures, bases, Prices(Settings.current().prices))
+        for stats in domain_stats(figures, bases, current_prices())
     ]
 
 
@@ -193,6 +192,6 @@ def _usage(group: UsageStats) -> list[str]:
     return [
         f"{group.runs} ({group.count:,})",
         "-" if group.tokens is None else f"{group.tokens:,.0f}",
-        "-" if group.seconds is None else f"{group.seconds:,.1f}",
+        seconds_text(group.duration_ms) or "-",
         cost_text(group.cost) or "-",
     ]

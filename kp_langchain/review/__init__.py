@@ -1,4 +1,4 @@
-"""What shows people why runs were kept: statistics of domains, and two runs side by side.
+"""What shows people why runs were kept and what they took: statistics of domains, usage, prices.
 
 Statistics are loaded when they are first used: they load NumPy, which a list of runs does not need.
 """
@@ -8,13 +8,25 @@ from typing import TYPE_CHECKING
 from kp_langchain._lazy import lazy_names
 
 if TYPE_CHECKING:
+    from kp_langchain.prices import ModelPrice as ModelPrice
+    from kp_langchain.prices import Prices as Prices
     from kp_langchain.review.stats import AtThreshold as AtThreshold
     from kp_langchain.review.stats import DomainStats as DomainStats
     from kp_langchain.review.stats import PartStats as PartStats
     from kp_langchain.review.stats import RuleStats as RuleStats
     from kp_langchain.review.stats import domain_stats as domain_stats
+    from kp_langchain.review.usage_stats import UsageStats as UsageStats
+    from kp_langchain.usage import ModelCall as ModelCall
+    from kp_langchain.usage import ModelUsage as ModelUsage
+    from kp_langchain.usage import Tokens as Tokens
+    from kp_langchain.usage import Usage as Usage
 
 __all__, __getattr__ = lazy_names(
     __name__,
-    {"kp_langchain.review.stats": "AtThreshold DomainStats PartStats RuleStats domain_stats"},
+    {
+        "kp_langchain.review.stats": "AtThreshold DomainStats PartStats RuleStats domain_stats",
+        "kp_langchain.review.usage_stats": "UsageStats",
+        "kp_langchain.prices": "ModelPrice Prices",
+        "kp_langchain.usage": "ModelCall ModelUsage Tokens Usage",
+    },
 )

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kp_langchain.novelty_sources import EMPTY_CACHE, NEAREST, REPEAT, reason
-from kp_langchain.review.usage_facts import UsageStats, usage_stats
+from kp_langchain.review.usage_stats import UsageStats, usage_stats
 from kp_langchain.scoring.dimensions import DIMENSION_NAMES, DIMENSIONS
 from kp_langchain.scoring.evidence import novelty_factor
 from kp_langchain.text import count_text, one_line

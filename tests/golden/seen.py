@@ -34,6 +34,7 @@ _VOLATILE = re.compile(
     r"|(?P<short_id>\A[0-9a-f]{8}(?=  ))"
     r"|(?P<time>\d{4}-\d\d-\d\d[T ]\d\d:\d\d(?::\d\d(?:\.\d+)?)?(?:Z|[+-]\d\d:\d\d)?)"
     r"|(?P<address>\b0x[0-9a-f]{6,16}\b)"
+    r"|(?P<took>(?<=took         )[\d.,]+ (?:ms|s|min)(?: \([^)]*\))?)"
     r"|(?P<elapsed>(?<=elapsed: )\d+\.\d+s|(?<=scored       in )\d+ ms)"
     rf"|(?P<folder>(?:/tmp|{re.escape(gettempdir())})/[\w./-]*?(?=[\w-]+\.\w+\b|[^\w./-]|\Z))"
 )

@@ -23,7 +23,7 @@ from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.types import Command, interrupt
 
-from kp_langchain import KPCallbackHandler, ScoredTrace, TraceStore
+from kp_langchain import ScoredTrace, TraceStore
 from kp_langchain.demo.scripted import ScriptedChatModel
 from kp_langchain.prices import ModelPrice, Prices
 from kp_langchain.usage import ModelUsage, Tokens, Usage, merge, read_tokens
@@ -313,7 +313,7 @@ def test_beyond_the_most_calls_the_rest_are_counted_as_not_counted(
 def test_the_store_gives_back_what_a_run_took(tmp_path: Path) -> None:
     path = tmp_path / "runs.db"
     with TraceStore(path) as store:
-        watching = KPCallbackHandler(store=store)
+        watching = handler(store=store)
         searching().invoke(ASK, {"callbacks": [watching]})
         searching().invoke(ASK, {"callbacks": [watching]})
         scored = watching.last(60)

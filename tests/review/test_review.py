@@ -235,7 +235,7 @@ def test_what_runs_took_is_told_of_all_kept_and_successful_ones() -> None:
     prices = Prices({"m": ModelPrice(input=0, output=10_000)}, with_package=False)
     (stats,) = domain_stats(figures, prices=prices)
     every, kept, successful = stats.usage
-    assert (every.count, every.tokens, every.seconds, every.cost) == (3, 200, 2, 2)
+    assert (every.count, every.tokens, every.duration_ms, every.cost) == (3, 200, 2000, 2)
     assert (kept.count, kept.tokens, kept.spent_tokens, kept.spent_cost) == (1, 100, 400, 4)
     assert (successful.count, successful.tokens, successful.spent_tokens) == (2, 100, 200)
     assert only(row(), row()).usage == ()

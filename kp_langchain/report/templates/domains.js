@@ -176,7 +176,7 @@ function partsTable({ parts, rules }) {
 
 function usageTable({ usage }) {
   if (!usage.length) return null;
-  const head = [heading("A run of"), ...["tokens", "seconds", "cost"].map(name => heading(name, { class: "number" }))];
+  const head = [heading("A run of"), ...["tokens", "took", "cost"].map(name => heading(name, { class: "number" }))];
   return table("What a run took, on the average", "parts", head, usage.map(([name, ...figures]) => tableRow({}, cell({}, name), figures.map(text => cell({ class: "number" }, text)))));
 }
 
