@@ -47,6 +47,28 @@ def test_what_the_golden_file_of_imports_does_not_hold_of_spans(tmp_path: Path) 
     assert trace.steps[2].content == "TimeoutError: too slow"
 
 
+def test_spans_of_any_convention_say_what_a_model_took(tmp_path: Path) -> None:
+    spans = genai_spans()
+    counts = {
+        "gen_ai.usage.input_tokens": 90, "gen_ai.usage.output_tokens": 12,
+        "gen_ai.usage.cache_read.input_tokens": 40, "gen_ai.usage.reasoning.output_tokens": 5,
+    }  # fmt: skip
+    for at, model in ((1, "gpt-asked"), (3, "")):
+        answered = {"gen_ai.request.model": "gpt-asked", "gen_ai.response.model": model}
+        spans[at]["attributes"] += [
+            *({"key": name, "value": {"intValue": str(number)}} for name, number in counts.items()),
+            *({"key": name, "value": {"stringValue": text}} for name, text in answered.items()),
+        ]
+    usage = import_one(lines(*spans), tmp_path).usage
+    assert usage is not None
+    (model,) = usage.models
+    assert (model.model, model.calls, model.input_tokens, model.output_tokens) == (
+        "gpt-asked", 2, 180, 24,
+    )  # fmt: skip
+    assert (model.cached_tokens, model.reasoning_tokens) == (80, 10)
+    assert (usage.duration_ms, usage.model_ms, usage.tool_ms) == pytest.approx((100, 20, 10))
+
+
 def below_others(agent: Any, first: Any, tool: Any, last: Any) -> list[dict[str, Any]]:
     """Spans above and between that are no part of an agent."""
     http = span(9, 0, 0, 200, having={"http.method": "POST"})
