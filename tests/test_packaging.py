@@ -29,7 +29,7 @@ ROOMS = [  # each may import its own row and the rows above
     {
         "errors", "schema", "_forksafe", "_lazy", "_logging", "text", "files",
         "novelty_sources", "verdict",
-        "values", "_version",
+        "usage", "values", "_version",
     },
     {"redaction", "run_keys"},
     {"config", "config_files", "policy"},
@@ -38,6 +38,7 @@ ROOMS = [  # each may import its own row and the rows above
     {"gate"},
     {"calibration"},
     {"store"},
+    {"exporting"},
     {"registry"},
     {"recording"},
     {"recall"},
