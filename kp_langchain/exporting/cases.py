@@ -23,7 +23,7 @@ from pathlib import Path
 import pytest
 from pydantic_evals import Dataset
 
-CASES = Dataset.from_file(Path(__file__).with_name("cases.json")).cases
+CASES = Dataset[str, str, dict].from_file(Path(__file__).with_name("cases.json")).cases
 
 run_agent = None  # your function here: it gets a task, and returns the agent's answer
 

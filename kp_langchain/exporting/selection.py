@@ -22,8 +22,9 @@ if TYPE_CHECKING:
 _NAMES_SHOWN = 3
 _ROWS_AT_ONCE = 100
 _c = runs.c
+_objective = sa.case((_c.task.is_(None), _c.objective), else_="").label("objective")
 _COLUMNS = (
-    _c.trace_id, _c.task, _c.objective, _c.namespace, _c.decision, _c.success, _c.score, _c.worth,
+    _c.trace_id, _c.task, _objective, _c.namespace, _c.decision, _c.success, _c.score, _c.worth,
     _c.privacy_level, _c.withheld, run_queries.is_kept().label("has_trace"),
 )  # fmt: skip
 
@@ -143,7 +144,8 @@ def _why_left_out(row: Any, label: bool | None, request: Request) -> str:
         return "neither kept nor judged (--all)"
     if not row.has_trace:
         return "without a stored trace"
-    if request.successes_only and not (row.success if label is None and is_kept else label):
+    # Without a verdict that says otherwise, a run is what it looks like.
+    if request.successes_only and not (row.success if label is None else label):
         return "without success"
     return ""
 

@@ -41,12 +41,14 @@ def trajectory(run: ExportedRun) -> dict[str, Any]:
             "schema_version": _VERSION,
             "session_id": run.run.run_id,
             "trajectory_id": trace.id,
-            "agent": {
-                "name": run.run.agent_id or run.run.framework or _UNKNOWN,
-                "version": _UNKNOWN,  # of the agent itself, which no run states
-                "model_name": run.model or None,
-                "tool_definitions": list(run.tools) if run.tools else None,
-            },
+            "agent": _without_none(
+                {
+                    "name": run.run.agent_id or run.run.framework or _UNKNOWN,
+                    "version": _UNKNOWN,  # of the agent itself, which no run states
+                    "model_name": run.model or None,
+                    "tool_definitions": list(run.tools) if run.tools else None,
+                }
+            ),
             "steps": steps,
             "final_metrics": _final_metrics(run, len(steps)),
             "extra": run.annotations(),
