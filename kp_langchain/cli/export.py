@@ -52,15 +52,17 @@ def export(
         bool, typer.Option("--all-namespaces", help="Runs of several namespaces in one export.")
     ] = False,
     per_task: Annotated[
-        int, typer.Option(min=1, metavar="N", help="At most so many runs of a task, the best.")
-    ] = 1,
+        int | None,
+        typer.Option(min=1, metavar="N", help="At most so many runs of a task, the best; 1."),
+    ] = None,
     test_share: Annotated[
-        float, typer.Option(min=0, max=1, metavar="SHARE", help="The share of tasks in test.")
-    ] = 0.1,
+        float | None,
+        typer.Option(min=0, max=1, metavar="SHARE", help="The share of tasks in test; 0.1."),
+    ] = None,
     failing_steps: Annotated[
-        Literal["mask", "drop", "keep"],
-        typer.Option(help="Tool calls that failed, in conversations to train on."),
-    ] = "mask",
+        Literal["mask", "drop", "keep"] | None,
+        typer.Option(help="Tool calls that failed, in openai and sharegpt; mask."),
+    ] = None,
     output: Annotated[
         str,
         typer.Option(
@@ -84,6 +86,12 @@ def export(
     of several namespaces are refused without --all-namespaces, but in traces, each of which names
     its own as kp_namespace. Files are replaced in one step, and only you may read them.
     """
+    is_set = [value is not None for value in (per_task, test_share, failing_steps)]
+    if form == _TRACE and any(is_set):
+        raise typer.BadParameter(
+            "--per-task, --test-share and --failing-steps are of no use for traces; give another "
+            "--format"
+        )
     with open_store(database) as store:
         if form == _TRACE:
             _export_traces(store, filters, output, every, limit, with_identifiers)
@@ -96,12 +104,12 @@ def export(
             with_identifiers=with_identifiers,
             successes_only=FORMATS[form].successes_only,
             by_outcome=FORMATS[form].by_outcome,
-            per_task=per_task,
-            test_share=test_share,
+            per_task=per_task or 1,
+            test_share=0.1 if test_share is None else test_share,
             limit=limit,
             mixes_namespaces=all_namespaces,
         )
-        _export_runs(store, filters, form, request, failing_steps, output)
+        _export_runs(store, filters, form, request, failing_steps or "mask", output)
 
 
 def _export_runs(

@@ -137,7 +137,8 @@ def read_runs(store: TraceStore, choices: Sequence[Choice]) -> Iterator[Exported
         ids = [choice.trace_id for choice in page]
         runs, texts = store.runs_by_trace(ids), store.body_texts(ids)
         verdicts = store.verdicts_by_trace(ids)
-        # A store may be of a version that does not record these.
+        # Known of a run only where the store records them.
+        usages = {key: getattr(run, "usage", None) for key, run in runs.items()}
         calls: dict[str, Any] = getattr(store, "model_calls", lambda _: {})(ids)
         tools: dict[str, Any] = getattr(store, "tool_definitions", lambda _: {})(ids)
         for choice in page:
@@ -156,7 +157,7 @@ def read_runs(store: TraceStore, choices: Sequence[Choice]) -> Iterator[Exported
                 task=choice.task,
                 split=choice.split,
                 verdict=verdict_that_counts(verdicts.get(key, ())),
-                usage=getattr(runs[key], "usage", None),
+                usage=usages[key],
                 model_calls=tuple(calls.get(key, ())),
                 tools=tools.get(key) or None,
             )

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 from kp_langchain.errors import MissingExtraError
 from kp_langchain.exporting.conversations import UnwritableError, openai_example
 from kp_langchain.scoring.dimensions import DIMENSION_NAMES
+from kp_langchain.store.run_columns import STORED_FIELDS
 from kp_langchain.usage import TOKEN_FIELDS, Usage
 from kp_langchain.values import map_texts
 
@@ -95,7 +96,7 @@ def _row(run: ExportedRun) -> dict[str, Any]:
     stored, verdict, marks = run.run, run.verdict, run.marks()
     dimensions = stored.breakdown.dimensions
     return {
-        **{name: getattr(stored, name) for name in _COLUMNS if hasattr(stored, name)},
+        **{name: getattr(stored, name) for name in _COLUMNS if name in STORED_FIELDS},
         **(run.usage or Usage()).to_row(),
         **({} if run.usage else dict.fromkeys(("models", *_INTEGERS, *_TIMES))),
         **{name: dimensions[name].value for name in DIMENSION_NAMES if name in dimensions},

@@ -47,6 +47,7 @@ def trajectory(run: ExportedRun) -> dict[str, Any]:
                     "version": _UNKNOWN,  # of the agent itself, which no run states
                     "model_name": run.model or None,
                     "tool_definitions": list(run.tools) if run.tools else None,
+                    "extra": {"framework": run.run.framework} if run.run.framework else None,
                 }
             ),
             "steps": steps,

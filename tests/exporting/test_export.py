@@ -7,15 +7,19 @@ import sqlite3
 import stat
 from collections.abc import Callable
 from contextlib import closing
+from io import BytesIO
 from pathlib import Path
 from typing import Any, get_args
 
 import pytest
 import yaml
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from pyarrow import parquet
 
 from kp_langchain import TraceStore
 from kp_langchain.cli.export import _FormatName
-from kp_langchain.exporting.formats import FORMATS
+from kp_langchain.exporting.formats import FORMATS, write_file
 from kp_langchain.exporting.selection import split_of
 from tests.cli.made_runs import HOSTILE, SECRET
 from tests.commands import cli
@@ -25,11 +29,13 @@ from tests.exporting.conftest import (
     WITHOUT_ANSWER,
     export,
     exported,
+    exported_run,
     in_namespace,
     lines_of,
     objectives,
     scored,
 )
+from tests.exporting.test_conversations import any_trace
 
 ANSWER = CASES["an answer alone"]
 Fill = Callable[..., TraceStore]
@@ -213,6 +219,30 @@ def test_every_format_goes_to_stdout_a_file_and_a_folder(form: str, every_case: 
     done = cli("export", "--format", form, "-o", "folder", *AT)
     assert done.returncode == 1
     assert "folder exists and is not empty; name a new folder, or remove it" in done.stderr
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(any_trace, max_size=3))
+def test_any_traces_give_a_file_in_each_format(traces: list[Any]) -> None:
+    runs = [exported_run(trace) for trace in traces]
+    for form in FORMATS.values():
+        stream = BytesIO()
+        tally = write_file(runs, form, "mask", stream)
+        assert tally.count + tally.skipped.total() == len(runs)
+        content = stream.getvalue()
+        if form.suffix == ".jsonl":
+            assert len(lines_of(content.decode())) == tally.count
+        elif form.suffix == ".json":
+            assert len(json.loads(content)["cases"]) == tally.count
+        else:
+            assert parquet.read_table(BytesIO(content)).num_rows == len(runs)
+
+
+def test_options_that_mean_nothing_for_traces_are_refused() -> None:
+    for words in ("--per-task 1", "--test-share 0.1", "--failing-steps mask"):
+        done = cli("export", *words.split(), *AT)
+        assert done.returncode == 2
+        assert "are of no use for traces; give another --format" in " ".join(done.stderr.split())
 
 
 def test_the_command_knows_each_format() -> None:
