@@ -28,6 +28,7 @@ _LONGEST_NS = 1 << 61
 _INTERNAL, _CLIENT = 1, 3  # the kinds of spans
 _ERROR = 2
 _EXCEPTION = re.compile(r"([A-Za-z_]\w*)(?:: (.*))?", re.DOTALL)
+_NO_EXCEPTION = "_OTHER"  # the conventions' word
 _NUMBERS = 1 << 63
 
 
@@ -156,22 +157,28 @@ class _SpanList:
 
     def _end_tool(self, span: dict[str, Any], call: ToolCall) -> None:
         output = call.output
-        latency_ms = None if output is None else output.latency_ms
-        is_error = output is not None and output.type == "error_recovery"
-        if is_error or (call.has_failed and _EXCEPTION.fullmatch(call.result)):
+        assert output is not None  # noqa: S101 - for the type checker
+        # An error that nothing followed is an observation, like a text that tells of an error.
+        is_last = call.output_position == len(self._run.trace.steps) - 1
+        is_exception = _EXCEPTION.fullmatch(call.result) is not None
+        has_failed = output.type == "error_recovery" or (
+            is_last and is_exception and call.has_failed
+        )
+        if has_failed:
             _fail(span, call.result)
-        else:
+        if not (has_failed and is_exception):
             span["attributes"] += _attributes({"gen_ai.tool.call.result": call.result})
-        self._end(span, latency_ms)
+        self._end(span, output.latency_ms)
 
 
 def _fail(span: dict[str, Any], text: str) -> None:
     """Write an error into a span: as an exception, if the text has the form of one."""
     match = _EXCEPTION.fullmatch(text)
-    kind, message = (match[1], match[2] or "") if match else ("Error", text)
-    exception = {"exception.type": kind, "exception.message": message}
     span["status"] = {"code": _ERROR, "message": text}
-    span["attributes"] += _attributes({"error.type": kind})
+    span["attributes"] += _attributes({"error.type": match[1] if match else _NO_EXCEPTION})
+    if match is None:
+        return
+    exception = {"exception.type": match[1], "exception.message": match[2] or ""}
     span["events"] = [
         {
             "name": "exception",

@@ -49,6 +49,13 @@ CASES: dict[str, dict[str, Any]] = {
     },
     "calls at once": {"steps": AT_ONCE, "answer": "Done: 1.09."},
     "an error that was recovered": {"steps": RECOVERED, "answer": "Order 7 is here."},
+    "an error in words": {
+        "steps": [
+            called("find", id=1), saw("no such order", "find", "error_recovery"),
+            called("find", id=2), saw("Error: none, but that is all right", "find"), thought("1"),
+        ],
+        "answer": "1",
+    },
     "a retry": {
         "steps": [{**called("find", id=1), "attempts": 3}, saw("order 1", "find"), thought("1")],
         "answer": "1",

@@ -192,8 +192,8 @@ def test_a_folder_has_splits_marks_and_a_card_that_only_its_owner_reads(
         "train": "train.jsonl", "test": "test.jsonl",
     }  # fmt: skip
     assert f"{len(CASES)} runs of {len(CASES) + 1} that were looked at" in body
-    assert "| finance | 10 |" in body
-    assert "Verdicts: not judged 9, right 1." in body
+    assert f"| finance | {len(CASES)} |" in body
+    assert f"Verdicts: not judged {len(CASES) - 1}, right 1." in body
     assert "Who judged: desk\\|\\*x\\* \\# y 1." in body
     assert "without an answer at the end 1" in body
     assert "runs.db" not in text
