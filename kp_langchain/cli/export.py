@@ -21,6 +21,10 @@ from kp_langchain.errors import KPError
 from kp_langchain.text import count_text, counts_text
 
 if TYPE_CHECKING:
+    from collections import Counter
+
+    from kp_langchain.exporting.conversations import FailingSteps
+    from kp_langchain.exporting.selection import Request
     from kp_langchain.store import TraceStore
 
 app = new_app()
@@ -116,8 +120,8 @@ def _export_runs(
     store: TraceStore,
     filters: dict[str, Any],
     name: str,
-    request: Any,
-    failing: Literal["mask", "drop", "keep"],
+    request: Request,
+    failing: FailingSteps,
     output: str,
 ) -> None:
     from kp_langchain.exporting.exported_run import read_runs
@@ -138,8 +142,8 @@ def _export_runs(
             tally = write_folder(runs, form, failing, folder, name, selection)
     else:
         raise KPError(
-            f"none of {count_text(selection.matching, 'run')} is to be exported"
-            f"{_left_out(selection.left_out)}; label runs, or give --all"
+            f"nothing to export among {count_text(selection.matching, 'run')}."
+            f"{_left_out(selection.left_out)} Label runs, or give --all"
         )
     to = "" if output == STDIO else f" to {output}"
     splits = f": {counts_text(tally.splits)}" if is_folder else ""
@@ -148,7 +152,7 @@ def _export_runs(
     warn(f"Exported {tally.count:,} of {of_all}{to}{splits}.{left_out}")
 
 
-def _left_out(counts: Any) -> str:
+def _left_out(counts: Counter[str]) -> str:
     return f" Left out {counts.total():,}: {counts_text(counts)}." if counts else ""
 
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from kp_langchain.exporting.exported_run import ExportedRun
     from kp_langchain.exporting.selection import Selection
 
-_NAME_CHARS = 100
+_NAME_CHARS, _MOST_NAMES = 100, 20
 _SIZES = ((1_000, "n<1K"), (10_000, "1K<n<10K"), (100_000, "10K<n<100K"), (1_000_000, "100K<n<1M"))
 _MARKDOWN = str.maketrans({character: f"\\{character}" for character in "\\`*_[]<>|#"})
 
@@ -30,7 +30,8 @@ class Tally:
         domains: How many of each domain.
         judgements: How many a verdict calls `right` or `wrong`, and how many are `not judged`.
         verdict_sources: How many each source judged.
-        gates: How many each gate and threshold judged, and how.
+        gates: How many each gate judged in each domain, and how.
+        thresholds: The lowest and the highest threshold of each of these.
         bases: How many of each source of success and confidence.
         models: How many each model ran in.
         namespaces: How many of each namespace.
@@ -45,6 +46,7 @@ class Tally:
     judgements: Counter[str] = field(default_factory=Counter)
     verdict_sources: Counter[str] = field(default_factory=Counter)
     gates: Counter[str] = field(default_factory=Counter)
+    thresholds: dict[str, tuple[float, float]] = field(default_factory=dict)
     bases: Counter[str] = field(default_factory=Counter)
     models: Counter[str] = field(default_factory=Counter)
     namespaces: Counter[str] = field(default_factory=Counter)
@@ -67,8 +69,10 @@ class Tally:
         self.judgements[words[run.judgement]] += 1
         if run.verdict is not None:
             self.verdict_sources[run.verdict.source_text] += 1
-        gate = f"{stored.domain}: {stored.gate} against {stored.threshold:.3f}, {stored.decision}"
+        gate, threshold = f"{stored.domain}: {stored.gate}, {stored.decision}", stored.threshold
         self.gates[gate] += 1
+        low, high = self.thresholds.get(gate, (threshold, threshold))
+        self.thresholds[gate] = min(low, threshold), max(high, threshold)
         self.bases[stored.confidence_source or "default"] += 1
         if stored.namespace is not None:
             self.namespaces[stored.namespace] += 1
@@ -141,7 +145,10 @@ def _facts(tally: Tally, selection: Selection, *, has_marks: bool) -> Iterator[s
     yield f"- Verdicts: {_counts(tally.judgements)}."
     if tally.verdict_sources:
         yield f"- Who judged: {_counts(tally.verdict_sources)}."
-    yield f"- Gate, threshold and decision by domain: {_counts(tally.gates)}."
+    for gate, number in tally.gates.most_common():
+        low, high = (f"{value:.3f}" for value in tally.thresholds[gate])
+        span = low if low == high else f"{low} to {high}"
+        yield f"- Gate {_safe(gate)} by the threshold {span}: {count_text(number, 'run')}."
     yield f"- What success and confidence rest on: {_counts(tally.bases)}."
     yield f"- Models, by the runs that they ran in: {_counts(tally.models) or 'not recorded'}."
     if tally.namespaces:
@@ -163,7 +170,11 @@ def _facts(tally: Tally, selection: Selection, *, has_marks: bool) -> Iterator[s
 
 
 def _counts(counts: Mapping[str, int]) -> str:
-    return counts_text({_safe(name): number for name, number in counts.items()})
+    """Return counts by name, the highest first; the rest of many as `others`."""
+    names = sorted(counts, key=lambda name: (-counts[name], name))
+    shown = {_safe(name): counts[name] for name in names[:_MOST_NAMES]}
+    others = sum(counts[name] for name in names[_MOST_NAMES:])
+    return counts_text(shown) + (f", others {others:,}" if others else "")
 
 
 def _safe(text: str) -> str:

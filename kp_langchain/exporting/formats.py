@@ -104,14 +104,21 @@ class LineWriter:
     def close(self) -> None:
         """End the file."""
         is_empty = self._before == self._head
-        text = self._tail if not is_empty else f"{self._head}{self._tail}" if self._head else ""
-        self._stream.write(text.encode())
+        text = self._head + self._tail if is_empty else self._tail
+        if self._head or not is_empty:
+            self._stream.write(text.encode())
 
 
 def _lines(
     value_of: Callable[[ExportedRun], Any], *text: str
 ) -> Callable[[BinaryIO, FailingSteps], Writer]:
     return lambda stream, _: LineWriter(stream, value_of, *text)
+
+
+def _conversations(
+    value_of: Callable[[ExportedRun, FailingSteps], Any],
+) -> Callable[[BinaryIO, FailingSteps], Writer]:
+    return lambda stream, failing: LineWriter(stream, lambda run: value_of(run, failing))
 
 
 def _parquet(stream: BinaryIO, _: FailingSteps) -> Writer:
@@ -124,18 +131,14 @@ FORMATS: Mapping[str, Format] = MappingProxyType(
     {
         "openai": Format(
             about="conversations with tool calls, for fine-tuning",
-            open=lambda stream, failing: LineWriter(
-                stream, lambda run: openai_example(run, failing)
-            ),
+            open=_conversations(openai_example),
             successes_only=True,
             has_marks_beside=True,
             is_table=True,
         ),
         "sharegpt": Format(
             about="conversations with tool calls, in ShareGPT's form",
-            open=lambda stream, failing: LineWriter(
-                stream, lambda run: sharegpt_example(run, failing)
-            ),
+            open=_conversations(sharegpt_example),
             successes_only=True,
             has_marks_beside=True,
             is_table=True,

@@ -156,19 +156,15 @@ class _SpanList:
             self._ends[call.output_position] = span, call
 
     def _end_tool(self, span: dict[str, Any], call: ToolCall) -> None:
-        output = call.output
-        assert output is not None  # noqa: S101 - for the type checker
         # An error that nothing followed is an observation, like a text that tells of an error.
         is_last = call.output_position == len(self._run.trace.steps) - 1
         is_exception = _EXCEPTION.fullmatch(call.result) is not None
-        has_failed = output.type == "error_recovery" or (
-            is_last and is_exception and call.has_failed
-        )
+        has_failed = call.is_recovered or (is_last and is_exception and call.has_failed)
         if has_failed:
             _fail(span, call.result)
         if not (has_failed and is_exception):
             span["attributes"] += _attributes({"gen_ai.tool.call.result": call.result})
-        self._end(span, output.latency_ms)
+        self._end(span, call.latency_ms)
 
 
 def _fail(span: dict[str, Any], text: str) -> None:

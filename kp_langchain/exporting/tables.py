@@ -71,14 +71,14 @@ class ParquetWriter:
             "strings": pa.list_(pa.string()),
         }
         self._schema = pa.schema([(name, kinds[kind]) for name, kind in _COLUMNS.items()])
-        self._table_of = pa.Table.from_pylist
+        self._pa = pa
         self._writer = parquet.ParquetWriter(stream, self._schema)
-        self._rows: list[dict[str, Any]] = []
+        self._tables: list[Any] = []  # of one row each, so that each fails alone
 
     def add(self, run: ExportedRun) -> None:
         """Add a row."""
-        self._rows.append(_clean(_row(run)))
-        if len(self._rows) >= _ROWS_AT_ONCE:
+        self._tables.append(self._pa.Table.from_pylist([_clean(_row(run))], self._schema))
+        if len(self._tables) >= _ROWS_AT_ONCE:
             self._flush()
 
     def close(self) -> None:
@@ -87,9 +87,9 @@ class ParquetWriter:
         self._writer.close()
 
     def _flush(self) -> None:
-        if self._rows:
-            self._writer.write_table(self._table_of(self._rows, self._schema))
-            self._rows = []
+        if self._tables:
+            self._writer.write_table(self._pa.concat_tables(self._tables).combine_chunks())
+            self._tables = []
 
 
 def _row(run: ExportedRun) -> dict[str, Any]:

@@ -95,8 +95,7 @@ def _tool_call(call: ToolCall) -> dict[str, Any]:
 
 
 def _result(call: ToolCall) -> dict[str, Any]:
-    latency_ms = None if call.output is None else call.output.latency_ms
-    extra = {"latency_ms": latency_ms, "failed": call.has_failed or None}
+    extra = {"latency_ms": call.latency_ms, "failed": call.has_failed or None}
     return _without_none(
         {
             "source_call_id": call.id,

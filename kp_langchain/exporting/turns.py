@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, Literal
 from kp_langchain.calibration.tool_calls import calls_of
 
 if TYPE_CHECKING:
-    from kp_langchain.calibration.tool_calls import TracedCall
     from kp_langchain.schema import ReasoningTrace, TraceStep
     from kp_langchain.usage import ModelCall
 
@@ -51,6 +50,16 @@ class ToolCall:
     def result(self) -> str:
         """What it returned, or its error; "" if that is not known."""
         return "" if self.output is None else text_of(self.output)
+
+    @property
+    def latency_ms(self) -> float | None:
+        """How long it took, in milliseconds; None if that is not known."""
+        return None if self.output is None else self.output.latency_ms
+
+    @property
+    def is_recovered(self) -> bool:
+        """Whether it failed, and the run went on."""
+        return self.output is not None and self.output.type == "error_recovery"
 
     @property
     def is_useless(self) -> bool:
@@ -154,20 +163,19 @@ def _source(step: TraceStep) -> Literal["agent", "environment", "error"]:
 def _calls_by_step(steps: Sequence[TraceStep]) -> tuple[dict[int, ToolCall], set[int]]:
     """Return the calls by the identity of their steps, and the identities of their outputs."""
     positions = {id(step): position for position, step in enumerate(steps)}
-    traced = [one for one in calls_of(steps) if one.call is not None]
-    calls = {
-        id(one.call): _call(number, one, positions) for number, one in enumerate(traced, start=1)
-    }
-    return calls, {id(one.output) for one in traced if one.output is not None}
-
-
-def _call(number: int, traced: TracedCall, positions: dict[int, int]) -> ToolCall:
-    assert traced.call is not None  # noqa: S101 - for the type checker
-    return ToolCall(
-        id=f"call_{number}",
-        step=traced.call,
-        position=positions[id(traced.call)],
-        output=traced.output,
-        output_position=positions.get(id(traced.output)),
-        has_failed=traced.has_failed,
-    )
+    calls: dict[int, ToolCall] = {}
+    output_ids: set[int] = set()
+    for one in calls_of(steps):
+        if one.call is None:
+            continue
+        calls[id(one.call)] = ToolCall(
+            id=f"call_{len(calls) + 1}",
+            step=one.call,
+            position=positions[id(one.call)],
+            output=one.output,
+            output_position=positions.get(id(one.output)),
+            has_failed=one.has_failed,
+        )
+        if one.output is not None:
+            output_ids.add(id(one.output))
+    return calls, output_ids

@@ -254,8 +254,11 @@ def test_where_nothing_is_to_be_exported_no_folder_is_made(fill: Fill) -> None:
     fill(below(1))
     done = cli("export", "--format", "openai", "-o", "runs", *AT)
     assert done.returncode == 1
-    assert "none of 1 run is to be exported" in done.stderr
-    assert "label runs, or give --all" in done.stderr
+    assert (
+        "nothing to export among 1 run. Left out 1: neither kept nor judged (--all) 1."
+        in done.stderr
+    )
+    assert "Label runs, or give --all" in done.stderr
     assert not Path("runs").exists()
     assert exported("openai") == []
     assert json.loads(export("cases").stdout) == {"name": "kp-langchain", "cases": []}
