@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from kp_langchain.exporting.exported_run import ExportedRun
 
+_MLFLOW_TRACE = "tr-"  # which MLflow puts before the ids of OpenTelemetry
 CASES_HEAD = '{"name": "kp-langchain", "cases": [\n'
 CASES_TAIL = "\n]}\n"
 CASES_MODULE = '''\
@@ -112,7 +113,10 @@ def _feedback_text(run: ExportedRun) -> str:
 
 
 def _assessment(run: ExportedRun) -> dict[str, Any]:
-    """Return the verdict as MLflow's assessment `success`; without one, what the run looks like."""
+    """Return the verdict as MLflow's assessment `success`; without one, what the run looks like.
+
+    It is on the trace that MLflow makes of the run's spans.
+    """
     verdict = run.verdict
     if verdict is None:
         source = {"source_type": "CODE", "source_id": run.run.confidence_source or "default"}
@@ -125,7 +129,7 @@ def _assessment(run: ExportedRun) -> dict[str, Any]:
     time = at.isoformat().replace("+00:00", "Z")
     return {
         "assessment_name": "success",
-        "trace_id": run.trace.id,
+        "trace_id": f"{_MLFLOW_TRACE}{run.otlp_trace_id}",
         "source": source,
         "create_time": time,
         "last_update_time": time,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
 from kp_langchain.errors import StoreError
@@ -53,6 +54,11 @@ class ExportedRun:
     def judgement(self) -> bool | None:
         """Whether a verdict calls it right; None if none says."""
         return None if self.verdict is None else self.verdict.success
+
+    @property
+    def otlp_trace_id(self) -> str:
+        """The id of the trace that its spans make up: 32 hexadecimal digits."""
+        return sha256(f"trace\0{self.trace.id}".encode(errors="replace")).hexdigest()[:32]
 
     @property
     def turns(self) -> list[Turn]:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from hashlib import sha256
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
@@ -49,7 +48,7 @@ class _SpanList:
 
     def __init__(self, run: ExportedRun) -> None:
         self._run = run
-        self._trace_id = sha256(f"trace\0{run.trace.id}".encode(errors="replace")).hexdigest()[:32]
+        self._trace_id = run.otlp_trace_id
         self._numbers = count(1)
         self._now_ns = max(int(run.run.created_at.timestamp() * 1e6) * 1000, _TICK_NS)
         self._spans: list[dict[str, Any]] = []

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from mlflow.entities import Assessment
+from mlflow.tracing.utils import generate_mlflow_trace_id_from_otel_trace_id
 from pydantic_evals import Dataset
 
 from kp_langchain import TraceStore
@@ -99,3 +100,9 @@ def test_feedback_is_an_assessment_of_mlflow(judged: TraceStore) -> None:
     assert of_source["judge"].source.source_type == "LLM_JUDGE"
     assert (of_source["judge"].value, of_source["judge"].rationale) == (False, "too short")
     assert of_source["default"].source.source_type == "CODE"
+
+
+def test_an_assessment_is_on_the_trace_that_mlflow_makes_of_the_spans(judged: TraceStore) -> None:
+    spans = [line["resourceSpans"][0]["scopeSpans"][0]["spans"][0] for line in exported("otlp")]
+    ids = {generate_mlflow_trace_id_from_otel_trace_id(int(one["traceId"], 16)) for one in spans}
+    assert {line["assessment"]["trace_id"] for line in exported("feedback")} == ids

@@ -17,10 +17,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pyarrow import parquet
 
-from kp_langchain import TraceStore
+from kp_langchain import DomainPolicy, TraceStore
 from kp_langchain.cli.export import _FormatName
 from kp_langchain.exporting.formats import FORMATS, write_file
 from kp_langchain.exporting.selection import split_of
+from tests.agents import agent, call, handler, say
 from tests.cli.made_runs import HOSTILE, SECRET
 from tests.commands import cli
 from tests.exporting.conftest import (
@@ -262,6 +263,28 @@ def test_where_nothing_is_to_be_exported_no_folder_is_made(fill: Fill) -> None:
     assert not Path("runs").exists()
     assert exported("openai") == []
     assert json.loads(export("cases").stdout) == {"name": "kp-langchain", "cases": []}
+
+
+def test_no_secret_is_exported_whether_of_the_task_a_tool_a_note_or_a_key() -> None:
+    with TraceStore("runs.db") as store:
+        watching = handler("finance", store=store, policy=DomainPolicy(threshold=0.0))
+        play = agent(say(f"I use {SECRET}.", call("search", q=SECRET)), say(f"It is {SECRET}."))
+        config = {
+            "callbacks": [watching],
+            "metadata": {"kp_namespace": SECRET, "session_id": SECRET, "kp_task": SECRET},
+            "tags": [SECRET],
+        }
+        play.invoke({"messages": [("user", f"look with {SECRET} for the rate")]}, config)
+        assert watching.flush(600)
+        (run,) = store.runs()
+        store.report_outcome(run.trace_id, success=True, note=f"the key {SECRET} works")
+    for form in FORMATS:
+        export(form, "-o", form)
+        for file in Path(form).iterdir():
+            is_table = file.suffix == ".parquet"
+            text = str(parquet.read_table(file).to_pylist()) if is_table else file.read_text()
+            assert ("REDACTED" in text) == (file.suffix not in (".md", ".py"))
+            assert SECRET[:20] not in text, file
 
 
 def test_a_damaged_trace_and_hostile_texts_end_no_export(every_case: TraceStore) -> None:
