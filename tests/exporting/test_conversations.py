@@ -28,6 +28,7 @@ from tests.exporting.conftest import (
     called,
     exported,
     exported_run,
+    runs_in,
     saw,
     scored,
     thought,
@@ -240,3 +241,23 @@ def test_any_trace_gives_a_valid_conversation_or_none(
         return
     check_openai(example)
     check_sharegpt(sharegpt_example(run, failing))
+
+
+class WithTools(TraceStore):
+    """A store that has recorded tools and the answers of models."""
+
+    def model_calls(self, trace_ids: Any) -> dict[str, tuple[ModelCall, ...]]:
+        answer = ModelCall(step=0, model="gpt-x", input_tokens=9, is_reported=True)
+        return dict.fromkeys(trace_ids, (answer,))
+
+    def tool_definitions(self, trace_ids: Any) -> dict[str, list[dict[str, Any]]]:
+        return dict.fromkeys(trace_ids, TOOLS)
+
+
+def test_what_a_store_has_of_tools_and_models_is_read(every_case: TraceStore) -> None:
+    with WithTools("runs.db") as store:
+        runs = runs_in(store)
+    assert len(runs) == len(CASES)
+    for run in runs:
+        assert openai_example(run)["tools"] == TOOLS
+        assert run.model_calls[0].model == "gpt-x"

@@ -34,6 +34,7 @@ from tests.exporting.conftest import (
     in_namespace,
     lines_of,
     objectives,
+    runs_in,
     scored,
 )
 from tests.exporting.test_conversations import any_trace
@@ -298,3 +299,17 @@ def test_a_damaged_trace_and_hostile_texts_end_no_export(every_case: TraceStore)
         assert "with a trace that cannot be read back 1" in done.stderr
         assert SECRET[:12] not in done.stdout
         assert "\x1b" not in done.stdout
+
+
+def test_both_databases_give_the_same_runs(url: str) -> None:
+    with TraceStore(url) as store:
+        store.add(*(scored(number, case) for number, case in enumerate(CASES.values(), start=1)))
+        run = store.runs()[0]
+        store.report_outcome(run.trace_id, success=True, note="right")
+        runs = runs_in(store, successes_only=True)
+        assert [run.run.objective.split()[2] for run in runs] == list(
+            map(str, range(1, len(CASES) + 1))
+        )
+        assert [run.judgement for run in runs[-2:]] == [None, True]
+        stream = BytesIO()
+        assert write_file(runs, FORMATS["atif"], "mask", stream).count == len(CASES)
