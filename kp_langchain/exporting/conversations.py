@@ -61,9 +61,14 @@ def _is_masked(turn: Turn, failing: FailingSteps) -> bool:
     return failing == "mask" and any(call.mark for call in turn.calls)
 
 
-def function_name(call: ToolCall) -> str:
+def _usable(name: str) -> str:
     """Return the name of a tool as OpenAI's format takes it: 64 letters, digits, _ and -."""
-    return _OUTSIDE_NAMES.sub("_", call.name)[:_NAME_CHARS] or _NO_NAME
+    return _OUTSIDE_NAMES.sub("_", name)[:_NAME_CHARS] or _NO_NAME
+
+
+def _functions(run: ExportedRun) -> list[dict[str, Any]]:
+    """Return the tools that the run could ask for, by the names that its calls have."""
+    return [{**one, "name": _usable(one["name"])} for one in run.functions]
 
 
 # ------------------------------------------------------------------ OpenAI
@@ -98,8 +103,8 @@ def openai_example(run: ExportedRun, failing: FailingSteps = "mask") -> dict[str
             {"role": "tool", "tool_call_id": call.id, "content": call.result} for call in turn.calls
         ]
     example: dict[str, Any] = {"messages": messages}
-    if run.tools:
-        example["tools"] = list(run.tools)
+    if run.functions:
+        example["tools"] = [{"type": "function", "function": one} for one in _functions(run)]
     most_at_once = max(len(turn.calls) for turn in turns)
     if most_at_once == 1:
         example["parallel_tool_calls"] = False
@@ -111,7 +116,7 @@ def _openai_call(call: ToolCall) -> dict[str, Any]:
     return {
         "id": call.id,
         "type": "function",
-        "function": {"name": function_name(call), "arguments": arguments},
+        "function": {"name": _usable(call.name), "arguments": arguments},
     }
 
 
@@ -156,22 +161,17 @@ def sharegpt_example(run: ExportedRun, failing: FailingSteps = "mask") -> dict[s
         said = ""
     parts.append({"from": _GPT, "value": said})
     example: dict[str, Any] = {"conversations": parts}
-    if run.tools:
+    if run.functions:
         example["tools"] = json.dumps(_functions(run), ensure_ascii=False)
     return example
 
 
 def _calls_text(calls: list[ToolCall], said: str) -> str:
-    values = [{"name": function_name(call), "arguments": call.arguments} for call in calls]
+    values = [{"name": _usable(call.name), "arguments": call.arguments} for call in calls]
     text = json.dumps(values if len(values) > 1 else values[0], ensure_ascii=False)
     if not said.strip():
         return text
     return f"<think>\n{_THINK_TAG.sub('', said)}\n</think>\n\n{text}"
-
-
-def _functions(run: ExportedRun) -> list[Any]:
-    """Return the tools without the wrapper that OpenAI puts around a function."""
-    return [tool.get("function", tool) for tool in run.tools or ()]
 
 
 def _joined(before: str, after: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
@@ -37,8 +37,8 @@ class ExportedRun:
         verdict: The verdict that counts: of those that state success, if any does; None without.
         usage: What it took; None if that was not recorded.
         model_calls: The answers of its models.
-        tools: The tools that it had, as OpenAI's function definitions; None if that was not
-            recorded.
+        functions: The tools that its models could ask for, as OpenAI's functions: `name`, and
+            perhaps `description` and `parameters`. Empty if that was not recorded.
     """
 
     run: StoredRun
@@ -48,7 +48,7 @@ class ExportedRun:
     verdict: Verdict | None = None
     usage: Usage | None = None
     model_calls: tuple[ModelCall, ...] = ()
-    tools: Sequence[dict[str, Any]] | None = None
+    functions: Sequence[Mapping[str, Any]] = ()
 
     @property
     def judgement(self) -> bool | None:
@@ -59,6 +59,11 @@ class ExportedRun:
     def otlp_trace_id(self) -> str:
         """The id of the trace that its spans make up: 32 hexadecimal digits."""
         return sha256(f"trace\0{self.trace.id}".encode(errors="replace")).hexdigest()[:32]
+
+    @property
+    def tools(self) -> list[dict[str, Any]] | None:
+        """The functions as OpenAI's list of tools; None if they are not known."""
+        return [{"type": "function", "function": one} for one in self.functions] or None
 
     @property
     def turns(self) -> list[Turn]:
@@ -146,7 +151,7 @@ def read_runs(store: TraceStore, choices: Sequence[Choice]) -> Iterator[Exported
         # Known of a run only where the store records them.
         usages = {key: getattr(run, "usage", None) for key, run in runs.items()}
         calls: dict[str, Any] = getattr(store, "model_calls", lambda _: {})(ids)
-        tools: dict[str, Any] = getattr(store, "tool_definitions", lambda _: {})(ids)
+        functions: dict[str, Any] = getattr(store, "tool_definitions", lambda _: {})(ids)
         for choice in page:
             key = choice.trace_id
             if key not in runs or key not in texts:
@@ -165,5 +170,5 @@ def read_runs(store: TraceStore, choices: Sequence[Choice]) -> Iterator[Exported
                 verdict=verdict_that_counts(verdicts.get(key, ())),
                 usage=usages[key],
                 model_calls=tuple(calls.get(key, ())),
-                tools=tools.get(key) or None,
+                functions=functions.get(key, ()),
             )

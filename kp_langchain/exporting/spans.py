@@ -78,7 +78,8 @@ class _SpanList:
             "gen_ai.request.model": run.model or None,
             "gen_ai.input.messages": [asked],
             "gen_ai.output.messages": [answered],
-            "gen_ai.tool.definitions": list(run.tools) if run.tools else None,
+            "gen_ai.tool.definitions": [{"type": "function", **one} for one in run.functions]
+            or None,
             "kp_domain": run.run.domain,
             NAMESPACE_NAME: run.run.namespace,
             **_tokens(run.tokens),

@@ -114,7 +114,7 @@ def _row(run: ExportedRun) -> dict[str, Any]:
         "failed_calls": sum(bool(mark.get("failed")) for mark in marks),
         "retried_calls": sum("attempts" in mark for mark in marks),
         "step_marks": _json(marks),
-        "tool_definitions": _json(list(run.tools)) if run.tools else None,
+        "tool_definitions": _json(run.tools) if run.tools else None,
         "messages": _messages(run),
         "trace": _json(run.trace.model_dump(mode="json")),
     }

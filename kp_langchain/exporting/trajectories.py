@@ -46,7 +46,7 @@ def trajectory(run: ExportedRun) -> dict[str, Any]:
                     "name": run.run.agent_id or run.run.framework or _UNKNOWN,
                     "version": _UNKNOWN,  # of the agent itself, which no run states
                     "model_name": run.model or None,
-                    "tool_definitions": list(run.tools) if run.tools else None,
+                    "tool_definitions": run.tools,
                     "extra": {"framework": run.run.framework} if run.run.framework else None,
                 }
             ),

@@ -36,7 +36,11 @@ from tests.exporting.conftest import (
 from tests.importing.ways import import_values
 
 SCHEMA = json.loads(Path(__file__).with_name("openai.schema.json").read_text())
-TOOLS = [{"type": "function", "function": {"name": "find", "parameters": {"type": "object"}}}]
+FUNCTIONS: list[dict[str, Any]] = [
+    {"name": "find", "parameters": {"type": "object"}},
+    {"name": "a b"},
+]
+TOOLS = [{"type": "function", "function": one} for one in FUNCTIONS]
 
 
 def check_openai(example: Any) -> None:
@@ -175,18 +179,18 @@ def test_answers_of_models_say_which_calls_were_made_at_once() -> None:
 
 def test_tools_are_written_where_they_are_known() -> None:
     trace = ReasoningTrace.model_validate(document(1, steps=AT_ONCE))
-    example = openai_example(exported_run(trace, tools=TOOLS))
+    example = openai_example(exported_run(trace, functions=FUNCTIONS))
     check_openai(example)
-    assert example["tools"] == TOOLS
-    functions = json.loads(sharegpt_example(exported_run(trace, tools=TOOLS))["tools"])
-    assert functions == [TOOLS[0]["function"]]
+    assert [tool["function"]["name"] for tool in example["tools"]] == ["find", "a_b"]
+    functions = json.loads(sharegpt_example(exported_run(trace, functions=FUNCTIONS))["tools"])
+    assert functions == [FUNCTIONS[0], {"name": "a_b"}]
     assert "tools" not in openai_example(exported_run(trace))
 
 
 @pytest.mark.parametrize("name", ["an answer alone", "a call", "no last thought"])
 def test_an_imported_conversation_is_the_same_run(name: str, tmp_path: Path) -> None:
     trace = ReasoningTrace.model_validate(document(1, **CASES[name]))
-    example = openai_example(exported_run(trace, tools=TOOLS))
+    example = openai_example(exported_run(trace, functions=FUNCTIONS))
     (imported,) = import_values([example], tmp_path)
     assert imported.scored is not None
     back = imported.scored.trace
@@ -251,7 +255,7 @@ class WithTools(TraceStore):
         return dict.fromkeys(trace_ids, (answer,))
 
     def tool_definitions(self, trace_ids: Any) -> dict[str, list[dict[str, Any]]]:
-        return dict.fromkeys(trace_ids, TOOLS)
+        return dict.fromkeys(trace_ids, FUNCTIONS)
 
 
 def test_what_a_store_has_of_tools_and_models_is_read(every_case: TraceStore) -> None:
@@ -259,5 +263,5 @@ def test_what_a_store_has_of_tools_and_models_is_read(every_case: TraceStore) ->
         runs = runs_in(store)
     assert len(runs) == len(CASES)
     for run in runs:
-        assert openai_example(run)["tools"] == TOOLS
+        assert openai_example(run)["tools"][0] == TOOLS[0]
         assert run.model_calls[0].model == "gpt-x"

@@ -15,7 +15,7 @@ from kp_langchain.exporting.trajectories import trajectory
 from kp_langchain.usage import ModelCall, ModelUsage, Usage
 from tests.cli.made_runs import document
 from tests.exporting.conftest import AT_ONCE, CASES, RECOVERED, exported, exported_run
-from tests.exporting.test_conversations import TOOLS, any_trace
+from tests.exporting.test_conversations import FUNCTIONS, TOOLS, any_trace
 
 SCHEMA = json.loads(Path(__file__).with_name("atif.schema.json").read_text())
 
@@ -52,7 +52,7 @@ def test_a_turn_is_a_step_with_its_calls_what_they_returned_and_what_the_model_t
     )
     model = ModelUsage(model="gpt-x", calls=2, reported_calls=1, input_tokens=30, output_tokens=7)
     run = exported_run(
-        trace, model_calls=answers, tools=TOOLS, usage=Usage(models=(model,), model_calls=2)
+        trace, model_calls=answers, functions=FUNCTIONS, usage=Usage(models=(model,), model_calls=2)
     )
     value = trajectory(run)
     check_trajectory(value)
