@@ -137,7 +137,7 @@ def _domain_table(tally: Tally) -> Iterator[str]:
     yield "| domain | runs |"
     yield "| --- | ---: |"
     for domain, number in sorted(tally.domains.items(), key=lambda pair: (-pair[1], pair[0])):
-        yield f"| {_safe(domain)} | {number:,} |"
+        yield f"| {_escape(domain)} | {number:,} |"
 
 
 def _facts(tally: Tally, selection: Selection, *, has_marks: bool) -> Iterator[str]:
@@ -148,7 +148,7 @@ def _facts(tally: Tally, selection: Selection, *, has_marks: bool) -> Iterator[s
     for gate, number in tally.gates.most_common():
         low, high = (f"{value:.3f}" for value in tally.thresholds[gate])
         span = low if low == high else f"{low} to {high}"
-        yield f"- Gate {_safe(gate)} by the threshold {span}: {count_text(number, 'run')}."
+        yield f"- Gate {_escape(gate)} by the threshold {span}: {count_text(number, 'run')}."
     yield f"- What success and confidence rest on: {_counts(tally.bases)}."
     yield f"- Models, by the runs that they ran in: {_counts(tally.models) or 'not recorded'}."
     if tally.namespaces:
@@ -172,11 +172,11 @@ def _facts(tally: Tally, selection: Selection, *, has_marks: bool) -> Iterator[s
 def _counts(counts: Mapping[str, int]) -> str:
     """Return counts by name, the highest first; the rest of many as `others`."""
     names = sorted(counts, key=lambda name: (-counts[name], name))
-    shown = {_safe(name): counts[name] for name in names[:_MOST_NAMES]}
+    shown = {_escape(name): counts[name] for name in names[:_MOST_NAMES]}
     others = sum(counts[name] for name in names[_MOST_NAMES:])
     return counts_text(shown) + (f", others {others:,}" if others else "")
 
 
-def _safe(text: str) -> str:
+def _escape(text: str) -> str:
     """Return a text of a run as it may stand in Markdown."""
     return one_line(text, _NAME_CHARS).translate(_MARKDOWN)

@@ -61,14 +61,14 @@ def _is_masked(turn: Turn, failing: FailingSteps) -> bool:
     return failing == "mask" and any(call.mark for call in turn.calls)
 
 
-def _usable(name: str) -> str:
+def _function_name(name: str) -> str:
     """Return the name of a tool as OpenAI's format takes it: 64 letters, digits, _ and -."""
     return _OUTSIDE_NAMES.sub("_", name)[:_NAME_CHARS] or _NO_NAME
 
 
 def _functions(run: ExportedRun) -> list[dict[str, Any]]:
     """Return the tools that the run could ask for, by the names that its calls have."""
-    return [{**one, "name": _usable(one["name"])} for one in run.functions]
+    return [{**one, "name": _function_name(one["name"])} for one in run.functions]
 
 
 # ------------------------------------------------------------------ OpenAI
@@ -116,7 +116,7 @@ def _openai_call(call: ToolCall) -> dict[str, Any]:
     return {
         "id": call.id,
         "type": "function",
-        "function": {"name": _usable(call.name), "arguments": arguments},
+        "function": {"name": _function_name(call.name), "arguments": arguments},
     }
 
 
@@ -141,18 +141,18 @@ def sharegpt_example(run: ExportedRun, failing: FailingSteps = "mask") -> dict[s
     turns = _turns_to_learn(run, failing)
     for turn in turns:
         if turn.source == "agent" and not turn.calls:
-            said = _joined(said, turn.text)
+            said = _join(said, turn.text)
             continue
         if turn.source == "environment":
             if said:
                 parts.append({"from": _GPT, "value": said})
                 said = ""
             if parts[-1]["from"] in (_HUMAN, _OBSERVATION):
-                parts[-1]["value"] = _joined(parts[-1]["value"], turn.text)
+                parts[-1]["value"] = _join(parts[-1]["value"], turn.text)
             else:
                 parts.append({"from": _OBSERVATION, "value": turn.text})
             continue
-        text = _calls_text(turn.calls, _joined(said, turn.text))
+        text = _calls_text(turn.calls, _join(said, turn.text))
         request: dict[str, Any] = {"from": _FUNCTION, "value": text}
         if _is_masked(turn, failing):
             request["train"] = False
@@ -167,12 +167,12 @@ def sharegpt_example(run: ExportedRun, failing: FailingSteps = "mask") -> dict[s
 
 
 def _calls_text(calls: list[ToolCall], said: str) -> str:
-    values = [{"name": _usable(call.name), "arguments": call.arguments} for call in calls]
+    values = [{"name": _function_name(call.name), "arguments": call.arguments} for call in calls]
     text = json.dumps(values if len(values) > 1 else values[0], ensure_ascii=False)
     if not said.strip():
         return text
     return f"<think>\n{_THINK_TAG.sub('', said)}\n</think>\n\n{text}"
 
 
-def _joined(before: str, after: str) -> str:
+def _join(before: str, after: str) -> str:
     return "\n\n".join(filter(None, (before, after)))
