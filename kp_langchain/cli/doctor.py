@@ -51,6 +51,7 @@ EXTRAS = {
     "opik": ("opik",),
     "mlflow": ("mlflow",),
     "opentelemetry": ("opentelemetry.sdk",),
+    "parquet": ("pyarrow",),
 }
 """The extras, and the modules that each installs."""
 
