@@ -19,7 +19,8 @@ from kp_langchain import DomainPolicy, KPCallbackHandler, Scorer, TraceStore
 
 COMMAND = Path(sys.executable).with_name("kp-langchain")
 EXTRAS = (
-    "langchain", "langgraph", "torch", "sentence_transformers", "fastembed", "psycopg", "pytest",
+    "langchain", "langgraph", "torch", "sentence_transformers", "fastembed", "psycopg", "pyarrow",
+    "pytest",
 )  # fmt: skip
 
 
@@ -56,6 +57,9 @@ def a_chain_is_recorded_scored_and_stored(database: Path) -> None:
 
     (line,) = command("review", "--database", str(database), "--json").stdout.splitlines()
     assert json.loads(line)["trace_id"] == scored.trace.id
+    words = ("export", "--format", "openai", "--database", str(database))
+    (line,) = command(*words).stdout.splitlines()
+    assert json.loads(line)["messages"][-1] == {"role": "assistant", "content": "42"}
 
 
 def the_log_tells_the_score_and_what_to_install(log: str) -> None:

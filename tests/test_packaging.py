@@ -38,6 +38,7 @@ ROOMS = [  # each may import its own row and the rows above
     {"gate"},
     {"calibration"},
     {"store"},
+    {"exporting"},
     {"registry"},
     {"recording"},
     {"recall"},

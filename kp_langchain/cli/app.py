@@ -25,7 +25,7 @@ COMMANDS = {
     "calibrate": "Learn each domain's confidence from verdicts, and propose a gate.",
     "recall": "Show which kept traces a run with a task would be shown.",
     "import": "Record runs that other tools recorded.",
-    "export": "Write kept traces as JSON lines.",
+    "export": "Write kept and judged runs in forms that other programs read.",
     "score": "Score traces of JSON lines, and write them with their scores.",
     "store": "Delete runs for good, and remove what the store no longer needs.",
     "registry": "Exchange traces with a registry.",
@@ -37,7 +37,6 @@ COMMANDS = {
 # Where a command is that is not `app` in the module of its name.
 _PLACES = {
     "import": "traces:import_app",
-    "export": "traces:export_app",
     "score": "traces:score_app",
     "schema": "traces:schema_app",
 }

@@ -52,6 +52,7 @@ EXTRAS = {
     "opik": ("opik",),
     "mlflow": ("mlflow",),
     "opentelemetry": ("opentelemetry.sdk",),
+    "parquet": ("pyarrow",),
 }
 """The extras, and the modules that each installs."""
 

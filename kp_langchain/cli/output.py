@@ -7,6 +7,7 @@ import io
 import json
 import os
 import re
+import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -15,7 +16,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Generic, TextIO, TypeVar
+from typing import TYPE_CHECKING, Any, BinaryIO, Generic, TextIO, TypeVar
 
 from kp_langchain.errors import KPError
 from kp_langchain.text import printable, printable_json
@@ -288,6 +289,24 @@ def text_output(file: str) -> Iterator[Callable[[str], object]]:
         yield sys.stdout.write
         sys.stdout.flush()  # so that a closed pipe is noticed here
         return
+    with binary_output(file) as stream:
+        text = io.TextIOWrapper(stream, encoding="utf-8", errors="replace", newline="")
+        try:
+            yield text.write
+            text.flush()
+        finally:
+            with suppress(OSError):  # of the rest, if something could not be written
+                text.detach()
+
+
+@contextmanager
+def binary_output(file: str) -> Iterator[BinaryIO]:
+    """Yield a stream of bytes; for the file and errors see `text_output`."""
+    if file == STDIO:
+        sys.stdout.flush()
+        yield sys.stdout.buffer
+        sys.stdout.buffer.flush()
+        return
     target = Path(file).resolve()  # a link stays, and what it leads to is replaced
     if target.exists() and not target.is_file():
         raise KPError(f"{file} is not a file; give a file's path, or - for standard output")
@@ -296,13 +315,38 @@ def text_output(file: str) -> Iterator[Callable[[str], object]]:
             raise KPError(f"{file} is a database, perhaps a store; choose another file")
         descriptor, name = tempfile.mkstemp(prefix=f".{target.name[:100]}.", dir=target.parent)
         try:
-            with os.fdopen(descriptor, "w", encoding="utf-8", errors="replace") as stream:
-                yield stream.write
+            with os.fdopen(descriptor, "wb") as stream:
+                yield stream
                 stream.flush()
                 os.fsync(descriptor)
             Path(name).replace(target)
         except BaseException:
             Path(name).unlink(missing_ok=True)
+            raise
+
+
+@contextmanager
+def folder_output(folder: str) -> Iterator[Path]:
+    """Yield an empty folder that appears under its name as the block ends, unless that raises.
+
+    Only its owner may read it.
+
+    Args:
+        folder: The folder; it must be new, or empty.
+
+    Raises:
+        KPError: It is neither, or cannot be written.
+    """
+    target = Path(folder).resolve()
+    with file_errors(folder, "written"):
+        if target.exists() and (not target.is_dir() or any(target.iterdir())):
+            raise KPError(f"{folder} exists and is not empty; name a new folder, or remove it")
+        made = Path(tempfile.mkdtemp(prefix=f".{target.name[:100]}.", dir=target.parent))
+        try:
+            yield made
+            made.replace(target)
+        except BaseException:
+            shutil.rmtree(made, ignore_errors=True)
             raise
 
 

@@ -1,4 +1,4 @@
-"""The commands `export`, `import`, `score` and `schema`: traces and runs in files."""
+"""The commands `import`, `score` and `schema`: traces and runs in files."""
 
 from __future__ import annotations
 
@@ -16,8 +16,6 @@ from kp_langchain.cli.options import (
     AsJsonLines,
     Database,
     new_app,
-    open_store,
-    takes_filters,
 )
 from kp_langchain.cli.outbox import current_registry, send_due
 from kp_langchain.cli.output import STDIO, say, say_json, text_output, warn
@@ -26,7 +24,7 @@ from kp_langchain.errors import KPError
 from kp_langchain.gate import decide, threshold_of
 from kp_langchain.policy import PROFILES
 from kp_langchain.schema import ReasoningTrace
-from kp_langchain.text import count_text, first_fault, one_line, printable, short_id
+from kp_langchain.text import first_fault, one_line, printable, short_id
 
 if TYPE_CHECKING:
     from kp_langchain.importing.importer import Imported
@@ -47,68 +45,13 @@ _FATES = {
     "failed": "failed",
 }
 
-export_app, import_app, score_app, schema_app = new_app(), new_app(), new_app(), new_app()
+import_app, score_app, schema_app = new_app(), new_app(), new_app()
 
 
 @schema_app.command()
 def schema() -> None:
     """Print the JSON Schema of a ReasoningTrace."""
     print(json.dumps(ReasoningTrace.model_json_schema(), indent=2))  # noqa: T201
-
-
-@export_app.command()
-@takes_filters()
-def export(
-    filters: dict[str, Any],
-    every: Annotated[
-        bool,
-        typer.Option("--all", help="Also runs that did not pass, and traces that expire."),
-    ] = False,
-    limit: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="At most so many, the newest.")
-    ] = None,
-    with_identifiers: Annotated[
-        bool,
-        typer.Option(
-            "--with-identifiers",
-            help="Also traces of the privacy level private, which keep identifiers.",
-        ),
-    ] = False,
-    output: Annotated[
-        str,
-        typer.Option("--output", "-o", metavar="FILE", help="Write to this file; - for stdout."),
-    ] = STDIO,
-    database: Database = None,
-) -> None:
-    """Write traces that were kept as JSON, one a line, the newest first.
-
-    Without --all, these are the traces of runs that passed. The store has only redacted text, so
-    nothing else is written. Traces of the privacy level private keep identifiers such as
-    addresses, and are left out without --with-identifiers.
-
-    A line has the namespace of its run, if it has one, as kp_namespace. A file of --output is
-    replaced in one step, and only you may read it.
-    """
-    if not every:
-        filters.setdefault("decision", "kept")
-    count = private_count = 0
-    with open_store(database) as store, text_output(output) as write:
-        for trace, namespace in store.traces_with_namespace(with_expiring=every, **filters):
-            if trace.metadata.privacy_level == "private" and not with_identifiers:
-                private_count += 1
-                continue
-            of_run = {} if namespace is None else {"kp_namespace": namespace}
-            say_json(of_run, trace.model_dump(mode="json"), write=write)
-            count += 1
-            if count == limit:
-                break
-    to = "" if output == STDIO else f" to {output}"
-    left_out = (
-        f" Left out {private_count} that keep identifiers (--with-identifiers)."
-        if private_count
-        else ""
-    )
-    warn(f"Exported {count_text(count, 'trace')}{to}.{left_out}")
 
 
 # ------------------------------------------------------------------ score

@@ -212,6 +212,12 @@ def _set_genai_call(span: Span, call: RecordedCall) -> None:
             call_id = span.text("gen_ai.tool.call.id") or text_of(options.get("tool_call_id"))
             call.tool_call_id = call_id or None
             call.output = restore(results.get("output", json_or_text(result)))
+            if call.error and isinstance(result, str) and not span.exception:
+                # It returned the error to the model.
+                call.output = message_of_role(
+                    "tool", result, tool_call_id=call.tool_call_id or "", status="error"
+                )
+                call.error = None
         case "retriever":
             query = span.attributes.get("gen_ai.retrieval.query.text")
             call.inputs = arguments.get("query", query)

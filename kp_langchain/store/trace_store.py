@@ -188,6 +188,17 @@ class TraceStore:
                 raise ambiguous_id(str(id), matches)
             return self._stored_run(matches[0]) if matches else None
 
+    def runs_by_trace(self, trace_ids: Collection[str]) -> dict[str, StoredRun]:
+        """Return several runs by trace id.
+
+        Args:
+            trace_ids: The ids as `StoredRun` has them. One that no judged run has is left out.
+        """
+        select = run_queries.select_stored_runs().where(_c.trace_id.in_(trace_ids))
+        with self.database.reading() as connection:
+            rows = connection.execute(select).mappings()
+            return {row["trace_id"]: self._stored_run(dict(row)) for row in rows}
+
     def report_outcome(
         self,
         id: str,  # noqa: A002

@@ -1,0 +1,94 @@
+"""Trajectories in ATIF: the structure by a schema, and by Harbor's own models where they are."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from jsonschema import Draft202012Validator
+
+from kp_langchain import ReasoningTrace, TraceStore
+from kp_langchain.exporting.trajectories import trajectory
+from kp_langchain.usage import ModelCall, ModelUsage, Usage
+from tests.cli.made_runs import document
+from tests.exporting.conftest import AT_ONCE, CASES, RECOVERED, exported, exported_run
+from tests.exporting.test_conversations import FUNCTIONS, TOOLS, any_trace
+
+SCHEMA = json.loads(Path(__file__).with_name("atif.schema.json").read_text())
+
+
+def check_trajectory(value: Any) -> None:
+    Draft202012Validator(SCHEMA).validate(value)
+    assert [step["step_id"] for step in value["steps"]] == list(range(1, len(value["steps"]) + 1))
+    for step in value["steps"]:
+        ids = {call["tool_call_id"] for call in step.get("tool_calls", ())}
+        for result in step.get("observation", {}).get("results", ()):
+            assert result["source_call_id"] in ids
+
+
+def test_every_case_is_valid(every_case: TraceStore) -> None:
+    lines = exported("atif")
+    assert len(lines) == len(CASES)
+    for line in lines:
+        check_trajectory(line)
+        assert line["extra"]["trace_id"] == line["trajectory_id"]
+
+
+def test_harbor_reads_every_case(every_case: TraceStore) -> None:
+    models = pytest.importorskip("harbor.models.trajectories", reason="needs Python 3.12")
+    for line in exported("atif"):
+        read = models.Trajectory.model_validate(line)
+        assert len(read.steps) == len(line["steps"])
+
+
+def test_a_turn_is_a_step_with_its_calls_what_they_returned_and_what_the_model_took() -> None:
+    trace = ReasoningTrace.model_validate(document(1, steps=AT_ONCE, answer="Done: 1.09."))
+    answers = (
+        ModelCall(step=0, model="gpt-x", input_tokens=30, output_tokens=7, is_reported=True),
+        ModelCall(step=5, model="gpt-y", latency_ms=12.0),
+    )
+    model = ModelUsage(model="gpt-x", calls=2, reported_calls=1, input_tokens=30, output_tokens=7)
+    run = exported_run(
+        trace, model_calls=answers, functions=FUNCTIONS, usage=Usage(models=(model,), model_calls=2)
+    )
+    value = trajectory(run)
+    check_trajectory(value)
+    task, first, last = value["steps"]
+    assert (task["source"], task["message"]) == ("user", "task 1")
+    assert first["message"] == "Both."
+    assert [call["function_name"] for call in first["tool_calls"]] == ["find", "rate"]
+    contents = {one["source_call_id"]: one["content"] for one in first["observation"]["results"]}
+    assert contents == {"call_1": "order 1", "call_2": "1.09"}
+    assert first["metrics"]["prompt_tokens"] == 30
+    assert (first["model_name"], first["llm_call_count"]) == ("gpt-x", 1)
+    assert last["message"] == "Done: 1.09."
+    assert "metrics" not in last
+    assert value["agent"]["model_name"] == "gpt-x"
+    assert value["agent"]["tool_definitions"] == TOOLS
+    assert value["final_metrics"]["total_completion_tokens"] == 7
+    assert value["extra"]["usage"]["models"][0]["calls"] == 2
+
+
+def test_failing_calls_are_marked() -> None:
+    trace = ReasoningTrace.model_validate(document(1, steps=RECOVERED, answer="Order 7 is here."))
+    value = trajectory(exported_run(trace))
+    marks = [
+        call.get("extra", {}).get("mark", {}).get("failed", False)
+        for step in value["steps"]
+        for call in step.get("tool_calls", ())
+    ]
+    assert marks == [True, False]
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(any_trace)
+def test_any_trace_gives_a_valid_trajectory(trace: ReasoningTrace) -> None:
+    check_trajectory(trajectory(exported_run(trace)))
+
+
+def test_a_run_without_an_answer_is_a_trajectory() -> None:
+    wire = document(1, steps=[{"type": "observation", "content": None}], answer="")
+    check_trajectory(trajectory(exported_run(ReasoningTrace.model_validate(wire))))
