@@ -168,11 +168,13 @@ def _export_traces(
         filters.setdefault("decision", "kept")
     count = private_count = 0
     with text_output(output) as write:
-        for trace, namespace in store.traces_with_namespace(with_expiring=every, **filters):
+        for trace, namespace, usage in store.traces_and_more(with_expiring=every, **filters):
             if trace.metadata.privacy_level == "private" and not with_identifiers:
                 private_count += 1
                 continue
-            of_run = {} if namespace is None else {"kp_namespace": namespace}
+            of_run: dict[str, Any] = {} if namespace is None else {"kp_namespace": namespace}
+            if usage is not None:
+                of_run["kp_usage"] = usage.to_dict()
             say_json(of_run, trace.model_dump(mode="json"), write=write)
             count += 1
             if count == limit:

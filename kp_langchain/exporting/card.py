@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from kp_langchain._version import __version__
+from kp_langchain.exporting.exported_run import clean_source
 from kp_langchain.text import count_text, counts_text, one_line
 from kp_langchain.usage import Usage
 
@@ -38,6 +39,8 @@ class Tally:
         redactions: How often each kind of sensitive text was replaced.
         step_marks: How many steps failed or were tried again.
         usage: What they took; None if no run states it.
+        cost: What those of known cost did, in US dollars.
+        unpriced: How many are of unknown cost.
         skipped: How many chosen runs were not written, by the reason in words.
     """
 
@@ -53,6 +56,8 @@ class Tally:
     redactions: Counter[str] = field(default_factory=Counter)
     step_marks: int = 0
     usage: Usage | None = None
+    cost: float = 0.0
+    unpriced: int = 0
     skipped: Counter[str] = field(default_factory=Counter)
 
     @property
@@ -68,12 +73,12 @@ class Tally:
         words = {True: "right", False: "wrong", None: "not judged"}
         self.judgements[words[run.judgement]] += 1
         if run.verdict is not None:
-            self.verdict_sources[run.verdict.source_text] += 1
+            self.verdict_sources[clean_source(run.verdict.source_text)] += 1
         gate, threshold = f"{stored.domain}: {stored.gate}, {stored.decision}", stored.threshold
         self.gates[gate] += 1
         low, high = self.thresholds.get(gate, (threshold, threshold))
         self.thresholds[gate] = min(low, threshold), max(high, threshold)
-        self.bases[stored.confidence_source or "default"] += 1
+        self.bases[clean_source(stored.confidence_source or "default")] += 1
         if stored.namespace is not None:
             self.namespaces[stored.namespace] += 1
         self.redactions.update(stored.redactions)
@@ -81,6 +86,8 @@ class Tally:
         if run.usage is not None:
             self.models.update({one.model for one in run.usage.models if one.model})
             self.usage = run.usage if self.usage is None else self.usage + run.usage
+        self.cost += run.cost or 0.0
+        self.unpriced += run.cost is None
 
 
 def card(
@@ -167,6 +174,9 @@ def _facts(tally: Tally, selection: Selection, *, has_marks: bool) -> Iterator[s
             f"{count_text(tally.usage.model_calls, 'call')} of models, "
             f"{count_text(tally.usage.tool_calls, 'call')} of tools."
         )
+    if tally.unpriced < tally.count:
+        unknown = f", without {count_text(tally.unpriced, 'run')} of unknown cost"
+        yield f"- Cost: ${tally.cost:,.2f}{unknown if tally.unpriced else ''}."
 
 
 def _counts(counts: Mapping[str, int]) -> str:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from kp_langchain.exporting.exported_run import clean_source
+
 if TYPE_CHECKING:
     from kp_langchain.exporting.exported_run import ExportedRun
 
@@ -119,11 +121,12 @@ def _assessment(run: ExportedRun) -> dict[str, Any]:
     """
     verdict = run.verdict
     if verdict is None:
-        source = {"source_type": "CODE", "source_id": run.run.confidence_source or "default"}
+        stated = clean_source(run.run.confidence_source or "default")
+        source = {"source_type": "CODE", "source_id": stated}
         at, value = run.run.created_at, run.run.success
     else:
         kind = "LLM_JUDGE" if verdict.by_model else "HUMAN"
-        source = {"source_type": kind, "source_id": verdict.source}
+        source = {"source_type": kind, "source_id": clean_source(verdict.source)}
         at = verdict.at or run.run.created_at
         value = run.run.success if verdict.success is None else verdict.success
     time = at.isoformat().replace("+00:00", "Z")

@@ -5,11 +5,15 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
+from kp_langchain.config import Settings
 from kp_langchain.errors import StoreError
 from kp_langchain.exporting.turns import marks_of, turns_of
+from kp_langchain.prices import Prices
+from kp_langchain.redaction import redact
 from kp_langchain.store.run_columns import trace_of
 from kp_langchain.verdict import counting
 
@@ -35,8 +39,8 @@ class ExportedRun:
         task: A hash that is equal for the runs of a task.
         split: `train` or `test`, the same for the runs of a task.
         verdict: The verdict that counts: of those that state success, if any does; None without.
-        usage: What it took; None if that was not recorded.
         model_calls: The answers of its models.
+        cost: What it cost, in US dollars; None if that is not known.
         functions: The tools that its models could ask for, as OpenAI's functions: `name`, and
             perhaps `description` and `parameters`. Empty if that was not recorded.
     """
@@ -46,9 +50,14 @@ class ExportedRun:
     task: str
     split: str
     verdict: Verdict | None = None
-    usage: Usage | None = None
     model_calls: tuple[ModelCall, ...] = ()
+    cost: float | None = None
     functions: Sequence[Mapping[str, Any]] = ()
+
+    @property
+    def usage(self) -> Usage | None:
+        """What it took; None if that was not recorded."""
+        return self.run.usage
 
     @property
     def judgement(self) -> bool | None:
@@ -103,7 +112,7 @@ class ExportedRun:
             "created_at": run.created_at.isoformat(),
             "success": run.success,
             "confidence": run.confidence,
-            "confidence_source": run.confidence_source,
+            "confidence_source": run.confidence_source and clean_source(run.confidence_source),
             "verdict": self.verdict and _verdict_values(self.verdict),
             "score": run.score,
             "worth": run.worth,
@@ -113,6 +122,7 @@ class ExportedRun:
             "veto": run.veto,
             "flags": list(run.breakdown.flags),
             "usage": None if self.usage is None else self.usage.to_dict(),
+            "cost": self.cost,
             "step_marks": self.marks(),
         }
 
@@ -122,10 +132,16 @@ def _verdict_values(verdict: Verdict) -> dict[str, Any]:
         "success": verdict.success,
         "confidence": verdict.confidence,
         "note": verdict.note,
-        "source": verdict.source,
+        "source": clean_source(verdict.source),
         "by_model": verdict.by_model,
         "at": verdict.at and verdict.at.isoformat(),
     }
+
+
+@lru_cache(maxsize=1000)
+def clean_source(source: str) -> str:
+    """Return who gave a verdict, redacted at the strictest level: it may be an address."""
+    return str(redact(source, level="aggregated", rules=Settings.current().redaction).value)
 
 
 def verdict_that_counts(verdicts: Sequence[Verdict]) -> Verdict | None:
@@ -143,15 +159,13 @@ def read_runs(store: TraceStore, choices: Sequence[Choice]) -> Iterator[Exported
     Raises:
         StoreError: The store cannot be read.
     """
+    prices = Prices(Settings.current().prices)
     for start in range(0, len(choices), _RUNS_AT_ONCE):
         page = choices[start : start + _RUNS_AT_ONCE]
         ids = [choice.trace_id for choice in page]
         runs, texts = store.runs_by_trace(ids), store.body_texts(ids)
         verdicts = store.verdicts_by_trace(ids)
-        # Known of a run only where the store records them.
-        usages = {key: getattr(run, "usage", None) for key, run in runs.items()}
-        calls: dict[str, Any] = getattr(store, "model_calls", lambda _: {})(ids)
-        functions: dict[str, Any] = getattr(store, "tool_definitions", lambda _: {})(ids)
+        calls, functions = store.model_calls(ids), store.tool_definitions(ids)
         for choice in page:
             key = choice.trace_id
             if key not in runs or key not in texts:
@@ -168,7 +182,7 @@ def read_runs(store: TraceStore, choices: Sequence[Choice]) -> Iterator[Exported
                 task=choice.task,
                 split=choice.split,
                 verdict=verdict_that_counts(verdicts.get(key, ())),
-                usage=usages[key],
-                model_calls=tuple(calls.get(key, ())),
+                model_calls=calls.get(key, ()),
+                cost=prices.cost(runs[key].usage, runs[key].created_at),
                 functions=functions.get(key, ()),
             )

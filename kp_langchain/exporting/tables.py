@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 from kp_langchain.errors import MissingExtraError
 from kp_langchain.exporting.conversations import UnwritableError, openai_example
+from kp_langchain.exporting.exported_run import clean_source
 from kp_langchain.scoring.dimensions import DIMENSION_NAMES
 from kp_langchain.store.run_columns import STORED_FIELDS
 from kp_langchain.usage import TOKEN_FIELDS, Usage
@@ -38,7 +39,7 @@ _COLUMNS: Mapping[str, str] = {
     "tools": "strings",
     "models": "string",
     **dict.fromkeys(_INTEGERS, "integer"),
-    **dict.fromkeys(_TIMES, "float"),
+    **dict.fromkeys((*_TIMES, "cost"), "float"),
     **dict.fromkeys(("step_marks", "tool_definitions", "messages", "trace"), "string"),
 }
 """The columns by name with the kind of their values; the last four hold JSON."""
@@ -103,12 +104,14 @@ def _row(run: ExportedRun) -> dict[str, Any]:
         "trace_id": run.trace.id,
         "task": run.task,
         "split": run.split,
+        "confidence_source": clean_source(stored.confidence_source or "default"),
+        "cost": run.cost,
         "objective": run.trace.task.objective,
         "answer": run.trace.outcome.result_summary,
         "verdict_success": verdict and verdict.success,
         "verdict_confidence": verdict and verdict.confidence,
         "verdict_by_model": verdict and verdict.by_model,
-        "verdict_source": verdict and verdict.source,
+        "verdict_source": verdict and clean_source(verdict.source),
         "note": verdict and verdict.note,
         "flags": list(stored.breakdown.flags),
         "failed_calls": sum(bool(mark.get("failed")) for mark in marks),

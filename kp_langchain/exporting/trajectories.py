@@ -131,6 +131,7 @@ def _final_metrics(run: ExportedRun, steps: int) -> dict[str, Any]:
         "total_prompt_tokens": tokens.input_tokens,
         "total_completion_tokens": tokens.output_tokens,
         "total_cached_tokens": tokens.cached_tokens,
+        **({} if run.cost is None else {"total_cost_usd": run.cost}),
         **totals,
     }
 

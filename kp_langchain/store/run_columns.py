@@ -403,7 +403,7 @@ def keys_of(row: Mapping[str, Any]) -> RunKeys:
     return RunKeys(**keys | {"tags": tuple(row["tags"] or ())})
 
 
-def usage_in(row: Mapping[str, Any]) -> Usage | None:
+def usage_in(row: Mapping[Any, Any]) -> Usage | None:
     """Return the usage that a row of the table `runs` holds; None if it holds none."""
     try:
         return Usage.from_dict(row["usage"])

@@ -135,7 +135,10 @@ def select_bodies(*, with_expiring: bool) -> sa.Select[Any]:
     Args:
         with_expiring: Whether traces that expire count, and not just those kept for good.
     """
-    columns = (_c.created_at, _c.trace_id, bodies.c.trace, _c.namespace, *_of_outcome)
+    columns = (
+        *(_c.created_at, _c.trace_id, bodies.c.trace, _c.namespace, _c.usage),
+        *_of_outcome,
+    )
     select = sa.select(*columns).join(bodies, bodies.c.trace_id == _c.trace_id)
     return select.where(is_kept() if with_expiring else is_kept(_LAST_MOMENT))
 

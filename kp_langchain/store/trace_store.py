@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from kp_langchain.gate import ScoredTrace
     from kp_langchain.policy import Gate
     from kp_langchain.schema import ReasoningTrace
-    from kp_langchain.usage import ModelCall
+    from kp_langchain.usage import ModelCall, Usage
 
 # Thousands of rows at once cost the garbage collector as much as it takes to read them.
 _ROWS_AT_ONCE, _TRACES_AT_ONCE = 100, 20
@@ -428,13 +428,13 @@ class TraceStore:
         Raises:
             StoreError: The database cannot be read, or a body holds no trace.
         """
-        for trace, _ in self.traces_with_namespace(with_expiring=with_expiring, **filters):
+        for trace, *_ in self.traces_and_more(with_expiring=with_expiring, **filters):
             yield trace
 
-    def traces_with_namespace(
+    def traces_and_more(
         self, *, with_expiring: bool = False, **filters: Unpack[RunFilters]
-    ) -> Iterator[tuple[ReasoningTrace, str | None]]:
-        """Yield what `traces` does, each with the namespace of its run as the store has it."""
+    ) -> Iterator[tuple[ReasoningTrace, str | None, Usage | None]]:
+        """Yield what `traces` does, each with the namespace of its run, and what that took."""
         select = run_queries.select_bodies(with_expiring=with_expiring)
         select = select.where(*conditions_of(filters))
         page = select = select.order_by(*run_queries.newest_first).limit(_TRACES_AT_ONCE)
@@ -443,7 +443,7 @@ class TraceStore:
                 rows = connection.execute(page).all()
             for row in rows:
                 body = with_outcome_of(row.trace, row._mapping)  # noqa: SLF001 - public, as of a namedtuple
-                yield trace_of(body, row.trace_id), row.namespace
+                yield trace_of(body, row.trace_id), row.namespace, usage_in(row._mapping)  # noqa: SLF001
             if len(rows) < _TRACES_AT_ONCE:
                 return
             last = sa.tuple_(

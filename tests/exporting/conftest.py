@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -119,6 +120,7 @@ def exported_run(trace: ReasoningTrace, **fields: Any) -> ExportedRun:
     with TraceStore("beside.db") as store:
         store.add(made(1))
         (run,) = store.runs()
+    run = replace(run, usage=fields.pop("usage", run.usage))
     return ExportedRun(run=run, trace=trace, task="t", split="train", **fields)
 
 

@@ -21,7 +21,7 @@ from kp_langchain import DomainPolicy, TraceStore
 from kp_langchain.cli.export import _FormatName
 from kp_langchain.exporting.formats import FORMATS, write_file
 from kp_langchain.exporting.selection import split_of
-from tests.agents import agent, call, handler, say
+from tests.agents import ASK, agent, call, handler, say, search
 from tests.cli.made_runs import HOSTILE, SECRET
 from tests.commands import cli
 from tests.exporting.conftest import (
@@ -38,6 +38,7 @@ from tests.exporting.conftest import (
     scored,
 )
 from tests.exporting.test_conversations import any_trace
+from tests.recording.test_usage import SMALL, counted
 
 ANSWER = CASES["an answer alone"]
 Fill = Callable[..., TraceStore]
@@ -313,3 +314,34 @@ def test_both_databases_give_the_same_runs(url: str) -> None:
         assert [run.judgement for run in runs[-2:]] == [None, True]
         stream = BytesIO()
         assert write_file(runs, FORMATS["atif"], "mask", stream).count == len(CASES)
+
+
+def test_a_recorded_run_has_its_tools_what_it_took_and_cost() -> None:
+    Path("kp.toml").write_text('[prices."small-1"]\ninput = 1000\noutput = 5000\n')
+    read = say("I read.", call("search", q="a"), call("search", q="b"))
+    answers = counted(read, 1000, 100), counted(say("blue"), 2000, 50)
+    with TraceStore("runs.db") as store:
+        watching = handler("finance", store=store, policy=DomainPolicy(threshold=0.0))
+        agent(*answers, tools=(search,)).invoke(ASK, {"callbacks": [watching]})
+        scored = watching.last()
+        assert scored is not None
+        store.report_outcome(scored.trace.id, success=True, source="jane.roe@acme.org")
+    (chat,) = exported("openai")
+    (tool,) = chat["tools"]
+    assert (tool["type"], tool["function"]["name"]) == ("function", "search")
+    assert [len(one.get("tool_calls", ())) for one in chat["messages"]] == [0, 2, 0, 0, 0]
+    (trajectory,) = exported("atif")
+    assert trajectory["final_metrics"]["total_prompt_tokens"] == 3000
+    assert trajectory["final_metrics"]["total_cost_usd"] == pytest.approx(3.75)
+    assert [step["metrics"]["prompt_tokens"] for step in trajectory["steps"][1:]] == [1000, 2000]
+    assert trajectory["agent"]["model_name"] == SMALL
+    assert trajectory["extra"]["verdict"]["source"] == "[REDACTED:email]"
+    (trace,) = exported("trace")
+    assert trace["metadata"]["validated_by"] == ["[REDACTED:email]"]
+    assert trace["kp_usage"]["total_tokens"] == 3150
+    for form in ("openai", "sharegpt", "atif", "otlp", "feedback", "cases"):
+        export(form, "-o", form)
+        files = "".join(path.read_text() for path in Path(form).iterdir())
+        assert "jane.roe" not in files
+        assert '"total_tokens": 3150' in files or '\\"total_tokens\\": 3150' in files, form
+    assert "- Cost: $3.75." in Path("openai", "README.md").read_text()
