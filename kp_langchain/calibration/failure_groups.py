@@ -2,9 +2,9 @@
 
 A candidate is any sign that at least `FEWEST_FAILURES` runs of `FEWEST_TASKS` tasks show. Fisher's
 exact test (1935) says how likely chance alone gives its runs so many of the domain's failures; its
-counts allow for runs of one task that end alike (see `task_clusters`). Groups are the candidates that
-the procedure of Benjamini and Hochberg (1995, JRSS B 57:289) lets pass at 5 %: a domain whose failures
-have nothing to do with any sign has a group in one case of twenty at most.
+counts allow for runs of one task that end alike (see `task_clusters`). Groups are the candidates
+that the procedure of Benjamini and Hochberg (1995, JRSS B 57:289) lets pass at 5 %: a domain whose
+failures have nothing to do with any sign has a group in one case of twenty at most.
 
 Signs overlap. The candidate that chance explains least comes first, and takes its runs; a later one
 must pass by what is left.
@@ -16,7 +16,6 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
-from statistics import median
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kp_langchain.calibration.failure_signs import Signs, title_of, tools_of
@@ -395,9 +394,12 @@ def _otherwise(failed: Sequence[SignedRun], sample: Sample, known: Sample) -> st
                 for tool in dict.fromkeys((most, least))
             ]
         )
-    number, failed_number = (median(len(tools_of(run.signs)) for run in side) for side in sides)
+    number, failed_number = (
+        sorted(len(tools_of(run.signs)) for run in side)[len(side) // 2] for side in sides
+    )
     if number != failed_number:
-        return f"{start}; they call {number:g} tools in the median, the failures {failed_number:g}"
+        tools = count_text(number, "tool")
+        return f"{start}; they call {tools} in the median, the failures {failed_number}"
     path, failed_path = (
         Counter(run.signs.get("path", "") for run in side).most_common(1)[0] for side in sides
     )

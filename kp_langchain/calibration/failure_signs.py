@@ -111,7 +111,8 @@ def _repeated(calls: Sequence[TracedCall]) -> TracedCall | None:
         if signature is not None and signature == next_signature and not call.is_error:
             return call
     counts = Counter(signature for signature, call in made if signature and not call.is_error)
-    return next((call for signature, call in made if counts[signature] > MOST_EQUAL_CALLS), None)
+    often = {signature for signature, number in counts.items() if number > MOST_EQUAL_CALLS}
+    return next((call for signature, call in made if signature in often), None)
 
 
 def _fault(content: str | None) -> str:
@@ -125,6 +126,6 @@ def _tool(call: TracedCall) -> str:
     return one_line(" ".join(call.tool_name.split()), _NAME_CHARS) or "(no name)"
 
 
-def failures_in(signs: Signs | None) -> list[tuple[str, str]]:
+def failures_in(signs: Signs | None) -> frozenset[tuple[str, str]]:
     """Return the signs that speak of a failure by themselves, each as its kind and its text."""
-    return [(kind, text) for kind, text in (signs or {}).items() if kind != "path"]
+    return frozenset((kind, text) for kind, text in (signs or {}).items() if kind != "path")

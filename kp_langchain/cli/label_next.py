@@ -221,7 +221,9 @@ class Dialog:
             self._last_change = self._store_verdict(run.trace_id, verdict)
         except UnknownRunError:  # it was deleted meanwhile; loading it again finds that out
             return
-        self._own_verdicts[run.trace_id] = TaskVerdict(run.domain, run.task, success, run.digest)
+        self._own_verdicts[run.trace_id] = TaskVerdict(
+            run.domain, run.task, success, run.digest, run.failure_signs
+        )
         self._move(1)
         if self._position == len(self._offers):
             self._console.print(Text(self._last_change))

@@ -20,7 +20,7 @@ from kp_langchain.store.registry_units import Contribution, PulledUnit, Standing
 from kp_langchain.store.rows import dumps
 from kp_langchain.store.run_columns import COLUMNS, KEY_COLUMNS, OtherColumns, StoredRun
 
-SCHEMA_VERSION = "22"
+SCHEMA_VERSION = "23"
 """Raised with every change of the tables. A store of another version is refused."""
 
 VERSION_TABLE = "kp_schema"

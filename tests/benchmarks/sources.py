@@ -16,6 +16,7 @@ import sqlalchemy as sa
 
 from kp_langchain import TraceStore
 from kp_langchain.calibration.agreement import TaskRun, agreement_of, pairs_of
+from kp_langchain.calibration.failure_signs import failures_in
 from kp_langchain.calibration.features import LOOKED_SUCCESSFUL, complete_features
 from kp_langchain.calibration.model import LabelledRun
 from kp_langchain.gate.check import FEWEST_VALUES
@@ -41,6 +42,7 @@ class JudgedRun:
         labelled: What a model learns from, with the truth, and without its agreement.
         breakdown: Its score, and its flags.
         task_run: What others of its task are compared with.
+        failure_signs: Its signs of failure, each as kind and text.
         is_kept: Whether the gate by worth kept it.
         is_kept_by_default: Whether the default gate did.
         agreement: How far it agrees with others of its task.
@@ -51,6 +53,7 @@ class JudgedRun:
     labelled: LabelledRun
     breakdown: ScoreBreakdown
     task_run: TaskRun
+    failure_signs: frozenset[tuple[str, str]]
     is_kept: bool
     is_kept_by_default: bool
     agreement: Agreement | None = None
@@ -138,7 +141,14 @@ def read_runs_of(
         known: The runs with the truth, by id.
         kept_by_default: The ids of those that the default gate kept.
     """
-    columns = (*OF_TASK_RUN, runs.c.decision, scores.c.features, scores.c.breakdown, bodies.c.trace)
+    columns = (
+        *OF_TASK_RUN,
+        runs.c.decision,
+        runs.c.signs,
+        scores.c.features,
+        scores.c.breakdown,
+        bodies.c.trace,
+    )
     select: sa.Select[Any] = (
         sa.select(*columns)
         .join(scores, scores.c.trace_id == runs.c.trace_id)
@@ -162,7 +172,15 @@ def _judged_run(row: Any, run: Run, is_kept_by_default: bool) -> JudgedRun:
         judged_at=datetime.now(UTC),
     )
     is_kept = row.decision == "kept"
-    return JudgedRun(run.id, labelled, breakdown, task_run(row), is_kept, is_kept_by_default)
+    return JudgedRun(
+        run.id,
+        labelled,
+        breakdown,
+        task_run(row),
+        failures_in(row.signs),
+        is_kept,
+        is_kept_by_default,
+    )
 
 
 def source_of(name: str, judged: Sequence[JudgedRun]) -> Source:
