@@ -185,7 +185,7 @@ class Dialog:
         """Ask until the answer can be used, and do what it says; return False to end."""
         while True:
             self._console.print(Text(_QUESTION, style="bold"), end=" ")
-            key = _read_key()
+            key = read_key()
             self._console.print()
             match key:
                 case None | "q":
@@ -229,7 +229,7 @@ class Dialog:
             self._console.print(Text(self._last_change))
 
 
-def _read_key() -> str | None:
+def read_key() -> str | None:
     """Return the next key of a terminal, or the next line; None at the end.
 
     Raises:

@@ -42,22 +42,22 @@ class JudgedRun:
         labelled: What a model learns from, with the truth, and without its agreement.
         breakdown: Its score, and its flags.
         task_run: What others of its task are compared with.
-        failure_signs: Its signs of failure, each as kind and text.
         is_kept: Whether the gate by worth kept it.
         is_kept_by_default: Whether the default gate did.
         agreement: How far it agrees with others of its task.
         unguarded: The same, were retries in one thread and planted instructions no matter.
+        failure_signs: Its signs of failure, each as kind and text.
     """
 
     id: str
     labelled: LabelledRun
     breakdown: ScoreBreakdown
     task_run: TaskRun
-    failure_signs: frozenset[tuple[str, str]]
     is_kept: bool
     is_kept_by_default: bool
     agreement: Agreement | None = None
     unguarded: Agreement | None = None
+    failure_signs: frozenset[tuple[str, str]] = frozenset()
 
     @property
     def task(self) -> str:
@@ -171,15 +171,14 @@ def _judged_run(row: Any, run: Run, is_kept_by_default: bool) -> JudgedRun:
         values={name: one.value for name, one in breakdown.dimensions.items()},
         judged_at=datetime.now(UTC),
     )
-    is_kept = row.decision == "kept"
     return JudgedRun(
         run.id,
         labelled,
         breakdown,
         task_run(row),
-        failures_in(row.signs),
-        is_kept,
+        row.decision == "kept",
         is_kept_by_default,
+        failure_signs=failures_in(row.signs),
     )
 
 
