@@ -275,8 +275,11 @@ def signed_runs(connection: sa.Connection, filters: RunFilters) -> list[SignedRu
 
 @lru_cache(maxsize=1000)  # few of the texts differ
 def _parse_signs(text: str | None) -> dict[str, str]:
-    signs: dict[str, str] | None = json.loads(text or "{}")
-    return signs or {}
+    try:
+        signs = json.loads(text or "{}")
+    except ValueError:  # another program changed it
+        return {}
+    return signs if isinstance(signs, dict) else {}
 
 
 def recent_worths(connection: sa.Connection, domain: str) -> list[tuple[float | None, float]]:
