@@ -58,6 +58,7 @@ PROGRAMS = {
     "__main__": "--quick --handlers none everything",
     "commands": "--runs 20 --rounds 1",
     "credit": "--times 2",
+    "failures": "--shuffles 1",
     "journey": "--sources tau-bench --draws 1 --no-embedder",
     "quality": "--sources tau-bench react-webshop --draws 1 --label-draws 1 --no-embedder",
     "recall": "--every 6 --folds 2 --traces 100",
@@ -67,7 +68,7 @@ PROGRAMS = {
     "thresholds": "--every 100",
 }
 """The programs, and what each needs to take seconds."""
-NEED_RECORDED_RUNS = {"journey", "quality", "recall", "thresholds"}
+NEED_RECORDED_RUNS = {"failures", "journey", "quality", "recall", "thresholds"}
 README = Path(__file__).with_name("README.md").read_text(encoding="utf-8")
 
 
