@@ -15,10 +15,9 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from kp_langchain.calibration.failure_signs import Signs, title_of, tools_of
+from kp_langchain.calibration.failure_signs import SignedRun, title_of, tools_of
 from kp_langchain.calibration.fitting import FEWEST_RUNS as FEWEST_VERDICTS
 from kp_langchain.calibration.task_clusters import (
     CountedRun,
@@ -40,31 +39,6 @@ _CHANCE = 0.05  # of any group in a domain without one
 _DOMAIN_CHARS = 60
 _MOST_GROUPS = 20
 _TELLING = 0.5  # how far the shares of runs that call a tool differ where that is named
-
-
-@dataclass(frozen=True, slots=True)
-class SignedRun:
-    """A run as failures are grouped.
-
-    Attributes:
-        trace_id: The id of its trace.
-        domain: Its domain.
-        task: Its task; runs with an equal task are repeats of it.
-        at: When it began.
-        signs: Its signs, as `signs_of` returns them.
-        ended_well: Whether it counts as a success now.
-        success: The success that a verdict states; None without one.
-        can_be_judged: Whether a person can still look at its trace.
-    """
-
-    trace_id: str
-    domain: str
-    task: str
-    at: datetime
-    signs: Signs
-    ended_well: bool
-    success: bool | None = None
-    can_be_judged: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,6 +11,8 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
 from itertools import groupby, pairwise
 from typing import TYPE_CHECKING, Literal, get_args
 
@@ -51,6 +53,31 @@ _VARIABLE = re.compile(
 )
 _LINE = re.compile(r"([^\w\s])\1{2,}")  # of dashes, as in a traceback
 _BLANK = "*"
+
+
+@dataclass(frozen=True, slots=True)
+class SignedRun:
+    """A run as failures are grouped.
+
+    Attributes:
+        trace_id: The id of its trace.
+        domain: Its domain.
+        task: Its task; runs with an equal task are repeats of it.
+        at: When it began.
+        signs: Its signs, as `signs_of` returns them.
+        ended_well: Whether it counts as a success now.
+        success: The success that a verdict states; None without one.
+        can_be_judged: Whether a person can still look at its trace.
+    """
+
+    trace_id: str
+    domain: str
+    task: str
+    at: datetime
+    signs: Signs
+    ended_well: bool
+    success: bool | None = None
+    can_be_judged: bool = True
 
 
 def signs_of(trace: ReasoningTrace) -> dict[str, str]:

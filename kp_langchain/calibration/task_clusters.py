@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from kp_langchain.calibration.measures import wilson
 
 if TYPE_CHECKING:
-    from kp_langchain.calibration.failure_groups import SignedRun
+    from kp_langchain.calibration.failure_signs import SignedRun
     from kp_langchain.calibration.measures import Estimate
 
 _Z_95 = 1.959964

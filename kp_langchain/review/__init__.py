@@ -1,4 +1,4 @@
-"""What shows people why runs were kept: statistics of domains, and two runs side by side.
+"""What shows people why runs were kept, and which failures are alike: figures of domains.
 
 Statistics are loaded when they are first used: they load NumPy, which a list of runs does not need.
 """
@@ -8,6 +8,9 @@ from typing import TYPE_CHECKING
 from kp_langchain._lazy import lazy_names
 
 if TYPE_CHECKING:
+    from kp_langchain.calibration.failure_groups import DomainFailures as DomainFailures
+    from kp_langchain.calibration.failure_groups import FailureGroup as FailureGroup
+    from kp_langchain.calibration.failure_groups import failures_by_domain as failures_by_domain
     from kp_langchain.review.stats import AtThreshold as AtThreshold
     from kp_langchain.review.stats import DomainStats as DomainStats
     from kp_langchain.review.stats import PartStats as PartStats
@@ -16,5 +19,8 @@ if TYPE_CHECKING:
 
 __all__, __getattr__ = lazy_names(
     __name__,
-    {"kp_langchain.review.stats": "AtThreshold DomainStats PartStats RuleStats domain_stats"},
+    {
+        "kp_langchain.calibration.failure_groups": "DomainFailures FailureGroup failures_by_domain",
+        "kp_langchain.review.stats": "AtThreshold DomainStats PartStats RuleStats domain_stats",
+    },
 )

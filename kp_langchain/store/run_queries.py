@@ -13,7 +13,7 @@ from zlib import crc32
 import sqlalchemy as sa
 
 from kp_langchain.calibration.agreement import task_key
-from kp_langchain.calibration.failure_groups import SignedRun
+from kp_langchain.calibration.failure_signs import SignedRun
 from kp_langchain.gate.check import WINDOW, JudgedRun
 from kp_langchain.scoring.dimensions import DIMENSION_NAMES
 from kp_langchain.store.rows import clean_name, with_outcome_of

@@ -45,7 +45,7 @@ from kp_langchain.store.verdicts import judge_stored, load_run, redact_note
 from kp_langchain.verdict import Verdict
 
 if TYPE_CHECKING:
-    from kp_langchain.calibration.failure_groups import SignedRun
+    from kp_langchain.calibration.failure_signs import SignedRun
     from kp_langchain.gate import ScoredTrace
     from kp_langchain.policy import Gate
     from kp_langchain.schema import ReasoningTrace

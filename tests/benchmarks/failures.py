@@ -20,8 +20,8 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from kp_langchain import trace_from_messages
-from kp_langchain.calibration.failure_groups import DomainFailures, SignedRun, domain_failures
-from kp_langchain.calibration.failure_signs import signs_of
+from kp_langchain.calibration.failure_groups import DomainFailures, domain_failures
+from kp_langchain.calibration.failure_signs import SignedRun, signs_of
 from tests.benchmarks.harness import machine, parser, table
 from tests.benchmarks.workspace import RECORDED, REPEATED, Run, has_both_outcomes, read_runs
 

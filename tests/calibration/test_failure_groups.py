@@ -16,11 +16,10 @@ from kp_langchain import ReasoningTrace
 from kp_langchain.calibration.failure_groups import (
     FEWEST_FAILURES,
     FEWEST_TASKS,
-    SignedRun,
     domain_failures,
     failures_by_domain,
 )
-from kp_langchain.calibration.failure_signs import signs_of, title_of
+from kp_langchain.calibration.failure_signs import SignedRun, signs_of, title_of
 from kp_langchain.calibration.flags import flags_of
 from kp_langchain.calibration.next_to_label import TaskVerdict, UnlabelledRun, next_to_label
 from kp_langchain.calibration.task_clusters import CountedRun, Sample, correlation_of, p_value_of

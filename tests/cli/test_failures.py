@@ -25,7 +25,7 @@ def run(
         {"type": "observation", "tool": {"name": tool}, "content": f"page {number}"},
     ]
     verdict = None if success is None else Verdict(success=success, source="desk")
-    options = {"verdict": verdict}
+    options = {"verdict": verdict} | wire.pop("options", {})
     return made(number, steps=steps, objective=f"{task} {number}", options=options, **wire)
 
 
@@ -75,6 +75,17 @@ def test_groups_are_shown_with_their_share_an_example_and_what_successes_did() -
     (line,) = failures("--json").splitlines()
     (group,) = json.loads(line)["groups"]
     assert (group["title"], group["failures"], len(group["unjudged"])) == ("calls mail", 10, 3)
+
+
+def test_a_run_whose_trace_is_gone_has_its_signs_and_is_not_asked_about() -> None:
+    gone = {"keep_body": False}
+    fill(unjudged=1)
+    with TraceStore("runs.db") as store:
+        store.add(run(50, "mail", success=False, options=gone))
+        store.add(run(51, "mail", success=None, options=gone))
+    (group,) = json.loads(failures("--json"))["groups"]
+    assert group["failures"] == 11
+    assert [id_[9:17] for id_ in group["unjudged"]] == ["00000040"]
 
 
 def test_it_says_where_there_is_no_group_or_no_run() -> None:
