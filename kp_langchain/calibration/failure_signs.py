@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import groupby, pairwise
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING, Literal
 
 from kp_langchain.calibration.flags import ANSWER_CHARS, MOST_EQUAL_CALLS, signature_of
 from kp_langchain.calibration.tool_calls import calls_of
@@ -30,7 +30,6 @@ Kind = Literal["unable", "error", "unanswered", "repeated", "path"]
 """The kinds of signs: the answer says that it was unable; the last error; a tool that gave no
 answer; a tool that was called again with equal arguments; and the order of tools."""
 
-KINDS: tuple[Kind, ...] = get_args(Kind)
 Signs = Mapping[str, str]
 """The signs of a run, at most one of each kind, by the kind."""
 
@@ -46,7 +45,7 @@ _VARIABLE = re.compile(
     r"""
     (?P<kept> \b(?:HTTP\w*|[Ss]tatus|[Cc]ode)\W{1,2}[1-5]\d\d\b )
     | https?://\S+
-    | '[^'\n]*' | "[^"\n]*" | `[^`\n]*`
+    | (?<!\w)'[^'\n]*'(?!\w) | "[^"\n]*" | `[^`\n]*`
     | \b(?=\w*\d)\w+(?:[-.:,/@]\w+)*
     """,
     re.VERBOSE,

@@ -62,7 +62,7 @@ def shuffled(runs: Sequence[SignedRun], drawn: random.Random, *, by_task: bool) 
         drawn: Draws the order.
         by_task: Whether labels of one task stay together, as far as tasks are equally large.
     """
-    order = {task: drawn.random() for task in {run.task for run in runs}}
+    order = {task: drawn.random() for task in sorted({run.task for run in runs})}
     places = sorted(runs, key=lambda run: (run.task, drawn.random()))
     if by_task:
         labels = sorted(runs, key=lambda run: (order[run.task], drawn.random()))

@@ -63,6 +63,10 @@ def signs(*calls: Any, answer: str = "It is 7.") -> dict[str, str]:
             [call("a", f"Error: [REDACTED:email] and {'-' * 30} more", "error_recovery")],
             {"path": "a", "error": "a: Error: * and more"},
         ),
+        (
+            [call("sql", "Error: table 'pets' doesn't exist, it isn't there", "error_recovery")],
+            {"path": "sql", "error": "sql: Error: table * doesn't exist, it isn't there"},
+        ),
         # To make a call again that failed is a retry.
         (
             [call("a", "Error: busy", "error_recovery", x=1), call("a", x=1)],
