@@ -18,8 +18,10 @@ if TYPE_CHECKING:
     from kp_langchain.calibration.tool_calls import TracedCall
     from kp_langchain.schema import ReasoningTrace
 
-_ANSWER_CHARS = 1000
-_MOST_EQUAL_CALLS = 2
+ANSWER_CHARS = 1000
+"""So many characters at the beginning of an answer are read."""
+MOST_EQUAL_CALLS = 2
+"""A tool is called more often than this with equal arguments only by mistake."""
 # Shorter results, such as "done", are what different calls often return.
 _RESULT_CHARS = 20
 
@@ -34,20 +36,20 @@ def _flags(trace: ReasoningTrace, calls: Sequence[TracedCall]) -> Iterator[str]:
         yield "last_call_failed"
     if any(one.output is None for one in calls):
         yield "unanswered_call"
-    if UNABLE.count(Text(trace.outcome.result_summary, _ANSWER_CHARS)):
+    if UNABLE.count(Text(trace.outcome.result_summary, ANSWER_CHARS)):
         yield "answer_unable"
-    made = [_signature(one) for one in calls]
+    made = [signature_of(one) for one in calls]
     results = [_result(one) for one in calls]
     neighbours = range(len(calls) - 1)
     # To make a call again that ended in an error is a retry.
     if any(
-        made[at] is not None and made[at] == made[at + 1] and not _is_error(calls[at])
+        made[at] is not None and made[at] == made[at + 1] and not calls[at].is_error
         for at in neighbours
     ):
         yield "same_call_twice"
     pairs = zip(made, calls, strict=True)
-    counts = Counter(one for one, call in pairs if one is not None and not _is_error(call))
-    if max(counts.values(), default=0) > _MOST_EQUAL_CALLS:
+    counts = Counter(one for one, call in pairs if one is not None and not call.is_error)
+    if max(counts.values(), default=0) > MOST_EQUAL_CALLS:
         yield "repeated_calls"
     if any(
         results[at] is not None and results[at] == results[at + 1] and made[at] != made[at + 1]
@@ -67,7 +69,7 @@ def _last_at_once(calls: Sequence[TracedCall]) -> list[TracedCall]:
     return [*beside, calls[-1]]
 
 
-def _signature(one: TracedCall) -> tuple[str, str] | None:
+def signature_of(one: TracedCall) -> tuple[str, str] | None:
     """Return what is equal for equal calls; None if not all of the call is known."""
     call = one.call
     if call is None:
@@ -85,7 +87,3 @@ def _result(one: TracedCall) -> str | None:
 def _is_partial(text: str) -> bool:
     """Return whether something in a text was redacted or left out: what differs may be there."""
     return bool(PLACEHOLDER.search(text)) or LEFT_OUT in text or "'...'" in text
-
-
-def _is_error(call: TracedCall) -> bool:
-    return call.output is not None and call.output.type == "error_recovery"

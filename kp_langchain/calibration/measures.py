@@ -115,7 +115,17 @@ def share(successes: Sequence[bool], tasks: Sequence[str]) -> Estimate:
         successes: Which runs succeeded; at least one run.
         tasks: Their tasks.
     """
-    value, n, z = sum(successes) / len(successes), len(set(tasks)), _Z_90
+    return wilson(sum(successes) / len(successes), len(set(tasks)), _Z_90)
+
+
+def wilson(value: float, n: float, z: float) -> Estimate:
+    """Return a share with its interval (Wilson 1927).
+
+    Args:
+        value: The share, 0 to 1.
+        n: Of how many independent draws; more than 0, and perhaps no whole number.
+        z: The normal quantile of the interval, such as 1.96 for one of 95 %.
+    """
     middle = (value + z * z / (2 * n)) / (1 + z * z / n)
     reach = z / (1 + z * z / n) * math.sqrt(value * (1 - value) / n + z * z / (4 * n * n))
     return Estimate(value, max(0.0, middle - reach), min(1.0, middle + reach))

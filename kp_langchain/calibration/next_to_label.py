@@ -2,7 +2,9 @@
 
 The order avoids waste: a second verdict on a task while other tasks have none, one on a run that
 agrees with a judged one of its task, and verdicts on many domains of which none gets enough for a
-model. Runs of equally labelled tasks are drawn at random.
+model. Of equally labelled tasks come first runs with a sign of failure that several runs show and
+none with a verdict: one verdict for each kind of failure, before a second one. The others are drawn
+at random.
 
 The order depends on the runs and verdicts alone. Verdicts given in this order do not change the
 order of the remaining runs.
@@ -10,13 +12,22 @@ order of the remaining runs.
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence, Set
+from dataclasses import dataclass, replace
 from hashlib import sha256
 
 from kp_langchain.calibration.agreement import AGREES, RunDigest
+from kp_langchain.calibration.failure_groups import (
+    FEWEST_FAILURES,
+)
+from kp_langchain.calibration.failure_groups import (
+    FEWEST_TASKS as FEWEST_FAILED_TASKS,
+)
+from kp_langchain.calibration.failure_signs import title_of
 from kp_langchain.calibration.fitting import FEWEST_RUNS, FEWEST_TASKS
+
+FailureSign = tuple[str, str]
 
 # A run is compared with so many others of its task, so that a task of 2,000 runs takes no second.
 _MOST_DIGESTS = 20
@@ -31,12 +42,14 @@ class UnlabelledRun:
         domain: Its domain.
         task: Its task; runs with an equal task are repeats of it.
         digest: What it is compared with others of its task by; None if that is not known.
+        failure_signs: Its signs of failure, each as kind and text.
     """
 
     trace_id: str
     domain: str
     task: str
     digest: bytes | None = None
+    failure_signs: Set[FailureSign] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,12 +61,14 @@ class TaskVerdict:
         task: The run's task.
         success: The verdict.
         digest: What the run is compared with others of its task by; None if that is not known.
+        failure_signs: The run's signs of failure, each as kind and text.
     """
 
     domain: str
     task: str
     success: bool
     digest: bytes | None = None
+    failure_signs: Set[FailureSign] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,20 +80,24 @@ class Offer:
         task_verdicts: How many verdicts its task has when it is its turn, if each run before it got
             one.
         is_repeat: Whether it agrees with one of those.
+        new_sign: A sign of failure, as kind and text, that several runs show and none with a
+            verdict, nor one before it; None without one.
     """
 
     run: UnlabelledRun
     task_verdicts: int
     is_repeat: bool = False
+    new_sign: FailureSign | None = None
 
     @property
     def reason(self) -> str:
         """The reason in words."""
+        sign = "" if self.new_sign is None else f", and the first that {title_of(*self.new_sign)}"
         if not self.task_verdicts:
-            return "a new task"
+            return f"a new task{sign}"
         # Counted with those before it, which may have been skipped.
         agrees = ", and agrees with an earlier one" if self.is_repeat else ""
-        return f"run {self.task_verdicts + 1} of its task{agrees}"
+        return f"run {self.task_verdicts + 1} of its task{agrees or sign}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,8 +135,9 @@ def next_to_label(
 
     One domain comes after the other until it has the verdicts that a model needs at least, the one
     that lacks fewest first. Then come the domains with the fewest verdicts, and last those that
-    have too few runs for a model. Within a domain, tasks with the fewest verdicts come first, and
-    runs that agree with a judged one of their task last.
+    have too few runs for a model. Within a domain, tasks with the fewest verdicts come first, among
+    those one run for each kind of failure that has no verdict, and runs that agree with a judged
+    one of their task last.
 
     Args:
         unlabelled: The runs without a verdict on their success.
@@ -149,7 +169,7 @@ def next_to_label(
             del waiting[domain]
 
 
-def _offers(runs: Iterable[UnlabelledRun], verdicts: Iterable[TaskVerdict]) -> list[Offer]:
+def _offers(runs: Iterable[UnlabelledRun], verdicts: Sequence[TaskVerdict]) -> list[Offer]:
     """Return the runs of a domain in their order."""
     runs_of: defaultdict[str, list[UnlabelledRun]] = defaultdict(list)
     for run in sorted(runs, key=_draw):
@@ -166,7 +186,31 @@ def _offers(runs: Iterable[UnlabelledRun], verdicts: Iterable[TaskVerdict]) -> l
             Offer(run, number, is_repeat=run.trace_id in repeats)
             for number, run in enumerate(in_order, start=len(judged))
         ]
-    return sorted(offers, key=lambda one: (one.is_repeat, one.task_verdicts, _draw(one.run)))
+    offers.sort(key=lambda one: (one.is_repeat, one.task_verdicts, _draw(one.run)))
+    offers = list(_with_new_signs(offers, verdicts))
+    # Those that are equal stay in their order.
+    return sorted(offers, key=lambda one: (one.is_repeat, one.task_verdicts, not one.new_sign))
+
+
+def _with_new_signs(offers: Sequence[Offer], verdicts: Sequence[TaskVerdict]) -> Iterator[Offer]:
+    """Yield the offers of a domain, in their order, those with a new sign with that."""
+    runs: list[UnlabelledRun | TaskVerdict] = [*(offer.run for offer in offers), *verdicts]
+    counts = Counter(sign for run in runs for sign in run.failure_signs)
+    tasks: defaultdict[FailureSign, set[str]] = defaultdict(set)
+    for run in runs:
+        for sign in run.failure_signs:
+            tasks[sign].add(run.task)
+    unseen = {
+        sign
+        for sign, number in counts.items()
+        if number >= FEWEST_FAILURES and len(tasks[sign]) >= FEWEST_FAILED_TASKS
+    }
+    for verdict in verdicts:
+        unseen -= verdict.failure_signs
+    for offer in offers:
+        new = unseen & offer.run.failure_signs
+        unseen -= new
+        yield replace(offer, new_sign=min(new)) if new else offer
 
 
 def _repeats(runs: Iterable[UnlabelledRun], judged: Iterable[TaskVerdict]) -> set[str]:

@@ -25,11 +25,22 @@ class TracedCall:
     output: TraceStep | None
 
     @property
+    def is_error(self) -> bool:
+        """Whether the trace records it as an error."""
+        return self.output is not None and self.output.type == "error_recovery"
+
+    @property
     def has_failed(self) -> bool:
         """Whether it failed, or its output reads like a failure."""
-        return self.output is not None and (
-            self.output.type == "error_recovery" or reads_like_failure(self.output.content)
+        return self.is_error or (
+            self.output is not None and reads_like_failure(self.output.content)
         )
+
+    @property
+    def tool_name(self) -> str:
+        """The name of its tool; "" if the trace does not say it."""
+        named = (step.tool.name for step in (self.call, self.output) if step and step.tool)
+        return next(filter(None, named), "")
 
 
 def calls_of(steps: Iterable[TraceStep]) -> list[TracedCall]:

@@ -1,4 +1,4 @@
-"""The commands `label ID`, `next`, `import` and `pull`: verdicts on scored runs."""
+"""The commands `label ID`, `next`, `failures`, `import` and `pull`: verdicts on scored runs."""
 
 from __future__ import annotations
 
@@ -87,9 +87,10 @@ def ask_next(
 ) -> None:
     """Ask about the runs whose verdict helps most, one a screen.
 
-    Those of tasks without a verdict come first. Keys answer: y (it succeeded), n, s (skip), m
-    (more: the whole run), b (back), o (a note for the verdict to come), q (quit). Answers may also
-    come through a pipe, one a line. With --json it lists these runs and asks nothing.
+    Those of tasks without a verdict come first, among them one of each kind of failure. Keys
+    answer: y (it succeeded), n, s (skip), m (more: the whole run), b (back), o (a note for the
+    verdict to come), q (quit). Answers may also come through a pipe, one a line. With --json it
+    lists these runs and asks nothing.
     """
     from kp_langchain.cli.label_next import Dialog, next_offers, offers_json
 
@@ -106,6 +107,21 @@ def ask_next(
 
             dialog = Dialog(store, domain, offers[:limit], give, has_more=len(offers) > limit)
             _run(labelling, dialog.run)
+
+
+@app.command("failures")
+def ask_groups(domain: Domain = None, database: Database = None) -> None:
+    """Ask about the groups of failures that are alike: one verdict for all runs without one.
+
+    The groups are those of `review failures`. Keys answer: y (all succeeded), n (all failed), s
+    (skip), m (more: the runs), q (quit). A second key confirms how many runs get the verdict.
+    Answers may also come through a pipe, one a line.
+    """
+    from kp_langchain.cli.failures import GroupDialog
+
+    with open_store(database) as store:
+        labelling = Labelling(store)
+        _run(labelling, GroupDialog(store, domain, labelling.store).run)
 
 
 @app.command("import")

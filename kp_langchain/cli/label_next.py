@@ -185,7 +185,7 @@ class Dialog:
         """Ask until the answer can be used, and do what it says; return False to end."""
         while True:
             self._console.print(Text(_QUESTION, style="bold"), end=" ")
-            key = _read_key()
+            key = read_key()
             self._console.print()
             match key:
                 case None | "q":
@@ -221,13 +221,15 @@ class Dialog:
             self._last_change = self._store_verdict(run.trace_id, verdict)
         except UnknownRunError:  # it was deleted meanwhile; loading it again finds that out
             return
-        self._own_verdicts[run.trace_id] = TaskVerdict(run.domain, run.task, success, run.digest)
+        self._own_verdicts[run.trace_id] = TaskVerdict(
+            run.domain, run.task, success, run.digest, run.failure_signs
+        )
         self._move(1)
         if self._position == len(self._offers):
             self._console.print(Text(self._last_change))
 
 
-def _read_key() -> str | None:
+def read_key() -> str | None:
     """Return the next key of a terminal, or the next line; None at the end.
 
     Raises:

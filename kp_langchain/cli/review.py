@@ -1,4 +1,4 @@
-"""The commands `review list`, `show`, `stats` and `compare`."""
+"""The commands `review list`, `show`, `stats`, `failures` and `compare`."""
 
 from __future__ import annotations
 
@@ -48,7 +48,8 @@ app = group_app(
     default="list",
     of_id="show",
     metavar="[ID | COMMAND [ARGS]...]",
-    help="""List scored runs, newest first; explain one, compare two, or sum up whole domains.
+    help="""List scored runs, newest first; explain one, compare two, or sum up whole domains and
+    their failures.
 
     Without a command it lists, and with the id of a run it shows that run.""",
 )
@@ -176,6 +177,32 @@ def stats(filters: dict[str, Any], database: Database = None, as_json: AsJsonLin
                 _print_bases(bases, console)
             if line := _waiting_line(store):
                 console.print(line, soft_wrap=True)
+        else:
+            _print_no_runs(store, filters)
+
+
+@app.command()
+@takes_filters("domain", "since", "until", "where")
+def failures(
+    filters: dict[str, Any], database: Database = None, as_json: AsJsonLines = False
+) -> None:
+    """Show failures that are alike: what such runs have in common, and how many of them failed.
+
+    Runs are alike that take the same tools in the same order, end on the same error, get no answer
+    from the same tool, repeat a call, or say that they were unable. A group is shown if more of
+    its runs failed than chance explains. Verdicts say which runs failed; without, how they ended.
+    """
+    from kp_langchain.calibration.failure_groups import failures_by_domain
+
+    with open_store(database) as store:
+        every = failures_by_domain(store.signed_runs(**filters))
+        if as_json:
+            for one in every:
+                say_json(one.to_dict())
+        elif every:
+            from kp_langchain.cli.failures import print_failures
+
+            print_failures(store, every, make_console())
         else:
             _print_no_runs(store, filters)
 

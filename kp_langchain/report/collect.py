@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import compress
 from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
 from kp_langchain._logging import describe_error
+from kp_langchain.calibration.failure_groups import failures_by_domain
 from kp_langchain.errors import KPError, StoreError
 from kp_langchain.report.records import Body, body_of, domain_name, figure, record_of
 from kp_langchain.review.recall_facts import credit_text
@@ -20,6 +21,7 @@ from kp_langchain.text import one_line
 
 if TYPE_CHECKING:
     from kp_langchain.calibration.basis import Basis
+    from kp_langchain.calibration.failure_groups import DomainFailures
     from kp_langchain.store import StoredRun, TraceStore
     from kp_langchain.store.selection import RunFilters
 
@@ -80,7 +82,8 @@ def _collect(store: TraceStore, filters: RunFilters, limit: int) -> ReportData:
         runs = [run for run in page if run.trace_id not in known]
         known.update(run.trace_id for run in runs)
         _add(store, runs, data, credits_)
-    data.domains = _domains(store, filters, {record["id"] for record in data.runs})
+    positions = {record["id"]: at for at, record in enumerate(data.runs)}
+    data.domains = _domains(store, filters, positions)
     return data
 
 
@@ -146,18 +149,57 @@ def _credits(store: TraceStore) -> dict[tuple[str, str], str]:
     }
 
 
-def _domains(store: TraceStore, filters: RunFilters, ids: set[str]) -> list[dict[str, Any]]:
-    """Return what the page has of each domain of the runs with these trace ids."""
+def _domains(
+    store: TraceStore, filters: RunFilters, positions: Mapping[str, int]
+) -> list[dict[str, Any]]:
+    """Return what the page has of each domain of its runs, given their positions by trace id."""
     figures = store.figures(**filters)
-    is_here = [trace_id in ids for trace_id in figures["trace_id"]]
+    is_here = [trace_id in positions for trace_id in figures["trace_id"]]
     figures = {name: list(compress(values, is_here)) for name, values in figures.items()}
     bases = store.models.bases(list(dict.fromkeys(figures["domain"])))
     bases = {domain_name(name): basis for name, basis in bases.items()}
     figures["domain"] = [domain_name(name) for name in figures["domain"]]
+    signed = [run for run in store.signed_runs(**filters) if run.trace_id in positions]
+    failures = {
+        one.domain: one
+        for one in failures_by_domain(
+            replace(run, domain=domain_name(run.domain)) for run in signed
+        )
+    }
     return [
         _domain(stats, bases.get(stats.domain))
+        | {"failures": _failures(failures.get(stats.domain), positions)}
         for stats in domain_stats(figures, bases, current_prices())
     ]
+
+
+def _failures(
+    failures: DomainFailures | None, positions: Mapping[str, int]
+) -> dict[str, Any] | None:
+    """Return the groups of failures of a domain; None if all its runs are withheld.
+
+    Args:
+        failures: Its failures.
+        positions: Where the page has each run, by trace id.
+    """
+    if failures is None:
+        return None
+    nearest = failures.nearest
+    return {
+        "text": one_line(failures.text, _SENTENCE_CHARS),
+        "nearest": nearest and one_line(f"{nearest.title}; {nearest.rate_text}", _SENTENCE_CHARS),
+        "groups": [
+            {
+                "title": one_line(group.title, _SENTENCE_CHARS),
+                "rate": group.rate_text,
+                "otherwise": one_line(group.otherwise, _SENTENCE_CHARS),
+                "example": positions[group.example],
+                "failed": [positions[trace_id] for trace_id in group.failed],
+                "unjudged": [positions[trace_id] for trace_id in group.unjudged],
+            }
+            for group in failures.groups
+        ],
+    }
 
 
 def _domain(stats: DomainStats, basis: Basis | None) -> dict[str, Any]:

@@ -28,7 +28,8 @@ MARK = "<!doctype html>\n<!-- kp-langchain report -->\n"
 _STYLES = ("base.css", "domains.css", "runs.css", "drawer.css")
 # In this order: the last one begins.
 _SCRIPTS = (
-    "base.js", "verdicts.js", "domains.js", "runs.js", "drawer.js", "compare.js", "page.js",
+    "base.js", "verdicts.js", "domains.js", "failures.js", "runs.js", "drawer.js", "compare.js",
+    "page.js",
 )  # fmt: skip
 _MOST_BYTES = 5_600_000
 # If the page would be larger, the texts of steps are cut to the next of these lengths.

@@ -1,4 +1,4 @@
-"""What shows people why runs were kept and what they took: statistics of domains, usage, prices.
+"""What shows people why runs were kept, what they took, and which failures are alike.
 
 Statistics are loaded when they are first used: they load NumPy, which a list of runs does not need.
 """
@@ -8,6 +8,9 @@ from typing import TYPE_CHECKING
 from kp_langchain._lazy import lazy_names
 
 if TYPE_CHECKING:
+    from kp_langchain.calibration.failure_groups import DomainFailures as DomainFailures
+    from kp_langchain.calibration.failure_groups import FailureGroup as FailureGroup
+    from kp_langchain.calibration.failure_groups import failures_by_domain as failures_by_domain
     from kp_langchain.prices import ModelPrice as ModelPrice
     from kp_langchain.prices import Prices as Prices
     from kp_langchain.review.stats import AtThreshold as AtThreshold
@@ -24,6 +27,7 @@ if TYPE_CHECKING:
 __all__, __getattr__ = lazy_names(
     __name__,
     {
+        "kp_langchain.calibration.failure_groups": "DomainFailures FailureGroup failures_by_domain",
         "kp_langchain.review.stats": "AtThreshold DomainStats PartStats RuleStats domain_stats",
         "kp_langchain.review.usage_stats": "UsageStats",
         "kp_langchain.prices": "ModelPrice Prices",

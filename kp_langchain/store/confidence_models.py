@@ -12,6 +12,7 @@ from pydantic import ValidationError
 
 from kp_langchain.calibration.agreement import AGREEMENT, TaskRun, agreement_of, pairs_of, task_key
 from kp_langchain.calibration.basis import Basis, basis_of
+from kp_langchain.calibration.failure_signs import failures_in
 from kp_langchain.calibration.features import LOOKED_SUCCESSFUL
 from kp_langchain.calibration.model import ConfidenceModel, LabelledRun
 from kp_langchain.calibration.next_to_label import TaskVerdict, UnlabelledRun
@@ -84,7 +85,7 @@ class ConfidenceModels(StorePart):
         """
         c = runs.c
         select = (
-            sa.select(c.trace_id, c.domain, c.task, c.objective, scores.c.digest)
+            sa.select(c.trace_id, c.domain, c.task, c.objective, c.signs, scores.c.digest)
             .select_from(_runs_with_scores)
             .where(c.state == "judged", ~_has_label, is_kept(), c.withheld.is_(None), _has_features)
             .order_by(*newest_first)
@@ -93,7 +94,13 @@ class ConfidenceModels(StorePart):
         with self._database.reading() as connection:
             rows = connection.execute(_in_domain(select, domain)).all()
         return [
-            UnlabelledRun(row.trace_id, row.domain, task_key(row.task, row.objective), row.digest)
+            UnlabelledRun(
+                row.trace_id,
+                row.domain,
+                task_key(row.task, row.objective),
+                row.digest,
+                failures_in(row.signs),
+            )
             for row in rows
         ]
 
@@ -105,7 +112,7 @@ class ConfidenceModels(StorePart):
         """
         c = runs.c
         # No condition on the features: it would read every row before its verdicts are looked up.
-        columns = (c.trace_id, c.domain, c.task, c.objective, scores.c.digest)
+        columns = (c.trace_id, c.domain, c.task, c.objective, c.signs, scores.c.digest)
         select = (
             sa.select(*columns, _has_features.label("has_features"))
             .select_from(_runs_with_scores)
@@ -122,6 +129,7 @@ class ConfidenceModels(StorePart):
                 task_key(row.task, row.objective),
                 success_of[row.trace_id],
                 row.digest,
+                failures_in(row.signs),
             )
             for row in rows
             if row.has_features and row.trace_id in success_of

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import ValidationError
 
+from kp_langchain.calibration.failure_signs import signs_of
 from kp_langchain.errors import StoreError
 from kp_langchain.gate.run import gated_value, reason_text
 from kp_langchain.redaction.spans import PLACEHOLDER
@@ -293,6 +294,7 @@ class OtherColumns:
         rules: What each rule added, by its name.
         novelty: Its novelty, 0 to 1.
         novelty_source: Where that came from.
+        signs: What failures that are alike have in common, by the kind of sign.
     """
 
     state: str = _column("recorded")
@@ -329,6 +331,7 @@ class OtherColumns:
     )
     novelty: float | None = _column("outcome", "breakdown.novelty.value")
     novelty_source: str | None = _column("outcome", "breakdown.novelty_source", log=True)
+    signs: dict[str, str] | None = _column("recorded", lambda run: signs_of(run.trace), json_text)
 
 
 STORED_FIELDS = tuple(

@@ -6,11 +6,14 @@ import json
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict, fields
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Any
 from zlib import crc32
 
 import sqlalchemy as sa
 
+from kp_langchain.calibration.agreement import task_key
+from kp_langchain.calibration.failure_signs import SignedRun
 from kp_langchain.gate.check import WINDOW, JudgedRun
 from kp_langchain.scoring.dimensions import DIMENSION_NAMES
 from kp_langchain.store.rows import clean_name, with_outcome_of
@@ -19,7 +22,7 @@ from kp_langchain.store.run_columns import (
     STORED_FIELDS,
     RunState,
 )
-from kp_langchain.store.selection import find_by_id, is_twin
+from kp_langchain.store.selection import RunFilters, conditions_of, find_by_id, is_twin
 from kp_langchain.store.tables import (
     batches,
     bodies,
@@ -276,6 +279,43 @@ def select_labels() -> sa.Select[Any]:
         .where(verdicts.c.success.is_not(None))
         .order_by(verdicts.c.by_model.desc(), *_oldest_first)  # as `Verdict.weight` has it
     )
+
+
+def signed_runs(connection: sa.Connection, filters: RunFilters) -> list[SignedRun]:
+    """Return runs as failures are grouped, without those that are withheld, the oldest first."""
+    c = _c
+    columns = (
+        *(c.trace_id, c.domain, c.task, c.created_at, c.success),
+        # Objectives are long, and needed only where they stand for a task.
+        sa.case((c.task.is_(None), c.objective), else_="").label("objective"),
+        sa.cast(c.signs, sa.Text()).label("signs"),
+        is_kept().label("is_kept"),
+    )
+    select = sa.select(*columns).where(*conditions_of(filters), c.withheld.is_(None))
+    rows = connection.execute(select.order_by(c.created_at, c.trace_id)).all()
+    success_of = labels(connection)
+    return [
+        SignedRun(
+            trace_id=row.trace_id,
+            domain=row.domain,
+            task=task_key(row.task, row.objective),
+            at=row.created_at,
+            signs=_parse_signs(row.signs),
+            ended_well=row.success,
+            success=success_of.get(row.trace_id),
+            can_be_judged=row.is_kept,
+        )
+        for row in rows
+    ]
+
+
+@lru_cache(maxsize=1000)  # few of the texts differ
+def _parse_signs(text: str | None) -> dict[str, str]:
+    try:
+        signs = json.loads(text or "{}")
+    except ValueError:  # another program changed it
+        return {}
+    return signs if isinstance(signs, dict) else {}
 
 
 def recent_worths(connection: sa.Connection, domain: str) -> list[tuple[float | None, float]]:

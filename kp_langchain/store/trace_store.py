@@ -45,6 +45,7 @@ from kp_langchain.store.verdicts import judge_stored, load_run, redact_note
 from kp_langchain.verdict import Verdict
 
 if TYPE_CHECKING:
+    from kp_langchain.calibration.failure_signs import SignedRun
     from kp_langchain.gate import ScoredTrace
     from kp_langchain.policy import Gate
     from kp_langchain.schema import ReasoningTrace
@@ -391,6 +392,15 @@ class TraceStore:
                     column.extend(values)
             success_of = run_queries.labels(connection)
         return columns | {"label": [success_of.get(trace_id) for trace_id in columns["trace_id"]]}
+
+    def signed_runs(self, **filters: Unpack[RunFilters]) -> list[SignedRun]:
+        """Return runs as failures are grouped, the oldest first; withheld ones are left out.
+
+        Args:
+            filters: As `RunFilters` explains them.
+        """
+        with self.database.reading() as connection:
+            return run_queries.signed_runs(connection, filters)
 
     def recent_values(
         self, domain: str, gate: Gate = "score", *, since: datetime | None = None

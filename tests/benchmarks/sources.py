@@ -16,6 +16,7 @@ import sqlalchemy as sa
 
 from kp_langchain import TraceStore
 from kp_langchain.calibration.agreement import TaskRun, agreement_of, pairs_of
+from kp_langchain.calibration.failure_signs import failures_in
 from kp_langchain.calibration.features import LOOKED_SUCCESSFUL, complete_features
 from kp_langchain.calibration.model import LabelledRun
 from kp_langchain.gate.check import FEWEST_VALUES
@@ -45,6 +46,7 @@ class JudgedRun:
         is_kept_by_default: Whether the default gate did.
         agreement: How far it agrees with others of its task.
         unguarded: The same, were retries in one thread and planted instructions no matter.
+        failure_signs: Its signs of failure, each as kind and text.
     """
 
     id: str
@@ -55,6 +57,7 @@ class JudgedRun:
     is_kept_by_default: bool
     agreement: Agreement | None = None
     unguarded: Agreement | None = None
+    failure_signs: frozenset[tuple[str, str]] = frozenset()
 
     @property
     def task(self) -> str:
@@ -138,7 +141,14 @@ def read_runs_of(
         known: The runs with the truth, by id.
         kept_by_default: The ids of those that the default gate kept.
     """
-    columns = (*OF_TASK_RUN, runs.c.decision, scores.c.features, scores.c.breakdown, bodies.c.trace)
+    columns = (
+        *OF_TASK_RUN,
+        runs.c.decision,
+        runs.c.signs,
+        scores.c.features,
+        scores.c.breakdown,
+        bodies.c.trace,
+    )
     select: sa.Select[Any] = (
         sa.select(*columns)
         .join(scores, scores.c.trace_id == runs.c.trace_id)
@@ -161,8 +171,15 @@ def _judged_run(row: Any, run: Run, is_kept_by_default: bool) -> JudgedRun:
         values={name: one.value for name, one in breakdown.dimensions.items()},
         judged_at=datetime.now(UTC),
     )
-    is_kept = row.decision == "kept"
-    return JudgedRun(run.id, labelled, breakdown, task_run(row), is_kept, is_kept_by_default)
+    return JudgedRun(
+        run.id,
+        labelled,
+        breakdown,
+        task_run(row),
+        row.decision == "kept",
+        is_kept_by_default,
+        failure_signs=failures_in(row.signs),
+    )
 
 
 def source_of(name: str, judged: Sequence[JudgedRun]) -> Source:

@@ -59,6 +59,7 @@ PROGRAMS = {
     "commands": "--runs 20 --rounds 1",
     "credit": "--times 2",
     "export": "--runs 30",
+    "failures": "--shuffles 1",
     "journey": "--sources tau-bench --draws 1 --no-embedder",
     "quality": "--sources tau-bench react-webshop --draws 1 --label-draws 1 --no-embedder",
     "recall": "--every 6 --folds 2 --traces 100",
@@ -68,7 +69,7 @@ PROGRAMS = {
     "thresholds": "--every 100",
 }
 """The programs, and what each needs to take seconds."""
-NEED_RECORDED_RUNS = {"export", "journey", "quality", "recall", "thresholds"}
+NEED_RECORDED_RUNS = {"export", "failures", "journey", "quality", "recall", "thresholds"}
 README = Path(__file__).with_name("README.md").read_text(encoding="utf-8")
 
 

@@ -108,8 +108,8 @@ def test_version_and_help() -> None:
 # Stores of any kind.
 
 READING = (
-    "review --search x --sort score", "review --json", "review stats", "label next",
-    "registry outbox", "store delete --domain finance --dry-run",
+    "review --search x --sort score", "review --json", "review stats", "review failures",
+    "label next", "label failures", "registry outbox", "store delete --domain finance --dry-run",
 )  # fmt: skip
 OF_ONE_RUN = ("review abc", "store delete abc --yes")
 REPORTING = ("export", "store prune")  # on stderr, or after a write
@@ -225,7 +225,7 @@ def test_a_full_disk_is_one_message_and_status_1(line: str) -> None:
 
 VIEWS = (
     "review", "review show {id}", "review show {id} --steps", "review stats",
-    "review stats --domain {domain}",
+    "review stats --domain {domain}", "review failures",
 )  # fmt: skip
 
 
@@ -280,7 +280,8 @@ def test_a_terminal_without_unicode() -> None:
 ODD_IDS = ["kp:trace:[/red]\x1b[2J\u202eabc\nkp.trace_scored", "kp:trace:" + "w" * 900]
 SHOWING = (
     "review", "review --json", "review show {id}", "review show {id} --steps",
-    "review show {id} --json", "review stats", "review stats --json", "review --domain {hostile}",
+    "review show {id} --json", "review stats", "review stats --json", "review failures",
+    "review failures --json", "review --domain {hostile}",
     "review show {hostile}",
     "review --limit {hostile}", "review --{hostile}", "review --database {hostile}",
     "registry outbox", "registry outbox --json", "registry outbox show {id}",

@@ -436,6 +436,50 @@ def test_verdict_keys_make_a_file_that_label_takes(some: Store, open_in_browser:
     assert (verdict.success, verdict.source) == (False, "label")
 
 
+def add_alike(store: Store, *, unjudged: int = 3) -> list[str]:
+    """Add 40 runs, of which 10 call one tool and fail; return the ids of some without a verdict."""
+    for at in range(40):
+        failed = at >= 30 or at % 5 == 0
+        tool, verdict = "mail" if at >= 30 else "search", Verdict(success=not failed)
+        store.add(f"task {at}", searches(str(at), tool), verdict=verdict)
+    return [store.add(f"later {at}", searches(str(at), "mail")) for at in range(unjudged)]
+
+
+@pytest.mark.slow
+def test_one_key_judges_a_group_of_failures_that_are_alike(
+    store: Store, open_in_browser: Open
+) -> None:
+    ids = add_alike(store)
+    page = open_in_browser(store.page()).page
+    group = page.locator(".groups li")
+    assert texts(group, "strong") == ["calls mail"]
+    assert "10 of 10 failed (72 to 100 %), of the domain's other runs 20 %." in group.text_content()
+    ask = page.get_by_role("button", name="One verdict for 3 runs without")
+    ask.press("Enter")
+    assert ask.get_attribute("aria-expanded") == "true"
+    page.keyboard.press("Escape")
+    assert page.evaluate("document.activeElement.textContent") == ask.text_content()
+    ask.press("Enter")
+    page.keyboard.press("y")
+    page.get_by_role("button", name="Take back").press("Enter")
+    assert not page.is_visible("#answers")
+    ask.press("Enter")
+    page.keyboard.press("n")
+    assert page.text_content(".alike [role=status]").startswith("Failure noted for 3 runs.")
+    assert page.text_content("#answered") == "3 verdicts given on this page"
+    assert ask.count() == 0
+    with page.expect_download() as download:
+        page.get_by_role("button", name="Download verdicts").click()
+    download.value.save_as("verdicts.jsonl")
+    lines = json_lines(Path("verdicts.jsonl"))
+    assert sorted(line["trace_id"] for line in lines) == sorted(ids)
+    assert {(line["success"], line["note"]) for line in lines} == {
+        (False, "given to a group: calls mail")
+    }
+    page.get_by_role("button", name="Show its 13 runs").press("Enter")
+    assert page.text_content("#position") == "Run 1 of 13"
+
+
 @pytest.mark.slow
 def test_two_runs_are_compared_step_by_step(store: Store, open_in_browser: Open) -> None:
     store.add("left", [*searches("bread"), *searches("milk", "mail")])
@@ -465,6 +509,7 @@ def test_two_runs_are_compared_step_by_step(store: Store, open_in_browser: Open)
 def test_nothing_keeps_a_screen_reader_or_a_keyboard_out(
     some: Store, open_in_browser: Open, scheme: str, width: int
 ) -> None:
+    add_alike(some)
     axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
     viewport = {"width": width, "height": 900}
     page = open_in_browser(some.page(), color_scheme=scheme, viewport=viewport).page
@@ -479,6 +524,7 @@ def test_nothing_keeps_a_screen_reader_or_a_keyboard_out(
 
     assert findings() == []
     page.locator("td.name button").first.click()
+    page.get_by_role("button", name="One verdict for 3 runs").click()
     assert findings() == []
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     page.locator("[data-id]").first.click()
@@ -567,3 +613,18 @@ def test_a_verdict_is_stored_and_the_row_follows(
     page.wait_for_selector("html[data-ready]")
     page.select_option("#verdict", "false")
     assert page.locator("[data-id]").all_text_contents() == ["buy bread"]
+
+
+@pytest.mark.slow
+def test_a_verdict_on_a_group_is_stored_for_each_run(
+    store: Store, serve: Callable[[], Served], open_in_browser: Open
+) -> None:
+    ids = add_alike(store)
+    page = open_in_browser(serve().address).page
+    page.get_by_role("button", name="One verdict for 3 runs without").press("Enter")
+    page.keyboard.press("n")
+    page.get_by_text("Failure stored for 3 runs.").wait_for()
+    for trace_id in ids:
+        (verdict,) = store.traces.verdicts(trace_id)
+        assert (verdict.success, verdict.source) == (False, "label")
+    assert page.text_content("#answered") == "3 verdicts stored"

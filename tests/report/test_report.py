@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
+from kp_langchain import Verdict
 from kp_langchain.gate.run import ShownTrace
 from kp_langchain.run_keys import RunKeys
 from kp_langchain.scoring.evidence import Worth
@@ -104,6 +105,24 @@ def test_the_policy_forbids_all_but_the_own_script_and_style(store: Store) -> No
     assert len(script.encode()) <= 56_000
     for word in ("innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "import"):
         assert word not in script
+
+
+def test_a_domain_has_its_groups_of_failures_or_says_that_there_is_none(store: Store) -> None:
+    for at in range(40):
+        tool, verdict = "mail" if at >= 30 else "search", Verdict(success=at < 30)
+        store.add(f"task {at}", searches(str(at), tool), verdict=verdict)
+        store.add(f"fix {at}", searches(str(at)), domain="code")
+    data, _ = store.read()
+    failures = {domain["name"]: domain["failures"] for domain in data["domains"]}
+    (group,) = failures["finance"]["groups"]
+    objectives = {data["runs"][at]["objective"] for at in group["failed"]}
+    assert objectives == {f"task {at}" for at in range(30, 40)}
+    assert (group["title"], group["unjudged"]) == ("calls mail", [])
+    assert failures["code"] == {
+        "text": "code: no failures in 40 runs, as the runs ended; no verdicts yet.",
+        "nearest": None,
+        "groups": [],
+    }
 
 
 def test_long_texts_are_cut_with_a_mark_and_counted(store: Store) -> None:

@@ -153,14 +153,15 @@ function startCard(domain) {
     moveTo(threshold + steps[event.key]);
   });
   const others = own.length - judged.length;
+  const alike = el("section", { class: "alike", "aria-label": `Failures of ${domain.name} that are alike` });
   const card = el("article", { class: "card" },
     el("div", {}, el("p", {}, domain.sentence.map((part, at) => at % 2 ? el("code", {}, part) : part)),
       domain.basis ? el("p", { class: domain.has_basis ? "muted" : "warn" }, `Basis: ${domain.basis}.`) : null, partsTable(domain), usageTable(domain), notes(domain),
       el("p", {}, el("button", { onclick: () => showRunsOf(domain.name) }, own.length === 1 ? "Show its run" : `Show its ${amount(own.length)} runs`))),
     el("div", {}, el("p", { class: "muted small" }, `Runs by ${gate}. Drag the threshold to see what would pass.`, others ? ` ${count(others, "run")} that another gate judged are left out.` : ""),
-      chart, el("div", { class: "scale", "aria-hidden": "true" }, ["0", "0.25", "0.5", "0.75", "1"].map(text => el("span", {}, text))), readout, proposal, trendChart(domain)));
-  card.update = update;
-  update();
+      chart, el("div", { class: "scale", "aria-hidden": "true" }, ["0", "0.25", "0.5", "0.75", "1"].map(text => el("span", {}, text))), readout, proposal, trendChart(domain)), alike);
+  card.update = () => { update(); showFailures(domain, alike); };
+  card.update();
   return card;
 }
 
