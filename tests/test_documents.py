@@ -410,13 +410,10 @@ def test_links_lead_somewhere(document: Path) -> None:
         assert not anchor or anchor in headings(path), f"{target}#{anchor}"
 
 
-def test_links_lead_from_the_readme_to_every_guide() -> None:
+def test_every_guide_is_linked_from_the_readme() -> None:
     text = README.read_text(encoding="utf-8")
-    linked = set(re.findall(r"\(examples/guides/([\w-]+\.md)", text))
-    for name in sorted(linked):
-        guide = (GUIDES / name).read_text(encoding="utf-8")
-        linked |= set(re.findall(r"\]\(([\w-]+\.md)", guide))
-    assert linked >= {guide.name for guide in GUIDES.glob("*.md")}
+    for guide in GUIDES.glob("*.md"):
+        assert f"(examples/guides/{guide.name})" in text
 
 
 def test_llms_txt_links_every_guide_with_a_line_on_each() -> None:
