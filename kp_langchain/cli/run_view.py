@@ -29,7 +29,13 @@ from kp_langchain.review.run_facts import (
     replaced_text,
     twin_text,
 )
-from kp_langchain.review.usage_facts import cost_text, current_prices, seconds_text, usage_facts
+from kp_langchain.review.usage_facts import (
+    cost_text,
+    current_prices,
+    seconds_text,
+    tokens_text,
+    usage_facts,
+)
 from kp_langchain.text import (
     count_text,
     counts_text,
@@ -47,7 +53,7 @@ if TYPE_CHECKING:
     from kp_langchain.store import StoredRun, TraceStore
     from kp_langchain.verdict import Verdict
 
-_WIDE = 100
+_WIDE, _WIDER = 100, 130
 _BAR_CELLS, _WATERFALL_CELLS = 10, 20
 _OBJECTIVE_CHARS, _RESULT_CHARS, _LINE_CHARS = 1000, 2000, 300
 _STEP_STYLES = {"error_recovery": "yellow", "tool_call": "cyan"}
@@ -67,8 +73,8 @@ def list_of_runs(
 ) -> Table:
     """Return scored runs as a table, one a row; the last column has what room is left.
 
-    A wide console has room for the threshold as a number, and for what each run took. There is a
-    worth, and what runs took, if any of them has it.
+    A wide console has room for the threshold as a number, a wider one for what each run took. There
+    is a worth, and what runs took, if any of them has it.
 
     Args:
         runs: The runs.
@@ -122,7 +128,7 @@ def _usage_columns(runs: Sequence[StoredRun], prices: Prices | None) -> Iterator
 
     def tokens(run: StoredRun) -> str:
         known = None if run.usage is None else run.usage.tokens
-        return "" if known is None else f"{known.total_tokens:,}"
+        return "" if known is None else tokens_text(known.total_tokens)
 
     def took(run: StoredRun) -> str:
         return "" if run.usage is None else seconds_text(run.usage.duration_ms)
@@ -132,7 +138,7 @@ def _usage_columns(runs: Sequence[StoredRun], prices: Prices | None) -> Iterator
 
     for title, text in {"tokens>": tokens, "took>": took, "cost>": cost}.items():
         if any(map(text, runs)):
-            yield Column(title=title, text=text, from_width=_WIDE)
+            yield Column(title=title, text=text, from_width=_WIDER)
 
 
 def _waits(run: StoredRun) -> bool:

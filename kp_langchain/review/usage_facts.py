@@ -38,6 +38,14 @@ def seconds_text(milliseconds: float | None) -> str:
     return f"{milliseconds / 1000:,.{0 if milliseconds >= 100_000 else 1}f} s"
 
 
+def tokens_text(number: int) -> str:
+    """Return a number of tokens in at most six characters."""
+    for unit, size in (("M", 1_000_000), ("k", 1000)):
+        if number >= 10 * size:
+            return f"{number / size:,.{1 if number < 100 * size else 0}f}{unit}"
+    return f"{number:,}"
+
+
 def cost_text(dollars: float | None) -> str:
     """Return a cost in dollars, with two digits that say something; "" if it is not known."""
     if dollars is None:

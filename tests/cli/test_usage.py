@@ -66,7 +66,7 @@ def test_a_wide_list_has_tokens_time_and_cost(ids: dict[str, str]) -> None:
     assert "$3.55" in dear  # (2,600 x 1,000 + 400 x 500 + 150 x 5,000) millionths
     (unpriced,) = lines_with(wide, short_id(ids["unpriced"]))
     assert "$" not in unpriced
-    assert "$" not in printed("review", columns=90)
+    assert "$" not in printed("review", columns=120)
 
 
 def test_a_run_says_what_it_took_and_why_its_cost_is_not_known(ids: dict[str, str]) -> None:
