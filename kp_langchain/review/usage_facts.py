@@ -40,10 +40,10 @@ def seconds_text(milliseconds: float | None) -> str:
 
 def tokens_text(number: int) -> str:
     """Return a number of tokens in at most six characters."""
-    for unit, size in (("M", 1_000_000), ("k", 1000)):
-        if number >= 10 * size:
-            return f"{number / size:,.{1 if number < 100 * size else 0}f}{unit}"
-    return f"{number:,}"
+    if number < 10_000:
+        return f"{number:,}"
+    unit, size = ("k", 1000) if number < 1_000_000 else ("M", 1_000_000)
+    return f"{number / size:,.{1 if number < 100 * size else 0}f}{unit}"
 
 
 def cost_text(dollars: float | None) -> str:
