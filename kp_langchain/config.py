@@ -37,7 +37,7 @@ from kp_langchain.config_files import (
 from kp_langchain.errors import ConfigError
 from kp_langchain.files import data_dir
 from kp_langchain.policy import PROFILES, WEIGHT_NAMES, DomainPolicy, Number, refuse_bool
-from kp_langchain.prices import ModelPrice
+from kp_langchain.prices import ModelPrice, Prices
 from kp_langchain.redaction.custom_rules import Rules
 from kp_langchain.text import near_key, near_name, printable
 
@@ -282,6 +282,20 @@ class Settings(BaseModel):
 
 # The settings without arguments, with the state of the sources that they were read from.
 _current: tuple[object, Settings] | None = None
+
+
+def current_prices(*, with_package: bool = True) -> Prices:
+    """Return the prices of the settings; none if the settings cannot be used.
+
+    Args:
+        with_package: Whether genai-prices, if it is installed, is asked about the other models.
+    """
+    try:
+        return Prices(Settings.current().prices, with_package=with_package)
+    except ConfigError:  # a command on a named store goes on; it must not show another's prices
+        return Prices(with_package=False)
+
+
 _TABLES: dict[str, type[BaseModel]] = {
     "defaults": DomainPolicy,
     "domains": DomainPolicy,

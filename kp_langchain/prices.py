@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from datetime import datetime
 from functools import cache
 from types import MappingProxyType
@@ -76,9 +77,8 @@ class Prices:
         known = [cost for cost in costs if cost is not None]
         return math.fsum(known) if known and len(known) == len(costs) else None
 
-    def missing(self, usage: Usage | None) -> list[str]:
-        """Return the names of the models of a usage that have no price."""
-        models = () if usage is None else usage.models
+    def missing(self, models: Iterable[ModelUsage]) -> list[str]:
+        """Return the names of models that reported tokens and have no price."""
         names = {one.model: one for one in models if one.reported_calls}
         return [name for name, one in names.items() if self._cost_of(one, None) is None]
 
@@ -123,7 +123,12 @@ def _package_cost(model: ModelUsage, at: datetime | None) -> float | None:
             cache_read_tokens=model.cached_tokens // shares,
             cache_write_tokens=model.cache_write_tokens // shares,
         )
-        price = package.calc_price(usage, model.model, genai_request_timestamp=at)
-        return float(price.total_price) * shares
-    except Exception:  # noqa: BLE001 - another package's: it has no price, or refuses the counts
+        for provider in (model.provider or None, None):
+            with suppress(LookupError):  # no such provider, or no such model of it
+                price = package.calc_price(
+                    usage, model.model, provider_id=provider, genai_request_timestamp=at
+                )
+                return float(price.total_price) * shares
+    except Exception:  # noqa: BLE001 - another package's: it refuses the counts
         return None
+    return None

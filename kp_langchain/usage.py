@@ -8,15 +8,24 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, fields
-from typing import Any, Self
+from dataclasses import asdict, fields
+from typing import Annotated, Any, Self
 
-_MOST_TOKENS = 1 << 50  # what a database takes even if it is summed over many runs
+from pydantic import Field, TypeAdapter
+from pydantic.dataclasses import dataclass as checked
+
+MOST_TOKENS = 1 << 50
+"""Beyond that, tokens are not counted: a float holds as many exactly."""
+
 _MOST_MODELS = 20
 _NAME_CHARS = 100
 
+Count = Annotated[int, Field(ge=0, le=MOST_TOKENS, strict=True)]
+Milliseconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Name = Annotated[str, Field(strict=True)]
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+
+@checked(frozen=True, slots=True, kw_only=True)
 class Tokens:
     """Tokens of one or more calls of a model.
 
@@ -26,13 +35,17 @@ class Tokens:
         cached_tokens: Those of the input that came from the provider's cache.
         cache_write_tokens: Those of the input that were written into that cache.
         reasoning_tokens: Those of the output that were reasoning.
+
+    Raises:
+        pydantic.ValidationError: A value is no number of tokens. The same holds for the classes
+            below.
     """
 
-    input_tokens: int = 0
-    output_tokens: int = 0
-    cached_tokens: int = 0
-    cache_write_tokens: int = 0
-    reasoning_tokens: int = 0
+    input_tokens: Count = 0
+    output_tokens: Count = 0
+    cached_tokens: Count = 0
+    cache_write_tokens: Count = 0
+    reasoning_tokens: Count = 0
 
     @property
     def total_tokens(self) -> int:
@@ -43,37 +56,42 @@ class Tokens:
 TOKEN_FIELDS = tuple(one.name for one in fields(Tokens))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@checked(frozen=True, slots=True, kw_only=True)
 class ModelUsage(Tokens):
     """What the calls of one model took. It also has the fields of `Tokens`.
 
     Attributes:
-        model: The model's name, as its provider or LangChain gives it; "" if neither does.
+        model: The model's name, as it answered or was asked; the name of its class in LangChain if
+            neither says it; "" if nothing does.
+        provider: Who serves it, as LangChain or the spans name that; "" if unknown.
         is_inner: Whether these are LangChain's own calls, such as those that summarise messages.
         calls: How often the model was asked, failed attempts included.
         reported_calls: How many of these calls reported their tokens.
     """
 
-    model: str
+    model: Name
+    provider: Name = ""
     is_inner: bool = False
-    calls: int = 0
-    reported_calls: int = 0
+    calls: Count = 0
+    reported_calls: Count = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@checked(frozen=True, slots=True, kw_only=True)
 class ModelCall(Tokens):
     """One answer of a model, without LangChain's own calls. It has the fields of `Tokens`.
 
     Attributes:
         step: How many steps the run had before the answer.
         model: As in `ModelUsage`.
+        provider: As in `ModelUsage`.
         latency_ms: The milliseconds that it took; None if that is not known.
         is_reported: Whether its tokens are known.
     """
 
-    step: int
-    model: str = ""
-    latency_ms: float | None = None
+    step: Count
+    model: Name = ""
+    provider: Name = ""
+    latency_ms: Milliseconds | None = None
     is_reported: bool = False
 
     def to_list(self) -> list[Any]:
@@ -82,14 +100,18 @@ class ModelCall(Tokens):
 
     @classmethod
     def from_list(cls, values: Iterable[Any]) -> Self:
-        """Return the call that `to_list` wrote."""
+        """Return the call that `to_list` wrote.
+
+        Raises:
+            ValueError, TypeError: The values are not those of a call.
+        """
         return cls(**dict(zip(_CALL_FIELDS, values, strict=True)))
 
 
 _CALL_FIELDS = tuple(one.name for one in fields(ModelCall))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@checked(frozen=True, slots=True, kw_only=True)
 class Usage:
     """What a run took.
 
@@ -105,12 +127,12 @@ class Usage:
     """
 
     models: tuple[ModelUsage, ...] = ()
-    duration_ms: float | None = None
-    model_ms: float | None = None
-    tool_ms: float | None = None
-    model_calls: int = 0
-    tool_calls: int = 0
-    retries: int = 0
+    duration_ms: Milliseconds | None = None
+    model_ms: Milliseconds | None = None
+    tool_ms: Milliseconds | None = None
+    model_calls: Count = 0
+    tool_calls: Count = 0
+    retries: Count = 0
 
     @property
     def tokens(self) -> Tokens | None:
@@ -118,8 +140,16 @@ class Usage:
         if not any(one.reported_calls for one in self.models):
             return None
         return Tokens(
-            **{name: sum(getattr(one, name) for one in self.models) for name in TOKEN_FIELDS}
+            **{
+                name: min(sum(getattr(one, name) for one in self.models), MOST_TOKENS)
+                for name in TOKEN_FIELDS
+            }
         )
+
+    @property
+    def total_tokens(self) -> int | None:
+        """Input and output together; None if no call reported any."""
+        return None if self.tokens is None else self.tokens.total_tokens
 
     @property
     def inner_tokens(self) -> int:
@@ -139,41 +169,51 @@ class Usage:
         )
 
     def to_row(self) -> dict[str, Any]:
-        """Return it flat, such as for a row of a DataFrame.
-
-        The columns are `models` (names, joined by commas), those of `Tokens`, which are None if no
-        call reported any, `inner_tokens`, and the other fields.
-        """
-        tokens = self.tokens
-        names = dict.fromkeys(one.model for one in self.models if one.model)
-        return {
-            "models": ",".join(names),
-            **{name: None if tokens is None else getattr(tokens, name) for name in TOKEN_FIELDS},
-            "inner_tokens": None if tokens is None else self.inner_tokens,
-            **{name: getattr(self, name) for name in _SUMS},
-        }
+        """Return it flat, such as for a row of a DataFrame; see `usage_row`."""
+        return usage_row(self)
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as plain values for JSON, with the sum of all tokens."""
-        tokens = self.tokens
         return {
             **{name: getattr(self, name) for name in _SUMS},
-            "total_tokens": None if tokens is None else tokens.total_tokens,
+            "total_tokens": self.total_tokens,
             "models": [asdict(one) for one in self.models],
         }
 
     @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Self:
+    def from_dict(cls, data: object) -> Usage:
         """Return the usage that `to_dict` wrote.
 
         Raises:
-            TypeError, LookupError: The values are not those of a usage.
+            pydantic.ValidationError: The values are not those of a usage.
         """
-        models = tuple(ModelUsage(**one) for one in data["models"])
-        return cls(models=models, **{name: data[name] for name in _SUMS})
+        return _ADAPTER.validate_python(data)
 
 
 _SUMS = tuple(one.name for one in fields(Usage) if one.name != "models")
+# Made at import: made on first use in a forked child, it may wait for ever for a lock of Python's.
+_ADAPTER = TypeAdapter(Usage)
+
+
+def usage_row(usage: Usage | None, cost: float | None = None) -> dict[str, Any]:
+    """Return a usage flat, such as for a row of a DataFrame; every value is None if it is unknown.
+
+    The columns are `models` (names, joined by commas), those of `Tokens`, which are None if no call
+    reported any, `inner_tokens`, the other fields of `Usage`, and `cost`.
+
+    Args:
+        usage: The usage; None if it is not known.
+        cost: What it cost, in US dollars; None if that is not known.
+    """
+    tokens = None if usage is None else usage.tokens
+    names = () if usage is None else dict.fromkeys(one.model for one in usage.models if one.model)
+    return {
+        "models": None if usage is None else ",".join(names),
+        **{name: None if tokens is None else getattr(tokens, name) for name in TOKEN_FIELDS},
+        "inner_tokens": None if usage is None or tokens is None else usage.inner_tokens,
+        **{name: None if usage is None else getattr(usage, name) for name in _SUMS},
+        "cost": cost,
+    }
 
 
 def _plus(one: float | None, other: float | None) -> Any:
@@ -181,58 +221,76 @@ def _plus(one: float | None, other: float | None) -> Any:
 
 
 def merge(models: Iterable[ModelUsage]) -> tuple[ModelUsage, ...]:
-    """Return usages with those of one model added up; beyond 20 models, those of the last."""
-    sums: dict[tuple[str, bool], dict[str, int]] = {}
+    """Return usages with those of one model added up.
+
+    Beyond 20 models the rest are one without a name, so that nobody computes a wrong cost.
+    """
+    sums: dict[tuple[str, str, bool], dict[str, int]] = {}
     for one in models:
-        key = (one.model[:_NAME_CHARS], one.is_inner)
+        key = (one.model[:_NAME_CHARS], one.provider[:_NAME_CHARS], one.is_inner)
         if key not in sums and len(sums) >= _MOST_MODELS:
-            key = next(reversed(sums))
+            key = ("", "", one.is_inner)
         numbers = sums.setdefault(key, defaultdict(int))
         for name in ("calls", "reported_calls", *TOKEN_FIELDS):
-            numbers[name] += getattr(one, name)
+            numbers[name] = min(numbers[name] + getattr(one, name), MOST_TOKENS)
     return tuple(
-        ModelUsage(model=model, is_inner=is_inner, **numbers)
-        for (model, is_inner), numbers in sums.items()
+        ModelUsage(model=model, provider=provider, is_inner=is_inner, **numbers)
+        for (model, provider, is_inner), numbers in sums.items()
     )
+
+
+# ------------------------------------------------------------------ as providers report it
+
+# Anthropic says by how long the cache keeps it, in place of `cache_creation`.
+_CACHE_WRITES = ("ephemeral_5m_input_tokens", "ephemeral_1h_input_tokens")
 
 
 def read_tokens(value: object) -> Tokens | None:
     """Return the tokens that a model's answer reports; None if it reports none.
 
     Args:
-        value: LangChain's `usage_metadata`, or a mapping as providers send it, with
-            `prompt_tokens` and `completion_tokens`.
+        value: LangChain's `usage_metadata`, or a mapping as OpenAI or Anthropic send it.
     """
-    if not isinstance(value, Mapping):
+    if isinstance(value, Tokens) or not isinstance(value, Mapping):
+        return value if isinstance(value, Tokens) else None
+    read = _number(value, "input_tokens", "prompt_tokens")
+    written = _number(value, "output_tokens", "completion_tokens")
+    if read is None and written is None:
         return None
+    read, written = read or 0, written or 0
     of_input = _mapping(value, "input_token_details", "prompt_tokens_details")
     of_output = _mapping(value, "output_token_details", "completion_tokens_details")
-    numbers = {
-        "input_tokens": _number(value, "input_tokens", "prompt_tokens"),
-        "output_tokens": _number(value, "output_tokens", "completion_tokens"),
-    }
-    if all(number is None for number in numbers.values()):
-        return None
-    numbers |= {
-        "cached_tokens": _number(of_input, "cache_read", "cached_tokens"),
-        "cache_write_tokens": _number(of_input, "cache_creation", "cache_write_tokens"),
-        "reasoning_tokens": _number(of_output, "reasoning", "reasoning_tokens"),
-    }
-    tokens = {name: number or 0 for name, number in numbers.items()}
-    of_cache = tokens["cached_tokens"] + tokens["cache_write_tokens"]
-    if of_cache > tokens["input_tokens"]:  # of a provider that counts them apart
-        tokens["input_tokens"] += of_cache
-    return Tokens(**tokens)
+    cached = _number(of_input, "cache_read", "cached_tokens") or 0
+    into_cache = _number(of_input, "cache_creation", "cache_write_tokens") or 0
+    into_cache = max(into_cache, sum(_number(of_input, name) or 0 for name in _CACHE_WRITES))
+    reasoning = _number(of_output, "reasoning", "reasoning_tokens") or 0
+    # Anthropic's own form counts both apart from the input, and so do some others.
+    apart = [
+        _number(value, name) or 0
+        for name in ("cache_read_input_tokens", "cache_creation_input_tokens")
+    ]
+    if any(apart):
+        cached, into_cache = apart
+        read += sum(apart)
+    elif cached + into_cache > read:
+        read += cached + into_cache
+    return Tokens(
+        input_tokens=min(read, MOST_TOKENS),
+        output_tokens=max(written, reasoning),
+        cached_tokens=cached,
+        cache_write_tokens=into_cache,
+        reasoning_tokens=reasoning,
+    )
 
 
 def _mapping(value: Mapping[Any, Any], *names: str) -> Mapping[Any, Any]:
-    found = (value.get(name) for name in names)
-    return next((one for one in found if isinstance(one, Mapping)), {})
+    mappings = (value.get(name) for name in names)
+    return next((one for one in mappings if isinstance(one, Mapping)), {})
 
 
 def _number(value: Mapping[Any, Any], *names: str) -> int | None:
     for name in names:
         number = value.get(name)
-        if type(number) is int and 0 <= number <= _MOST_TOKENS:
+        if type(number) is int and 0 <= number <= MOST_TOKENS:
             return number
     return None

@@ -11,8 +11,9 @@ from rich.text import Text
 from kp_langchain.calibration.tool_calls import calls_of
 from kp_langchain.cli.output import make_table, visible
 from kp_langchain.cli.run_view import call_text
+from kp_langchain.config import current_prices
 from kp_langchain.review.run_facts import agreement_text, flag_texts, outcome_text
-from kp_langchain.review.usage_facts import current_prices, usage_figures
+from kp_langchain.review.usage_facts import usage_figures
 from kp_langchain.scoring.dimensions import DIMENSION_NAMES, DIMENSIONS
 from kp_langchain.text import one_line, short_id
 

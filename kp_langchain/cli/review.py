@@ -68,17 +68,19 @@ def list_runs(
     as_json: AsJsonLines = False,
 ) -> None:
     """List scored runs, newest first."""
+    from kp_langchain.config import current_prices
+
+    prices = current_prices()
     with open_store(database) as store:
         runs = store.runs(sort=sort, limit=limit, **filters)
         if as_json:
             for run in runs:
-                say_json(run.to_dict())
+                say_json(run.to_dict(), {"cost": prices.cost(run.usage, run.created_at)})
         elif runs:
             from kp_langchain.cli.run_view import list_of_runs
-            from kp_langchain.review.usage_facts import current_prices
 
             console = make_console()
-            console.print(list_of_runs(runs, console, prices=current_prices()))
+            console.print(list_of_runs(runs, console, prices=prices))
             total = count_text(store.count(**filters), "run")
             text = f"{len(runs):,} of {total} in {store.location}. Explain one: "
             console.print(f"{text}kp-langchain review ID", soft_wrap=True)
@@ -160,8 +162,8 @@ def stats(filters: dict[str, Any], database: Database = None, as_json: AsJsonLin
     With one domain it also shows its parts, its rules, its scores as a histogram, what would pass
     at other thresholds, and what its runs took.
     """
+    from kp_langchain.config import current_prices
     from kp_langchain.review.stats import domain_stats
-    from kp_langchain.review.usage_facts import current_prices
 
     with open_store(database) as store:
         figures = store.figures(**filters)
@@ -292,6 +294,8 @@ def _print_domain(one: DomainStats, console: Console) -> None:
         console.print(Text("\nWhat a run took, on the average", "bold"))
         console.print(indent(_usage_table(one)))
         text = "  for one: what all runs took together, divided by the number of these"
+        if unpriced := one.usage[0].unpriced:
+            text += f"\n  cost: without {count_text(unpriced, 'run')} by models without a price"
         console.print(Text(text, "bright_black"))
     console.print()
     console.print(fact_table(_facts(one)))
@@ -303,7 +307,11 @@ def _usage_table(one: DomainStats) -> Table:
     table = make_table(("runs", ">", "tokens>", "took>", "cost>", "for one>"))
     for group in one.usage:
         tokens, spent = group.tokens, group.spent_tokens
-        texts = ["" if spent is None else f"{spent:,.0f} tokens", cost_text(group.spent_cost)]
+        texts = [
+            "" if spent is None else f"{spent:,.0f} tokens",
+            seconds_text(group.spent_ms),
+            cost_text(group.spent_cost),
+        ]
         table.add_row(
             group.runs,
             f"{group.count:,}",

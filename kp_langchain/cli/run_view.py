@@ -14,6 +14,7 @@ from rich.text import Text
 from kp_langchain.calibration.basis import basis_of_run
 from kp_langchain.calibration.tool_calls import calls_of
 from kp_langchain.cli.output import Column, fact_table, indent, list_table, visible
+from kp_langchain.config import current_prices
 from kp_langchain.errors import UnknownRunError
 from kp_langchain.gate.check import waits
 from kp_langchain.review.recall_facts import (
@@ -31,7 +32,6 @@ from kp_langchain.review.run_facts import (
 )
 from kp_langchain.review.usage_facts import (
     cost_text,
-    current_prices,
     seconds_text,
     tokens_text,
     usage_facts,

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 
 from kp_langchain.gate.check import threshold_of, waits
 from kp_langchain.gate.run import ScoredTrace, decide
-from kp_langchain.redaction import redact
 from kp_langchain.scoring.dimensions import (
     DEFAULT_CONFIDENCE,
     TraceShape,
@@ -261,9 +260,7 @@ def rejudge(run: ScoredTrace, verdict: Verdict) -> ScoredTrace:
     )
     # With keep_days 0, a run that no longer passes is not kept for another verdict.
     keep_body = run.keep_body and (passes or run.decision != "kept" or run.keep_days != 0)
-    # It leaves with the trace, and may be somebody's address.
-    source = str(redact(verdict.source, level="aggregated").value)
-    confirmed_by = [*(trace.metadata.validated_by or []), source]
+    confirmed_by = [*(trace.metadata.validated_by or []), verdict.source]
     return replace(
         run,
         trace=trace_with_outcome(

@@ -11,12 +11,13 @@ from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Literal, Protocol, Self
 from uuid import UUID
 
+from kp_langchain.config import current_prices
 from kp_langchain.gate.check import FEWEST_VALUES, waits
 from kp_langchain.novelty_sources import is_measured
 from kp_langchain.policy import DomainPolicy
 from kp_langchain.scoring.evidence import flag_meaning
 from kp_langchain.text import format_against_threshold
-from kp_langchain.usage import Usage
+from kp_langchain.usage import usage_row
 from kp_langchain.verdict import Verdict
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from kp_langchain.schema import ReasoningTrace
     from kp_langchain.scoring.breakdown import ScoreBreakdown
     from kp_langchain.scoring.novelty_memory import MemoryEntry
-    from kp_langchain.usage import ModelCall
+    from kp_langchain.usage import ModelCall, Usage
 
 # What judging needs and no column holds, stored as it is.
 _PLAIN = (
@@ -277,8 +278,8 @@ class ScoredTrace(RunFacts):
     def to_row(self) -> dict[str, Any]:
         """Return it as one flat row, such as of a DataFrame.
 
-        The columns are `trace_id`, `run_id`, `domain`, `decision`, `threshold`, `success`, and
-        those of `ScoreBreakdown.to_row` and `Usage.to_row`.
+        The columns are `trace_id`, `run_id`, `domain`, `decision`, `threshold`, `success`, those of
+        `ScoreBreakdown.to_row`, and those of `Usage.to_row` with the cost by the present prices.
         """
         metadata = self.trace.metadata
         return {
@@ -289,7 +290,7 @@ class ScoredTrace(RunFacts):
             "threshold": self.threshold,
             "success": metadata.success,
             **self.breakdown.to_row(),
-            **(self.usage or Usage()).to_row(),
+            **usage_row(self.usage, current_prices().cost(self.usage, metadata.created_at)),
         }
 
     def __str__(self) -> str:

@@ -37,6 +37,7 @@ class Call:
         started_s: When it began, in seconds of the recorder's clock; None if that is not known.
         latency_ms: Milliseconds that it took; None while it runs, or if no run of its own began.
         model: Of a model, the name by which it was asked or answered; "" if unknown.
+        provider: Who serves it, by LangChain's metadata; "" if unknown.
         tokens: What a model's answer says of its tokens, the user's own value.
         is_inner: Whether it is a call of LangChain's own, such as one that summarises messages.
         input: The input of a tool or retriever, in the form of `plain`.
@@ -64,6 +65,7 @@ class Call:
     started_s: float | None = None
     latency_ms: float | None = None
     model: str = ""
+    provider: str = ""
     tokens: object = None
     is_inner: bool = False
     input: dict[str, Any] | None = None

@@ -186,7 +186,8 @@ class Recorder(OpenRuns):
         if root.requested_calls.may_be_answered:
             record_answers_in_input(root, messages)
         call = self._begin_call(run, "model", start)
-        call.model = metadata_text(start.metadata, "ls_model_name") or call.name
+        call.model = short_name(metadata_text(start.metadata, "ls_model_name")) or call.name
+        call.provider = short_name(metadata_text(start.metadata, "ls_provider"))
         # Attempts of one call have one parent, or one LangGraph task, and one input.
         call.key = ("model", run.task or run.parent_key, _input_fingerprint(messages))
         root.human.note(newest_exchanges(messages))

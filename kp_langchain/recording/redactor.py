@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from kp_langchain._forksafe import ForkSafeLock
 from kp_langchain._logging import describe_error, warn_once
-from kp_langchain.recording.bounds import MARGIN_CHARS
+from kp_langchain.recording.bounds import MARGIN_CHARS, default_on_error
 from kp_langchain.recording.tool_definitions import tool_definitions
 from kp_langchain.recording.values import plain
 from kp_langchain.redaction import open_session
@@ -194,6 +194,7 @@ class Redactor:
         texts = _without_cuts if was_cut else str
         return plain(map_texts(values, texts, change_key=_without_cuts), self._max_chars)
 
+    @default_on_error(())  # whatever it holds, the run is recorded
     def definitions(self, lists: Iterable[Sequence[Any]]) -> tuple[dict[str, Any], ...]:
         """Return the tools that models were given, redacted at the strictest level.
 
@@ -205,26 +206,26 @@ class Redactor:
         Returns:
             Each tool once; none if they cannot be redacted.
         """
-        tools = [list(one) for one in lists]
+        tools = tool_definitions(lists)
         if not tools or self._is_out_of_order:
             return ()
         if self._hook is not None or self.secrets:
-            return self._definitions(tools)
+            return self._clean_definitions(tools)
         text = json_text(tools)
         rules, definitions = _known_definitions.get(text, (None, ()))
         if not definitions or rules is not self._rules:
-            definitions = self._definitions(tools)
+            definitions = self._clean_definitions(tools)
             if len(_known_definitions) >= _MOST_DEFINITIONS:
                 _known_definitions.clear()
             _known_definitions[text] = (self._rules, definitions)
         return definitions
 
-    def _definitions(self, tools: Iterable[Sequence[Any]]) -> tuple[dict[str, Any], ...]:
+    def _clean_definitions(self, tools: list[dict[str, Any]]) -> tuple[dict[str, Any], ...]:
         # Text by text: a parameter that is called `password` is no secret.
         def clean(text: str) -> str:
             return str(self._redact(text, "aggregated", is_name=True)) if text else text
 
-        definitions: list[dict[str, Any]] = map_texts(tool_definitions(tools), clean)
+        definitions: list[dict[str, Any]] = map_texts(tools, clean)
         return () if self.has_failed else tuple(definitions)
 
 

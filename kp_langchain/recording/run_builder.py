@@ -26,7 +26,7 @@ from kp_langchain.recording.redactor import (
     clean_texts,
 )
 from kp_langchain.recording.run_record import CALL_FIELDS, join_paused
-from kp_langchain.recording.run_usage import model_calls_of, usage_of
+from kp_langchain.recording.run_usage import model_calls_of, tokens_of, usage_of
 from kp_langchain.recording.steps import StepList, build_steps
 from kp_langchain.recording.values import as_input
 from kp_langchain.run_keys import (
@@ -53,7 +53,7 @@ AskOutcome = Callable[[], object]
 """The user's outcome function, with the run that it is to judge."""
 
 OUTCOME_EVENT = "kp.outcome event"
-_NAMES = ("name", "mcp_server")  # fields of a call
+_NAMES = ("name", "mcp_server", "model", "provider")  # fields of a call
 
 
 def build_trace(
@@ -150,7 +150,7 @@ def keep_paused(context: HandlerContext, record: RunRecord) -> None:
 def redact_note(
     context: HandlerContext, verdict: Verdict, run: str, level: str = "aggregated"
 ) -> Verdict:
-    """Redact the note of a verdict; by default at the strictest level, whatever run it is for.
+    """Redact note and source of a verdict, by default at the strictest level for any run.
 
     Args:
         context: The handler.
@@ -158,15 +158,13 @@ def redact_note(
         run: The id of the run; secrets that it named here are removed from the note.
         level: The privacy level.
     """
-    note = verdict.note
-    if note is None:
-        return verdict
 
-    def redact(redaction: Redactor) -> str:
+    def redact(redaction: Redactor) -> Verdict:
         KNOWN_SECRETS.recall([(run,)], redaction.secrets)
-        return redaction.text(note, level)
+        note = None if verdict.note is None else redaction.text(verdict.note, level)
+        return replace(verdict, note=note, source=redaction.text(verdict.source, "aggregated"))
 
-    return replace(verdict, note=_redact(context, LONGEST_NOTE_CHARS, redact))
+    return _redact(context, LONGEST_NOTE_CHARS, redact)
 
 
 def _complete(context: HandlerContext, record: RunRecord) -> None:
@@ -305,9 +303,11 @@ class _Builder:
                 what = f"the verdict of the {OUTCOME_EVENT} is invalid"
                 self.context.counters.report_failure("outcome_errors", what, error)
                 return None
-        if verdict is None or verdict.note is None:
+        if verdict is None:
             return verdict
-        return replace(verdict, note=self.redaction.text(verdict.note, level))
+        note = None if verdict.note is None else self.redaction.text(verdict.note, level)
+        source = self.redaction.text(verdict.source, "aggregated")
+        return replace(verdict, note=note, source=source)
 
     # ---------------------------------------------------------------- while it is paused
 
@@ -343,6 +343,8 @@ class _Builder:
             "keys": self._keys().to_dict(),
             "task": _task(record.metadata) or record.earlier_task,
             "usage": usage_of(record, partial(redaction.name, level=level)).to_dict(),
+            "uncounted_calls": record.uncounted_calls,
+            "tools": redaction.definitions(record.tools.values()),
             "shown": [asdict(one) for one in record.shown.values()],
         }
         # Last, because only now everything has been redacted, or has failed to be.
@@ -363,7 +365,13 @@ class _Builder:
 
     def _call_body(self, call: Call, key_number: int, level: str) -> dict[str, Any]:
         redaction = self.redaction
-        body: dict[str, Any] = {"kind": call.kind, "key": key_number, "tool_call_id": None}
+        tokens = tokens_of(call)
+        body: dict[str, Any] = {
+            "kind": call.kind,
+            "key": key_number,
+            "tool_call_id": None,
+            "tokens": tokens and asdict(tokens),
+        }
         for name in CALL_FIELDS:
             value = getattr(call, name)
             if isinstance(value, Mapping):

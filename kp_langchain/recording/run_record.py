@@ -15,7 +15,13 @@ from uuid import UUID
 
 from kp_langchain._logging import describe_error, warn_once
 from kp_langchain.gate.run import ExternalTrace, ShownTrace
-from kp_langchain.recording.bounds import NAME_CHARS, member, raw_text_chars, short_name
+from kp_langchain.recording.bounds import (
+    NAME_CHARS,
+    default_on_error,
+    member,
+    raw_text_chars,
+    short_name,
+)
 from kp_langchain.recording.calls import Call, RequestedCall, RequestedCalls, Timeline
 from kp_langchain.recording.langchain_context import Start, metadata_text, thread_id_in
 from kp_langchain.recording.pauses import (
@@ -28,7 +34,7 @@ from kp_langchain.recording.pauses import (
 from kp_langchain.recording.redactor import quoted_lines, without_lines
 from kp_langchain.recording.values import as_input, gist_text
 from kp_langchain.run_keys import RunKeys
-from kp_langchain.usage import Usage
+from kp_langchain.usage import Tokens, Usage
 from kp_langchain.values import clip, join_texts, text_size, type_name
 from kp_langchain.verdict import NOTE_READ_CHARS, Verdict
 
@@ -65,7 +71,8 @@ class RunRecord:
         timeline: The starts, ends and errors of its calls, at most `max_steps`.
         calls: Its calls in their order, LangChain's own included, at most 10,000.
         uncounted_calls: How many more there were.
-        tools: The tools that its models could ask for, by agent and number, the user's own lists.
+        tools: Lists of tools that its models could ask for, the user's own, by what tells most
+            of them apart.
         started_s: When it began, in seconds of the recorder's clock; None if that is not known.
         ended_s: When it ended or paused, likewise.
         earlier_usage: What the part before a pause took.
@@ -121,7 +128,7 @@ class RunRecord:
         self.timeline = Timeline(settings.max_steps)
         self.calls: list[Call] = []
         self.uncounted_calls = 0
-        self.tools: dict[tuple[str, int], list[Any]] = {}
+        self.tools: dict[object, list[Any]] = {}
         self.started_s: float | None = None
         self.ended_s: float | None = None
         self.earlier_usage: Usage | None = None
@@ -191,7 +198,8 @@ class RunRecord:
             agent: The name of the agent that asks; "" if unknown.
         """
         if len(self.tools) < _MOST_TOOL_LISTS:
-            self.tools[agent, len(tools)] = tools
+            # Each call has a list of its own, mostly of the same tools.
+            self.tools[agent, len(tools), _tool_name(tools[0]), _tool_name(tools[-1])] = tools
 
     def note_error(self, error: BaseException) -> None:
         """Remember a recorded exception, so that it is not recorded again when it propagates."""
@@ -314,16 +322,23 @@ class RunRecord:
         self.requested_calls.add_earlier(earlier.requested_calls)
         self.earlier_keys, self.earlier_task = earlier.earlier_keys, earlier.earlier_task
         self.earlier_usage = earlier.earlier_usage
+        self.uncounted_calls += earlier.uncounted_calls
+        self.tools = {**earlier.tools, **self.tools}
         self.is_withheld = earlier.is_withheld
         self.shown = {**earlier.shown, **self.shown}
         self.timeline = self.timeline.joined_to(earlier.timeline)
+
+
+@default_on_error("")
+def _tool_name(tool: Any) -> str:
+    return short_name(tool.get("function", tool).get("name"))
 
 
 # ------------------------------------------------------------------ while it is paused
 
 # Fields of a call that are not stored, or not as they are.
 _NOT_STORED = (
-    "kind", "key", "tool_call_id", "started_s", "returns_examples", "model", "tokens", "is_inner",
+    "kind", "key", "tool_call_id", "started_s", "returns_examples", "tokens", "is_inner",
 )  # fmt: skip
 CALL_FIELDS = tuple(one.name for one in fields(Call) if one.name not in _NOT_STORED)
 
@@ -359,6 +374,9 @@ def paused_record(body: Mapping[str, Any], settings: Settings, counters: Counter
     record.earlier_keys = keys and RunKeys.from_dict(keys)
     record.earlier_task, record.is_withheld = body["task"], body["withheld"]
     record.earlier_usage = Usage.from_dict(body["usage"])
+    record.uncounted_calls = body["uncounted_calls"]
+    if body["tools"]:
+        record.tools["before the pause"] = [{"function": one} for one in body["tools"]]
     return record
 
 
@@ -367,7 +385,8 @@ def _call(body: Mapping[str, Any], run_id: UUID) -> Call:
     # All attempts of one call have one key; those after the pause are known by the call's id alone.
     key = ("tool", call_id) if call_id else ("paused", run_id, body["key"])
     stored = {name: body[name] for name in CALL_FIELDS}
-    return Call(kind=body["kind"], key=key, tool_call_id=call_id, **stored)
+    tokens = body["tokens"] and Tokens(**body["tokens"])
+    return Call(kind=body["kind"], key=key, tool_call_id=call_id, tokens=tokens, **stored)
 
 
 def join_paused(record: RunRecord, paused_runs: HandlerPauses) -> None:

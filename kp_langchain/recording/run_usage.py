@@ -61,11 +61,12 @@ def model_calls_of(step_list: StepList, name: Name) -> tuple[ModelCall, ...]:
     """
     calls = []
     for step, call in step_list.model_calls[:_MOST_MODEL_CALLS]:
-        tokens = _tokens(call)
+        tokens = tokens_of(call)
         calls.append(
             ModelCall(
                 step=step,
                 model=name(call.model),
+                provider=name(call.provider),
                 latency_ms=None if call.latency_ms is None else round(call.latency_ms, 3),
                 is_reported=tokens is not None,
                 **_fields(tokens),
@@ -75,9 +76,10 @@ def model_calls_of(step_list: StepList, name: Name) -> tuple[ModelCall, ...]:
 
 
 def _model_usage(call: Call, name: Name) -> ModelUsage:
-    tokens = _tokens(call)
+    tokens = tokens_of(call)
     return ModelUsage(
         model=name(call.model),
+        provider=name(call.provider),
         is_inner=call.is_inner,
         calls=1,
         reported_calls=int(tokens is not None),
@@ -86,7 +88,8 @@ def _model_usage(call: Call, name: Name) -> ModelUsage:
 
 
 @default_on_error(None)
-def _tokens(call: Call) -> Tokens | None:
+def tokens_of(call: Call) -> Tokens | None:
+    """Return the tokens that a model's call reported; None if it reported none."""
     return read_tokens(call.tokens)
 
 

@@ -6,32 +6,24 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from kp_langchain.config import Settings
-from kp_langchain.errors import ConfigError
-from kp_langchain.prices import Prices
-from kp_langchain.text import count_text
+from kp_langchain.text import count_text, one_line
 
 if TYPE_CHECKING:
     from datetime import datetime
 
+    from kp_langchain.prices import Prices
     from kp_langchain.usage import ModelUsage, Usage
 
 _MINUTE_MS = 60_000
-
-
-def current_prices() -> Prices:
-    """Return the prices of the settings; those of genai-prices alone if they cannot be read."""
-    try:
-        return Prices(Settings.current().prices)
-    except ConfigError:
-        return Prices()
+_LEAST_DOLLARS = 0.000001
+_MODEL_CHARS = 100
 
 
 def seconds_text(milliseconds: float | None) -> str:
     """Return a duration in a fitting unit; "" if it is not known."""
     if milliseconds is None:
         return ""
-    if milliseconds < 1000:
+    if round(milliseconds) < 1000:
         return f"{milliseconds:.0f} ms"
     if milliseconds >= 100 * _MINUTE_MS:
         return f"{milliseconds / _MINUTE_MS:,.0f} min"
@@ -50,9 +42,11 @@ def cost_text(dollars: float | None) -> str:
     """Return a cost in dollars, with two digits that say something; "" if it is not known."""
     if dollars is None:
         return ""
+    if 0 < dollars < _LEAST_DOLLARS:
+        return f"<${_LEAST_DOLLARS:.6f}"
     if not 0 < dollars < 1:
         return f"${dollars:,.2f}"
-    return f"${dollars:.{min(9, 1 - math.floor(math.log10(dollars)))}f}"
+    return f"${dollars:.{1 - math.floor(math.log10(dollars))}f}"
 
 
 def usage_facts(
@@ -85,8 +79,8 @@ def usage_facts(
     cost = prices.cost(usage, at)
     if cost is not None:
         yield "cost", cost_text(cost)
-    elif missing := prices.missing(usage):
-        names = ", ".join(name or "a model without a name" for name in missing)
+    elif missing := prices.missing(usage.models):
+        names = ", ".join(_model_text(name) for name in missing)
         yield "cost", f"not known: no price of {names}; see [prices] in kp.toml"
 
 
@@ -107,8 +101,12 @@ def _tokens_text(model: ModelUsage) -> str:
     of_output = {"reasoning": model.reasoning_tokens}
     return (
         f"{model.input_tokens:,} in{_parts_text(of_input)}, "
-        f"{model.output_tokens:,} out{_parts_text(of_output)} by {model.model or 'a model'}"
+        f"{model.output_tokens:,} out{_parts_text(of_output)} by {_model_text(model.model)}"
     )
+
+
+def _model_text(name: str) -> str:
+    return one_line(name, _MODEL_CHARS) or "a model without a name"
 
 
 def _parts_text(parts: Mapping[str, int]) -> str:

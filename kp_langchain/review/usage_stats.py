@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from itertools import compress
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kp_langchain.usage import TOKEN_FIELDS, ModelUsage, Usage
+from kp_langchain.usage import MOST_TOKENS, TOKEN_FIELDS, ModelUsage, Usage
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from kp_langchain.prices import Prices
 
-_COUNTED = ("calls", "reported_calls", *TOKEN_FIELDS)
+_Model = tuple[str, str]  # its name and its provider
+_COUNTED = ("reported_calls", *TOKEN_FIELDS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,9 +30,11 @@ class UsageStats:
         count: How many they are.
         tokens: Tokens of a run, on the average; None if none is known.
         duration_ms: Milliseconds of a run, on the average; None if none is known.
-        cost: Dollars of a run, on the average; None if some run that reports tokens has no price.
+        cost: Dollars of a run, on the average of those of known cost; None without one.
+        unpriced: How many report tokens of a model without a price.
         spent_tokens: Tokens of all runs of the domain for each of these.
-        spent_cost: Dollars of all runs of the domain for each of these.
+        spent_ms: Milliseconds of all runs of the domain for each of these.
+        spent_cost: Dollars of all runs of known cost for each of these.
     """
 
     runs: str
@@ -40,7 +42,9 @@ class UsageStats:
     tokens: float | None
     duration_ms: float | None
     cost: float | None
+    unpriced: int = 0
     spent_tokens: float | None = None
+    spent_ms: float | None = None
     spent_cost: float | None = None
 
 
@@ -52,7 +56,7 @@ def usage_stats(
     Args:
         figures: Columns of the runs: `total_tokens` and `duration_ms`, NaN where they are not
             known; `usage` as JSON text; `is_kept` and `success`.
-        prices: What models cost; None to leave that out.
+        prices: What models cost now; None to leave that out.
 
     Returns:
         Nothing if neither tokens nor times are known.
@@ -62,28 +66,22 @@ def usage_stats(
         return ()
     every = np.full(len(tokens), True)
     groups = {"all": every, "kept": figures["is_kept"], "successful": figures["success"]}
-    all_cost = None if prices is None else _cost(figures["usage"].tolist(), prices)
-    stats = []
-    for name, chosen in groups.items():
-        count = int(chosen.sum())
-        if not count:
-            continue
-        known = int((chosen & ~np.isnan(tokens)).sum())
-        cost = all_cost
-        if prices is not None and name != "all":
-            cost = _cost(compress(figures["usage"].tolist(), chosen), prices)
-        stats.append(
-            UsageStats(
-                runs=name,
-                count=count,
-                tokens=_mean(tokens[chosen]),
-                duration_ms=_mean(duration_ms[chosen]),
-                cost=None if cost is None else cost / known,
-                spent_tokens=None if np.isnan(tokens).all() else float(np.nansum(tokens)) / count,
-                spent_cost=None if all_cost is None else all_cost / count,
-            )
+    groups = {name: chosen for name, chosen in groups.items() if chosen.any()}
+    costs = _Costs.of(figures["usage"].tolist(), list(groups.values()), prices)
+    return tuple(
+        UsageStats(
+            runs=name,
+            count=(count := int(chosen.sum())),
+            tokens=_mean(tokens[chosen]),
+            duration_ms=_mean(duration_ms[chosen]),
+            cost=cost.mean,
+            unpriced=cost.unpriced,
+            spent_tokens=_share(tokens, count),
+            spent_ms=_share(duration_ms, count),
+            spent_cost=None if costs[0].total is None else costs[0].total / count,
         )
-    return tuple(stats)
+        for (name, chosen), cost in zip(groups.items(), costs, strict=True)
+    )
 
 
 def _mean(values: NDArray[Any]) -> float | None:
@@ -91,25 +89,81 @@ def _mean(values: NDArray[Any]) -> float | None:
     return float(known.mean()) if len(known) else None
 
 
-def _cost(texts: Iterable[str | None], prices: Prices) -> float | None:
-    """Return what runs cost together.
+def _share(values: NDArray[Any], count: int) -> float | None:
+    return None if np.isnan(values).all() else float(np.nansum(values)) / count
 
-    Args:
-        texts: Their usages as JSON; None, and what cannot be read, counts as none.
-        prices: What models cost.
+
+@dataclass(slots=True)
+class _Costs:
+    """What some runs cost.
+
+    Attributes:
+        total: The dollars of those of known cost; None without one.
+        priced: How many they are.
+        unpriced: How many report tokens of a model without a price.
+        models: The tokens of those of known cost, by model.
     """
-    sums: dict[tuple[str, bool], Counter[str]] = defaultdict(Counter)
-    for text in texts:
-        try:
-            models = json.loads(text or "{}").get("models", ())
-            for one in models:
-                sums[one["model"], one["is_inner"]].update(
-                    {name: int(one[name]) for name in _COUNTED}
-                )
-        except (AttributeError, TypeError, LookupError, ValueError):
-            continue
-    models = (
-        ModelUsage(model=model, is_inner=is_inner, **counts)
-        for (model, is_inner), counts in sums.items()
-    )
-    return prices.cost(Usage(models=tuple(models)))
+
+    total: float | None = None
+    priced: int = 0
+    unpriced: int = 0
+    models: defaultdict[_Model, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
+
+    @property
+    def mean(self) -> float | None:
+        """The dollars of a run of known cost."""
+        return None if self.total is None else self.total / self.priced
+
+    @classmethod
+    def of(
+        cls,
+        usages: Iterable[str | None],
+        groups: Sequence[NDArray[np.bool_]],
+        prices: Prices | None,
+    ) -> list[_Costs]:
+        """Return what each group of runs cost.
+
+        Args:
+            usages: The usages of all runs as JSON.
+            groups: Whether each run is in a group.
+            prices: What models cost; None for not at all.
+        """
+        costs = [cls() for _ in groups]
+        if prices is None:
+            return costs
+        has_price: dict[_Model, bool] = {}
+        for text, *is_in in zip(usages, *(group.tolist() for group in groups), strict=True):
+            models = _reported(text)
+            for key, counts in models:
+                if key not in has_price:
+                    has_price[key] = not prices.missing([_usage(key, counts)])
+            if not models:
+                continue
+            is_priced = all(has_price[key] for key, _ in models)
+            for cost in (cost for cost, is_here in zip(costs, is_in, strict=True) if is_here):
+                cost.priced += is_priced
+                cost.unpriced += not is_priced
+                for key, counts in models if is_priced else ():
+                    cost.models[key].update(counts)
+        for cost in costs:
+            usage = Usage(models=tuple(_usage(*one) for one in cost.models.items()))
+            cost.total = prices.cost(usage)
+        return costs
+
+
+def _reported(text: str | None) -> list[tuple[_Model, Mapping[str, int]]]:
+    """Return the models of a run that reported tokens, with those; none for what is damaged."""
+    try:
+        usage = Usage.from_dict(json.loads(text or ""))
+    except ValueError:  # there is none, or another program changed it
+        return []
+    return [
+        ((one.model, one.provider), {name: getattr(one, name) for name in _COUNTED})
+        for one in usage.models
+        if one.reported_calls
+    ]
+
+
+def _usage(key: _Model, counts: Mapping[str, int]) -> ModelUsage:
+    numbers: dict[str, Any] = {name: min(one, MOST_TOKENS) for name, one in counts.items()}
+    return ModelUsage(model=key[0], provider=key[1], **numbers)

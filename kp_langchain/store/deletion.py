@@ -142,6 +142,8 @@ class Deletions(StorePart):
         for batch in batches(plan.paused, _BATCH_SIZE):
             with self._database.writing() as connection:
                 connection.execute(sa.delete(paused_runs).where(paused_runs.c.key.in_(batch)))
+        with self._database.writing() as connection:
+            _drop_unused_tools(connection)
 
     def prune(self, *, max_remembered: int | None = None) -> Pruning:
         """Remove what the store no longer needs: expired traces and pauses, and forgotten traces.
@@ -159,11 +161,14 @@ class Deletions(StorePart):
             with self._database.writing() as connection:
                 n_dropped = run_queries.drop_expired_bodies(connection)
             n_expired += n_dropped
-        with self._database.writing() as connection:
-            in_use = sa.select(_c.tool_set).where(_c.tool_set.is_not(None))
-            connection.execute(sa.delete(tool_sets).where(tool_sets.c.digest.not_in(in_use)))
         pauses = PausedRuns(self._database).drop_expired()
         return Pruning(n_expired, pauses, memory.prune_all())
+
+
+def _drop_unused_tools(connection: sa.Connection) -> None:
+    """Delete the definitions of tools that no run had."""
+    is_used = sa.exists(sa.select(_c.trace_id).where(_c.tool_set == tool_sets.c.digest))
+    connection.execute(sa.delete(tool_sets).where(~is_used))
 
 
 def delete(connection: sa.Connection, trace_ids: Sequence[str]) -> None:

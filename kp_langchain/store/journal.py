@@ -194,14 +194,15 @@ def _insert(
             transactions wait for each other.
         replaces: Whether a run replaces an earlier one with its id, and is not ignored.
     """
-    rows, texts, tool_rows = [], [], []
+    rows, texts = [], []
+    definitions_by_digest: dict[str, str] = {}
     for run in runs:
         body = body_of(run.trace) if isinstance(run, Run) or _has_body(run) else None
         digest = None
         if run.tools and body is not None:
             definitions = json_text(run.tools)
             digest = sha256(definitions.encode()).hexdigest()
-            tool_rows.append({"digest": digest, "definitions": definitions})
+            definitions_by_digest[digest] = definitions
         rows.append(row := recorded_row(run, body) | {"tool_set": digest})
         if body is not None:
             calls = json_text([call.to_list() for call in run.model_calls])
@@ -210,6 +211,10 @@ def _insert(
     insert = insert_or_replace if replaces else insert_or_ignore
     execute_rows(connection, insert(runs_table, dialect), rows)
     execute_rows(connection, insert(bodies, dialect), texts)
+    tool_rows = [
+        {"digest": digest, "definitions": definitions_by_digest[digest]}
+        for digest in sorted(definitions_by_digest)  # in one order, so that no two deadlock
+    ]
     execute_rows(connection, insert_or_ignore(tool_sets, dialect), tool_rows)
     side_tables.write(connection, {trace_key(one.trace.id): one for one in runs})
 

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import ValidationError
 
 from kp_langchain.calibration.failure_signs import signs_of
+from kp_langchain.config import current_prices
 from kp_langchain.errors import StoreError
 from kp_langchain.gate.run import gated_value, reason_text
 from kp_langchain.redaction.spans import PLACEHOLDER
@@ -35,7 +36,7 @@ from kp_langchain.store.rows import (
     json_text,
     trace_key,
 )
-from kp_langchain.usage import Usage
+from kp_langchain.usage import Usage, usage_row
 
 if TYPE_CHECKING:
     from kp_langchain.gate.run import Run, ScoredTrace
@@ -113,6 +114,10 @@ def _tool_names(run: Run | ScoredTrace) -> list[str]:
 
 def _count_recoveries(run: Run | ScoredTrace) -> int:
     return sum(step.type == "error_recovery" for step in run.trace.steps)
+
+
+def _of_usage(run: Run | ScoredTrace, name: str) -> float | None:
+    return None if run.usage is None else getattr(run.usage, name)
 
 
 def _expiry(scored: ScoredTrace) -> datetime | None:
@@ -250,7 +255,7 @@ class StoredRun:
         return {
             **{name: getattr(self, name) for name in names},
             **self.breakdown.to_row(),
-            **(self.usage or Usage()).to_row(),
+            **usage_row(self.usage, current_prices().cost(self.usage, self.created_at)),
         }
 
     def to_dict(self) -> dict[str, Any]:
@@ -294,6 +299,8 @@ class OtherColumns:
         rules: What each rule added, by its name.
         novelty: Its novelty, 0 to 1.
         novelty_source: Where that came from.
+        total_tokens: Its tokens, input and output together; None if no model reported any.
+        duration_ms: How long it took; None if that is not known.
         signs: What failures that are alike have in common, by the kind of sign.
     """
 
@@ -331,6 +338,8 @@ class OtherColumns:
     )
     novelty: float | None = _column("outcome", "breakdown.novelty.value")
     novelty_source: str | None = _column("outcome", "breakdown.novelty_source", log=True)
+    total_tokens: float | None = _column("recorded", lambda run: _of_usage(run, "total_tokens"))
+    duration_ms: float | None = _column("recorded", lambda run: _of_usage(run, "duration_ms"))
     signs: dict[str, str] | None = _column("recorded", lambda run: signs_of(run.trace), json_text)
 
 
@@ -409,8 +418,8 @@ def keys_of(row: Mapping[str, Any]) -> RunKeys:
 def usage_in(row: Mapping[Any, Any]) -> Usage | None:
     """Return the usage that a row of the table `runs` holds; None if it holds none."""
     try:
-        return Usage.from_dict(row["usage"])
-    except (TypeError, LookupError):  # there is none, or it was changed from outside
+        return None if row["usage"] is None else Usage.from_dict(row["usage"])
+    except ValidationError:  # it was changed from outside
         return None
 
 

@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 from kp_langchain._logging import log_event
 from kp_langchain.calibration.basis import NO_BASIS, NOTHING_YET, basis_of_run
-from kp_langchain.config import Settings
+from kp_langchain.config import Settings, current_prices
 from kp_langchain.gate.check import waits
-from kp_langchain.prices import Prices
 from kp_langchain.redaction import redact
 from kp_langchain.store.run_columns import COLUMNS
 from kp_langchain.text import printable
-from kp_langchain.usage import Usage
+from kp_langchain.usage import usage_row
 
 if TYPE_CHECKING:
     from kp_langchain.gate import Rescored, ScoredTrace
@@ -77,8 +76,7 @@ def _fields(scored: ScoredTrace) -> dict[str, Any]:
         "kp_event": "kp.trace_scored",
         "replaces": list(scored.replaces),
         **figures,
-        **(scored.usage or Usage()).to_row(),
-        "cost": Prices(Settings.current().prices, with_package=False).cost(scored.usage),
+        **usage_row(scored.usage, current_prices(with_package=False).cost(scored.usage)),
         "rules": [rule.name for rule in breakdown.rules],
         "flags": list(breakdown.flags),
         "basis": basis_of_run(breakdown, scored.gate, scored.threshold),

@@ -115,9 +115,14 @@ def model_calls(
         .join(bodies, bodies.c.trace_id == _c.trace_id)
         .where(_c.trace_id.in_(trace_ids), is_kept())
     )
-    return {
-        row[0]: tuple(map(ModelCall.from_list, row[1] or ())) for row in connection.execute(select)
-    }
+    return {row[0]: _model_calls(row[1]) for row in connection.execute(select)}
+
+
+def _model_calls(values: Any) -> tuple[ModelCall, ...]:
+    try:
+        return tuple(map(ModelCall.from_list, values or ()))
+    except (ValueError, TypeError):  # another program changed them
+        return ()
 
 
 def tool_definitions(
@@ -129,7 +134,13 @@ def tool_definitions(
         .join(tool_sets, tool_sets.c.digest == _c.tool_set)
         .where(_c.trace_id.in_(trace_ids))
     )
-    return {row[0]: row[1] for row in connection.execute(select)}
+    return {row[0]: _functions(row[1]) for row in connection.execute(select)}
+
+
+def _functions(values: Any) -> list[dict[str, Any]]:
+    """Return the functions that stored definitions are; another program may have changed them."""
+    functions = values if isinstance(values, list) else []
+    return [one for one in functions if isinstance(one, dict) and isinstance(one.get("name"), str)]
 
 
 def select_bodies(*, with_expiring: bool) -> sa.Select[Any]:
@@ -250,8 +261,8 @@ def verdicts_on(connection: sa.Connection, trace_ids: Collection[str]) -> dict[s
 FIGURES: list[Any] = [
     *(_c[name] for name in ("trace_id", "domain", "decision", "gate", "score", "worth")),
     *(_c[name] for name in ("threshold", "recovered_errors", "novelty_source", "veto", "success")),
-    _c.usage["total_tokens"].as_integer().label("total_tokens"),
-    _c.usage["duration_ms"].as_float().label("duration_ms"),
+    _c.total_tokens,
+    _c.duration_ms,
     is_twin.label("is_twin"),
     _c.withheld.is_not(None).label("is_withheld"),
     _c.agreement.is_not(None).label("is_compared"),

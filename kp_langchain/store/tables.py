@@ -115,6 +115,7 @@ runs = sa.Table(
     sa.Index("ix_runs_domain", "domain", "created_at", "trace_id"),
     sa.Index("ix_runs_task", "task", "domain", "namespace", "created_at", "trace_id"),
     sa.Index("ix_runs_body_expires_at", "body_expires_at"),
+    sa.Index("ix_runs_tool_set", "tool_set"),
 )
 # What each run says: its trace as it was recorded, and the answers of its models. Success,
 # confidence, score and confirmations are in `runs`, because verdicts change them.

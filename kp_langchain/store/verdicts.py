@@ -268,9 +268,10 @@ def _update_outbox(
 
 
 def redact_note(verdict: Verdict) -> Verdict:
-    """Return the verdict with a note that may be written, of at most 4,000 characters.
+    """Return the verdict with a note of at most 4,000 characters and a source that may be written.
 
-    It is redacted by the settings at the strictest level, whatever run it is for.
+    Both are redacted by the settings at the strictest level, whatever run it is for: the source
+    leaves with a trace that it confirms, and may be somebody's address.
 
     Args:
         verdict: The verdict.
@@ -278,9 +279,11 @@ def redact_note(verdict: Verdict) -> Verdict:
     Raises:
         ConfigError: The settings cannot be read, or the redactor that they name cannot be imported.
     """
-    if verdict.note is None:
-        return verdict
     rules = Settings.current().redaction
     redactor = rules.load_redactor()
-    note = redact(verdict.note, level="aggregated", rules=rules, redactor=redactor).value
-    return replace(verdict, note=str(note)[:LONGEST_NOTE_CHARS])
+
+    def clean(text: str) -> str:
+        return str(redact(text, level="aggregated", rules=rules, redactor=redactor).value)
+
+    note = None if verdict.note is None else clean(verdict.note)[:LONGEST_NOTE_CHARS]
+    return replace(verdict, note=note, source=clean(verdict.source))

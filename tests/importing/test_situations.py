@@ -77,6 +77,7 @@ NOT_RECORDED = {
     "a chain that does not wait for its other model",
     "a chain that ends before its other model begins", "astream closed early",
     "cancelled in an async tool", "a wrapped graph is asked something new while it waits",
+    "a wrapped graph is asked something new, pauses and goes on by itself",
 }  # fmt: skip
 
 

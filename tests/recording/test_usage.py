@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from langchain.agents.middleware import SummarizationMiddleware, ToolRetryMiddleware
 from langchain_core.language_models import FakeListLLM
 from langchain_core.outputs import Generation, LLMResult
+from langchain_core.runnables import RunnableLambda
 from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.types import Command, interrupt
@@ -31,6 +32,7 @@ from tests.agents import ASK, agent, call, handler, run, say, search
 from tests.importing.ways import import_values, traced
 
 SMALL, LARGE = "small-1-2026-01-01", "large-1"
+PROVIDER = "scriptedchatmodel"  # what LangChain says of a class that says nothing
 
 
 def counted(
@@ -118,12 +120,12 @@ def test_a_run_has_the_tokens_of_its_models(way: str) -> None:
     (scored,) = watched(lambda config: WAYS[way](searching(model=LARGE), config))
     usage = usage_of(scored)
     first = ModelUsage(
-        model=SMALL, calls=1, reported_calls=1, input_tokens=100, output_tokens=20,
-        reasoning_tokens=5,
+        model=SMALL, provider=PROVIDER, calls=1, reported_calls=1, input_tokens=100,
+        output_tokens=20, reasoning_tokens=5,
     )  # fmt: skip
     last = ModelUsage(
-        model=LARGE, calls=1, reported_calls=1, input_tokens=150, output_tokens=10,
-        cached_tokens=90,
+        model=LARGE, provider=PROVIDER, calls=1, reported_calls=1, input_tokens=150,
+        output_tokens=10, cached_tokens=90,
     )  # fmt: skip
     assert usage.models == (first, last)
     assert (usage.model_calls, usage.tool_calls, usage.retries) == (2, 1, 0)
@@ -257,6 +259,9 @@ def test_the_time_of_a_pause_for_a_human_does_not_count(tmp_path: Path) -> None:
     assert usage.tokens == Tokens(input_tokens=30, output_tokens=3)
     assert usage.model_calls == 2
     assert usage.duration_ms is not None
+    assert [call.total_tokens for call in one.model_calls] == [11, 22]
+    assert {call.model for call in one.model_calls} == {SMALL}
+    assert [tool["name"] for tool in one.tools] == ["ask_human"]
 
 
 def test_calls_side_by_side_count_once_in_time() -> None:
@@ -334,7 +339,6 @@ def test_the_store_gives_back_what_a_run_took(tmp_path: Path) -> None:
         with sqlite3.connect(path) as connection:
             assert connection.execute("select count(*) from tool_sets").fetchone() == (1,)
         store.delete(*(one.trace_id for one in store.runs()))
-        store.deletions.prune()
         with sqlite3.connect(path) as connection:
             assert connection.execute("select count(*) from tool_sets").fetchone() == (0,)
 
@@ -351,6 +355,71 @@ def test_definitions_of_tools_hold_no_values_and_no_secrets() -> None:
     assert "sk-proj" not in text
     assert set(scored.tools[0]["parameters"]["properties"]) == {"password", "region"}
     assert scored.tools[0]["parameters"]["properties"]["password"]["type"] == "string"
+
+
+class Odd(list[Any]):
+    def __iter__(self) -> Any:
+        raise RuntimeError
+
+
+def nested(depth: int) -> dict[str, Any]:
+    schema: dict[str, Any] = {"type": "object"}
+    for _ in range(depth):
+        schema = {"type": "object", "properties": {"child": schema}}
+    return schema
+
+
+def circle() -> dict[str, Any]:
+    schema: dict[str, Any] = {"type": "object", "properties": {}}
+    schema["properties"]["child"] = schema
+    return schema
+
+
+WHOLE = {
+    "type": "object",
+    "properties": {
+        "const": True, "default": {"type": "string"},
+        "mode": {"enum": [f"m{at}" for at in range(900)]},
+        "deep": nested(6), **{f"p{at}": {"type": "string"} for at in range(150)},
+    },
+    "required": ["const"],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("parameters", "kept"),
+    [
+        (WHOLE, WHOLE), (circle(), {"type": "object"}), (nested(5000), {"type": "object"}),
+        ({"type": "object", "properties": Odd([1])}, {"type": "object"}),
+        ({"enum": ["x"] * 100_000}, {"type": "object"}), ("text", {"type": "object"}),
+        (
+            {"type": "object", "properties": {"cred": {"$ref": "#/$defs/Cred", "default": {
+                "password": "hunter2", "api_key": "internal"}}}, "examples": [{"a": "b"}]},
+            {"type": "object", "properties": {"cred": {"$ref": "#/$defs/Cred"}}},
+        ),
+    ],
+    ids=["whole", "circle", "deep", "odd", "large", "text", "values"],
+)  # fmt: skip
+def test_a_schema_is_kept_whole_or_not_at_all_and_the_run_in_any_case(
+    parameters: Any, kept: Any
+) -> None:
+    function = {"name": "tree", "description": "d", "parameters": parameters}
+    model = ScriptedChatModel([say("42")]).bind(tools=[{"type": "function", "function": function}])
+    (tool,) = run(model, "hello").tools
+    assert tool == {"name": "tree", "description": "d", "parameters": kept}
+
+
+def test_tools_that_change_during_a_run_are_all_kept_and_odd_ones_lose_no_run() -> None:
+    def named(name: str) -> list[dict[str, Any]]:
+        return [{"type": "function", "function": {"name": name, "parameters": {}}}]
+
+    first, second = (
+        ScriptedChatModel([say("x")]).bind(tools=named(name)) for name in ("one", "two")
+    )
+    scored = run(RunnableLambda(lambda text: (first.invoke(text), second.invoke(text))[1]), "hello")
+    assert [tool["name"] for tool in scored.tools] == ["one", "two"]
+    for tools in (Odd([1]), [None], [{"function": 3}], [{"type": "web_search"}]):
+        assert run(ScriptedChatModel([say("42")]).bind(tools=tools), "hello").tools == ()
 
 
 def test_the_log_has_what_a_run_took(caplog: pytest.LogCaptureFixture) -> None:
@@ -381,6 +450,18 @@ def test_the_log_has_what_a_run_took(caplog: pytest.LogCaptureFixture) -> None:
             {"input_tokens": 4, "output_tokens": 1,
              "input_token_details": {"cache_read": 90, "cache_creation": 10}},
             Tokens(input_tokens=104, output_tokens=1, cached_tokens=90, cache_write_tokens=10),
+        ),
+        # Anthropic's own form counts both apart, and LangChain says how long the cache keeps them.
+        (
+            {"input_tokens": 500, "output_tokens": 1, "cache_read_input_tokens": 300,
+             "cache_creation_input_tokens": 200},
+            Tokens(input_tokens=1000, output_tokens=1, cached_tokens=300, cache_write_tokens=200),
+        ),
+        (
+            {"input_tokens": 900, "output_tokens": 1,
+             "input_token_details": {"cache_creation": 0, "ephemeral_5m_input_tokens": 600,
+                                     "ephemeral_1h_input_tokens": 100}},
+            Tokens(input_tokens=900, output_tokens=1, cache_write_tokens=700),
         ),
         ({"total_tokens": 5}, None),
         (None, None),
@@ -413,9 +494,13 @@ def test_a_usage_comes_back_and_sums_have_every_token(one: Usage, other: Usage) 
 
 
 def test_however_many_models_a_run_has_their_number_is_bounded() -> None:
-    many = merge(ModelUsage(model=f"m{at}", calls=1, output_tokens=1) for at in range(100))
-    assert len(many) == 20
+    many = merge(
+        ModelUsage(model=f"m{at}", calls=1, reported_calls=1, output_tokens=1) for at in range(100)
+    )
+    assert len(many) == 21
     assert sum(one.output_tokens for one in many) == 100
+    assert many[-1].model == ""  # so that nobody computes a wrong cost
+    assert Prices({"m1": PRICE}, with_package=False).missing(many)[-1] == ""
 
 
 PRICE = ModelPrice(input=2.0, output=10.0, cached=0.5)
@@ -436,7 +521,7 @@ def test_a_price_is_that_of_the_model_whatever_its_date(model: str, cost: float 
     prices = Prices({"large-1": PRICE}, with_package=False)
     found = prices.cost(Usage(models=(used,)))
     assert found == (cost if cost is None else pytest.approx(cost))
-    assert prices.missing(Usage(models=(used,))) == ([model] if cost is None else [])
+    assert prices.missing([used]) == ([model] if cost is None else [])
 
 
 def test_without_tokens_or_a_price_for_each_model_there_is_no_cost() -> None:
@@ -460,4 +545,11 @@ def test_the_package_of_prices_is_asked_where_it_is_installed() -> None:
     assert Prices().cost(Usage(models=(used,))) == pytest.approx(theirs)
     own = {"gpt-4o-mini": ModelPrice(input=0, output=1)}
     assert Prices(own).cost(Usage(models=(used,))) == pytest.approx(1e-4)
-    assert Prices().missing(Usage(models=(ModelUsage(model="zzz", reported_calls=1),))) == ["zzz"]
+    assert Prices().missing([ModelUsage(model="zzz", reported_calls=1)]) == ["zzz"]
+    of_cloud = used.__class__(
+        model="us.anthropic.claude-3-5-sonnet-20241022-v2:0",
+        provider="amazon_bedrock",
+        reported_calls=1,
+        output_tokens=1000,
+    )
+    assert Prices().missing([of_cloud]) == []

@@ -25,6 +25,7 @@ from kp_langchain.run_keys import RunKeys
 from kp_langchain.schema import Tool, TraceStep
 from kp_langchain.scoring import RuleFired
 from kp_langchain.store import rows
+from kp_langchain.usage import ModelUsage, Usage
 from tests.store.conftest import REGISTRY, START, _scored
 
 LONG_TASK = f"first {'x ' * 600} last"
@@ -41,6 +42,14 @@ def listed(store, **filters):
 
 
 # ------------------------------------------------------------------ what is written comes back
+
+
+def test_however_many_tokens_a_run_took_figures_have_them(store):
+    many = Usage(models=(ModelUsage(model="m", reported_calls=1, input_tokens=3_000_000_000),))
+    store.add(replace(_scored(1), usage=replace(many, duration_ms=1e12)), _scored(2))
+    assert store.figures()["total_tokens"] == [3e9, None]
+    assert store.figures()["duration_ms"] == [1e12, None]
+    assert [run.usage for run in store.runs()] == [None, replace(many, duration_ms=1e12)]
 
 
 def test_a_run_comes_back_with_every_column(store):

@@ -175,10 +175,11 @@ function partsTable({ parts, rules }) {
   ]);
 }
 
-function usageTable({ usage }) {
+function usageTable({ usage, unpriced }) {
   if (!usage.length) return null;
-  const head = [heading("A run of"), ...["tokens", "took", "cost"].map(name => heading(name, { class: "number" }))];
-  return table("What a run took, on the average", "parts", head, usage.map(([name, ...figures]) => tableRow({}, cell({}, name), figures.map(text => cell({ class: "number" }, text)))));
+  const head = [heading("A run of"), ...["tokens", "took", "cost", "all, for one"].map(name => heading(name, { class: "number" }))];
+  const note = unpriced ? el("p", { class: "muted small" }, `Cost is without ${count(unpriced, "run")} by models without a price.`) : null;
+  return [note, table("What a run took, on the average", "parts", head, usage.map(([name, ...figures]) => tableRow({}, cell({}, name), figures.map(text => cell({ class: "number" }, text)))))];
 }
 
 function trendChart({ own, trend }) {
