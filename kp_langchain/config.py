@@ -357,6 +357,8 @@ def _describe(fault: Any, layers: Iterable[Layer]) -> str:
     if fault["type"] not in ("extra_forbidden", "unexpected_keyword_argument"):
         return f"{place}: {fault['msg'].removeprefix('Value error, ')}"
     models: tuple[type[BaseModel], ...] = (Settings, DomainPolicy, Rules, ModelPrice)
+    if location[0] == "prices" and isinstance(fault["input"], Mapping):
+        return f'{place}: quote the name of a model that has a dot: [prices."gpt-4.1"]'
     if len(location) == 1 and location[0] in DomainPolicy.model_fields:
         return f"{place}: a key of a domain: write it under [defaults] or [domains.NAME]"
     near = near_key(

@@ -60,6 +60,11 @@ class Prices:
         self._by_model = by_model
         self._with_package = with_package
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether no model has a price."""
+        return not self._by_model and not (self._with_package and _package())
+
     def cost(self, usage: Usage | None, at: datetime | None = None) -> float | None:
         """Return what a usage cost in US dollars.
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, fields
 from typing import Annotated, Any, Self
 
-from pydantic import Field, TypeAdapter
+from pydantic import Field, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass as checked
 
 MOST_TOKENS = 1 << 50
@@ -188,6 +188,14 @@ class Usage:
             pydantic.ValidationError: The values are not those of a usage.
         """
         return _ADAPTER.validate_python(data)
+
+    @classmethod
+    def from_json(cls, text: str | None) -> Usage | None:
+        """Return the usage that a stored text holds; None if it holds none."""
+        try:
+            return None if text is None else _ADAPTER.validate_json(text)
+        except ValidationError:  # another program changed it
+            return None
 
 
 _SUMS = tuple(one.name for one in fields(Usage) if one.name != "models")

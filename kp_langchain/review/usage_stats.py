@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
-from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import add, attrgetter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,6 +18,7 @@ if TYPE_CHECKING:
 
 _Model = tuple[str, str]  # its name and its provider
 _COUNTED = ("reported_calls", *TOKEN_FIELDS)
+_counts = attrgetter(*_COUNTED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,7 +107,7 @@ class _Costs:
     total: float | None = None
     priced: int = 0
     unpriced: int = 0
-    models: defaultdict[_Model, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
+    models: dict[_Model, list[int]] = field(default_factory=dict)
 
     @property
     def mean(self) -> float | None:
@@ -129,7 +129,7 @@ class _Costs:
             prices: What models cost; None for not at all.
         """
         costs = [cls() for _ in groups]
-        if prices is None:
+        if prices is None or prices.is_empty:
             return costs
         has_price: dict[_Model, bool] = {}
         for text, *is_in in zip(usages, *(group.tolist() for group in groups), strict=True):
@@ -144,26 +144,22 @@ class _Costs:
                 cost.priced += is_priced
                 cost.unpriced += not is_priced
                 for key, counts in models if is_priced else ():
-                    cost.models[key].update(counts)
+                    sums = cost.models.get(key)
+                    cost.models[key] = list(counts if sums is None else map(add, sums, counts))
         for cost in costs:
             usage = Usage(models=tuple(_usage(*one) for one in cost.models.items()))
             cost.total = prices.cost(usage)
         return costs
 
 
-def _reported(text: str | None) -> list[tuple[_Model, Mapping[str, int]]]:
-    """Return the models of a run that reported tokens, with those; none for what is damaged."""
-    try:
-        usage = Usage.from_dict(json.loads(text or ""))
-    except ValueError:  # there is none, or another program changed it
-        return []
-    return [
-        ((one.model, one.provider), {name: getattr(one, name) for name in _COUNTED})
-        for one in usage.models
-        if one.reported_calls
-    ]
+def _reported(text: str | None) -> list[tuple[_Model, tuple[int, ...]]]:
+    """Return the models of a run that reported tokens, with how many of each kind."""
+    usage = Usage.from_json(text)
+    models = () if usage is None else usage.models
+    return [((one.model, one.provider), _counts(one)) for one in models if one.reported_calls]
 
 
-def _usage(key: _Model, counts: Mapping[str, int]) -> ModelUsage:
-    numbers: dict[str, Any] = {name: min(one, MOST_TOKENS) for name, one in counts.items()}
+def _usage(key: _Model, counts: Sequence[int]) -> ModelUsage:
+    pairs = zip(_COUNTED, counts, strict=True)
+    numbers: dict[str, Any] = {name: min(number, MOST_TOKENS) for name, number in pairs}
     return ModelUsage(model=key[0], provider=key[1], **numbers)

@@ -330,6 +330,17 @@ def test_notes_are_redacted_before_they_are_cut(store, monkeypatch, redactor, no
 
 
 @pytest.mark.parametrize("url", ["sqlite"], indirect=True)
+def test_who_gave_a_verdict_is_redacted_by_the_rules_wherever_it_goes(store, monkeypatch):
+    monkeypatch.setenv("KP_REDACTION__PATTERNS__PERSON", r"Zebulon \w+")
+    one = added(store)
+    for source in ("Zebulon Quack", "jane.roe@acme.org", "label"):
+        store.report_outcome(one.trace.id, success=True, source=source)
+    names = ["[REDACTED:person]", "[REDACTED:email]", "label"]
+    assert [verdict.source for verdict in store.verdicts(one.trace.id)] == names
+    (trace,) = store.traces(with_expiring=True)
+    assert trace.metadata.validated_by[-3:] == names
+
+
 @pytest.mark.parametrize("name", ["nowhere:redact", "tests.store.conftest:nothing", "math:pi"])
 def test_a_redactor_that_is_not_there_is_an_error(store, monkeypatch, name):
     one = added(store)
