@@ -249,7 +249,7 @@ FAULTS = {
     "domains.x.weights = {complexity=0.5, novelty=1, tool_diversity=0, outcome_confidence=0}":
         "sum to 1.5; they must sum to 1",
     "prices.gpt-4.1 = { input = 1, output = 2 }": 'a model that has a dot: [prices."gpt-4.1"]',
-    "prices.gpt-4o = { input = -1, output = 2 }": "prices.gpt-4o.input = -1: Input should be greater",
+    "prices.gpt-4o = { input = -1, output = 2 }": "prices.gpt-4o.input = -1: Input should",
     "redaction.names = ['!!']": "redaction.names.0 = '!!': '!!' contains no word",
     "redaction.patterns = { ticket = '(' }": "'(' is not a regular expression",
 }  # fmt: skip
