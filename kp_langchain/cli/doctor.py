@@ -136,6 +136,7 @@ def _checks(context: _Context) -> Iterator[tuple[str, Callable[[], str]]]:
         yield "agent", partial(_agent, context, settings)
         yield "visibility", partial(_visibility, context, settings)
         yield "tools", partial(_tools, settings)
+        yield "prices", partial(_prices, settings)
         yield "embedding", partial(_embedding, settings)
     for extra, modules in EXTRAS.items():
         yield f"[{extra}]", partial(_extra, extra, modules)
@@ -309,6 +310,14 @@ def _visibility(context: _Context, settings: Settings) -> str:
 def _tools(settings: Settings) -> str:
     tools = ", ".join(settings.send_scores_to)
     return f"scores are sent to {tools}" if tools else "no scores are sent"
+
+
+def _prices(settings: Settings) -> str:
+    """Say by which prices the cost of a run is told."""
+    own = f"yours of {count_text(len(settings.prices), 'model')}" if settings.prices else ""
+    package = "those of genai-prices" if is_installed("genai_prices") else ""
+    prices = "; for others ".join(filter(None, (own, package)))
+    return prices or "none, so the cost of a run is not known; see [prices]"
 
 
 # ------------------------------------------------------------------ scoring
