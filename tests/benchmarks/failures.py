@@ -49,8 +49,9 @@ def signed_runs(source: str, runs: Sequence[Run]) -> tuple[list[SignedRun], floa
             signs=of_run,
             ended_well=run.success,
             success=run.success,
+            tools=frozenset(step.tool.name for step in trace.steps if step.tool),
         )
-        for at, ((run, _), of_run) in enumerate(zip(traces, signs, strict=True))
+        for at, ((run, trace), of_run) in enumerate(zip(traces, signs, strict=True))
     ], seconds
 
 
