@@ -110,7 +110,7 @@ def test_an_answer_that_says_so_is_a_sign() -> None:
             r"Error: cannot read C:\\Users\\alice\\x.py, nor src/alice.py",
             "Error: cannot read *, nor *",
         ),
-        ("Error: denied (user=alice, reason='not hers') & token=abcdef", None),
+        ("Error: denied (user=alice, reason = 'not hers', name = bob) & token=abcdef", None),
         ("Error: not found: my_case for Employee Number ZZ", "Error: not found: * for *"),
         ("Error: " + "x" * 388 + " bob@example.com", None),
         ("Error: " + "/" * 390 + " bob@example.com", None),
