@@ -1,13 +1,13 @@
 """Groups of failures that are alike: runs of a domain that share a sign, and fail more often.
 
-A candidate is any sign that at least `FEWEST_FAILURES` runs of `FEWEST_TASKS` tasks show. Fisher's
-exact test (1935) says how likely chance alone gives its runs so many of the domain's failures; its
-counts allow for runs of one task that end alike (see `task_clusters`). Groups are the candidates
-that the procedure of Benjamini and Hochberg (1995, JRSS B 57:289) lets pass at 5 %: a domain whose
-failures have nothing to do with any sign has a group in one case of twenty at most.
+A candidate is any sign that at least `FEWEST_FAILURES` runs of `FEWEST_FAILED_TASKS` tasks show.
+Fisher's exact test (1935) says how likely chance alone gives its runs so many of the domain's
+failures; its counts allow for runs of one task that end alike (see `task_clusters`). Groups are the
+candidates that the procedure of Benjamini and Hochberg (1995, JRSS B 57:289) lets pass at 5 %: a
+domain whose failures have nothing to do with any sign has a group in one case of twenty at most.
 
-Signs overlap. The candidate that chance explains least comes first, and takes its runs; a later one
-must pass by what is left.
+Signs overlap. The candidate that chance explains least comes first, and takes its runs. Then all
+others are tested again on the runs that are left, against the critical value of the first test.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from kp_langchain.calibration.failure_signs import SignedRun, title_of, tools_of
+from kp_langchain.calibration.failure_signs import SignedRun, title_of
 from kp_langchain.calibration.fitting import FEWEST_RUNS as FEWEST_VERDICTS
 from kp_langchain.calibration.task_clusters import (
     CountedRun,
@@ -33,12 +33,14 @@ if TYPE_CHECKING:
 
 FEWEST_FAILURES = 5
 """A group has at least so many failures."""
-FEWEST_TASKS = 3
+FEWEST_FAILED_TASKS = 3
 """The failures of a group are of at least so many tasks."""
 _CHANCE = 0.05  # of any group in a domain without one
 _DOMAIN_CHARS = 60
 _MOST_GROUPS = 20
 _TELLING = 0.5  # how far the shares of runs that call a tool differ where that is named
+_TELLING_TOOLS = 2  # how far the median numbers of tools differ where they are named
+_FEWEST_OTHERS = 3  # fewer successes say nothing of what successes do
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,13 +54,16 @@ class FailureGroup:
         failures: How many of those failed.
         tasks: Of how many tasks they are.
         share: The share that failed, with its interval of 95 %.
-        others: The share of the domain's other runs that failed.
+        others: The share that failed of the domain's other runs, without those that stronger groups
+            took before it.
+        stronger: How many groups took their runs before it, because chance explains them less.
         p_value: How likely chance alone gives the sign so many failures, 0 to 1.
         example: The id of a failure: the newest of those that took the most common path.
         failed: The ids of its failures, the newest first.
         unjudged: The ids of its runs without a verdict whose trace can be looked at, the newest
             first.
-        otherwise: What the successes of the same tasks did otherwise, in words.
+        otherwise: What the successes of the same tasks did otherwise, in words; None if too few
+            succeeded, or nothing tells them apart.
     """
 
     kind: str
@@ -68,11 +73,12 @@ class FailureGroup:
     tasks: int
     share: Estimate
     others: float
+    stronger: int
     p_value: float
     example: str
     failed: tuple[str, ...]
     unjudged: tuple[str, ...]
-    otherwise: str
+    otherwise: str | None
 
     @property
     def title(self) -> str:
@@ -83,9 +89,10 @@ class FailureGroup:
     def rate_text(self) -> str:
         """How many of its runs failed, and of the others, in words."""
         low, high = (f"{100 * one:.0f}" for one in (self.share.low, self.share.high))
+        outside = " outside stronger groups" if self.stronger else ""
         return (
             f"{self.failures:,} of {self.runs:,} failed ({low} to {high} %), "
-            f"of the domain's other runs {100 * self.others:.0f} %"
+            f"of the domain's other runs{outside} {100 * self.others:.0f} %"
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -141,6 +148,9 @@ class DomainFailures:
         if self.share is None or not self.failures:
             return f"{name}: no failures in {of}."
         failures = count_text(self.failures, "failure")
+        if self.failures < FEWEST_FAILURES:
+            verb = "is" if self.failures == 1 else "are"
+            return f"{name}: {failures} {verb} too few for a group ({FEWEST_FAILURES}), in {of}."
         if not self.groups:
             return f"No failures of {name} are alike beyond chance: {failures} in {of}."
         low, high = (f"{100 * one:.0f}" for one in (self.share.low, self.share.high))
@@ -204,7 +214,7 @@ def domain_failures(domain: str, runs: Iterable[SignedRun]) -> DomainFailures:
         by_verdict=by_verdict,
         verdicts=verdicts,
         groups=tuple(groups),
-        nearest=nearest and _group(nearest, known, newest, correlation),
+        nearest=nearest and _group(nearest, known, known, newest, correlation),
     )
 
 
@@ -237,19 +247,20 @@ def _candidates(known: Sample, correlation: float) -> list[_Candidate]:
     for sign, runs in by_sign.items():
         if FEWEST_FAILURES <= len(runs) < known.number:
             sample = Sample(runs)
-            if len(sample.tasks) >= FEWEST_TASKS:
+            if len(sample.tasks) >= FEWEST_FAILED_TASKS:
                 candidates.append(_Candidate(p_value_of(sample, known, correlation), sign, sample))
     return sorted(candidates, key=lambda one: one[:2])
 
 
-def _highest_significant(candidates: Sequence[_Candidate]) -> float:
-    """Return the highest p-value that passes, by Benjamini and Hochberg; 0 if none does.
+def _critical_value(candidates: Sequence[_Candidate]) -> float:
+    """Return up to which p-value a candidate passes, by Benjamini and Hochberg; 0 if none does.
 
     Args:
         candidates: The candidates by rising p-value.
     """
-    ranked = enumerate((one.p_value for one in candidates), start=1)
-    return max((p for at, p in ranked if p <= _CHANCE * at / len(candidates)), default=0.0)
+    values = (_CHANCE * at / len(candidates) for at in range(1, len(candidates) + 1))
+    pairs = zip(candidates, values, strict=True)
+    return max((value for one, value in pairs if one.p_value <= value), default=0.0)
 
 
 def _groups(
@@ -266,18 +277,18 @@ def _groups(
         newest: All runs of the domain, the newest first.
         correlation: How far the failures of a task are correlated.
     """
-    highest, rest = _highest_significant(candidates), known
-    remaining = {one.sign: one for one in candidates if one.p_value <= highest}
-    for _ in range(_MOST_GROUPS):
+    critical, rest = _critical_value(candidates), known
+    remaining = {one.sign: one for one in candidates}
+    for number in range(_MOST_GROUPS):
         passing = [
             one
             for one in remaining.values()
-            if _has_more(one.sample, rest) and one.p_value <= highest
+            if one.p_value <= critical and _has_more(one.sample, rest)
         ]
         if not passing:
             return
         best = min(passing, key=lambda one: (one.p_value, -excess_of(one.sample, rest), one.sign))
-        yield _group(best, known, newest, correlation)
+        yield _group(best, known, rest, newest, correlation, number)
         newest = [run for run in newest if not _shows(run, best.sign)]
         rest = rest.without(best.sample)
         changed = {_Sign(*sign) for one in best.sample.runs for sign in one.run.signs.items()}
@@ -294,7 +305,7 @@ def _has_more(sample: Sample, whole: Sample) -> bool:
     """Return whether runs are enough for a group, and failed more often than the others."""
     return (
         sample.failures >= FEWEST_FAILURES
-        and sample.failed_tasks >= FEWEST_TASKS
+        and sample.failed_tasks >= FEWEST_FAILED_TASKS
         and excess_of(sample, whole) > 0
     )
 
@@ -303,18 +314,25 @@ def _has_more(sample: Sample, whole: Sample) -> bool:
 
 
 def _group(
-    candidate: _Candidate, known: Sample, newest: Sequence[SignedRun], correlation: float
+    candidate: _Candidate,
+    known: Sample,
+    rest: Sample,
+    newest: Sequence[SignedRun],
+    correlation: float,
+    stronger: int = 0,
 ) -> FailureGroup:
     """Return a group.
 
     Args:
         candidate: Its sign and runs.
         known: The runs of which it is known whether they failed.
-        newest: The runs of the domain that are in no other group, the newest first.
+        rest: Those of them that are in no stronger group.
+        newest: The runs of the domain that are in no stronger group, the newest first.
         correlation: How far the failures of a task are correlated.
+        stronger: How many groups are stronger.
     """
     sign, sample = candidate.sign, candidate.sample
-    others = known.number - sample.number
+    others = rest.number - sample.number
     failed = [one.run for one in sample.runs if one.failed]
     paths = Counter(run.signs.get("path") for run in failed)
     typical = max(paths, key=lambda path: (paths[path], path or ""))
@@ -325,7 +343,8 @@ def _group(
         failures=sample.failures,
         tasks=len(sample.tasks),
         share=sample.share(correlation),
-        others=(known.failures - sample.failures) / others,
+        others=(rest.failures - sample.failures) / others,
+        stronger=stronger,
         p_value=candidate.p_value,
         example=next(run.trace_id for run in failed if run.signs.get("path") == typical),
         failed=tuple(run.trace_id for run in failed),
@@ -338,21 +357,19 @@ def _group(
     )
 
 
-def _otherwise(failed: Sequence[SignedRun], sample: Sample, known: Sample) -> str:
-    """Return what the successes of the same tasks did otherwise, in words."""
+def _otherwise(failed: Sequence[SignedRun], sample: Sample, known: Sample) -> str | None:
+    """Return what the successes of the same tasks did otherwise, in words, if that is known."""
     tasks, ids = {run.task for run in failed}, {one.run.trace_id for one in sample.runs}
     right = [
         one.run
         for one in known.runs
         if not one.failed and one.run.task in tasks and one.run.trace_id not in ids
     ]
-    if not right:
-        return "no other run of these tasks succeeded"
+    if len(right) < _FEWEST_OTHERS:
+        return None
     start = f"{count_text(len(right), 'other run')} of these tasks succeeded"
     sides = right, failed
-    calls, calls_of_failed = (
-        Counter(tool for run in side for tool in tools_of(run.signs)) for side in sides
-    )
+    calls, calls_of_failed = (Counter(tool for run in side for tool in run.tools) for side in sides)
     rises = {
         tool: calls[tool] / len(right) - calls_of_failed[tool] / len(failed)
         for tool in sorted(calls | calls_of_failed)
@@ -369,14 +386,14 @@ def _otherwise(failed: Sequence[SignedRun], sample: Sample, known: Sample) -> st
             ]
         )
     number, failed_number = (
-        sorted(len(tools_of(run.signs)) for run in side)[len(side) // 2] for side in sides
+        sorted(len(run.tools) for run in side)[len(side) // 2] for side in sides
     )
-    if number != failed_number:
+    if abs(number - failed_number) >= _TELLING_TOOLS:
         tools = count_text(number, "tool")
         return f"{start}; they call {tools} in the median, the failures {failed_number}"
     path, failed_path = (
         Counter(run.signs.get("path", "") for run in side).most_common(1)[0] for side in sides
     )
-    if path[0] == failed_path[0]:
-        return f"{start}; most of both take the same path"
+    if path[0] == failed_path[0] or path[1] < _FEWEST_OTHERS:
+        return None
     return f"{start}; most often, {path[1]:,} times, one {title_of('path', path[0])}"

@@ -32,7 +32,7 @@ def flags_of(trace: ReasoningTrace) -> tuple[str, ...]:
 
 
 def _flags(trace: ReasoningTrace, calls: Sequence[TracedCall]) -> Iterator[str]:
-    if calls and all(one.has_failed for one in _last_at_once(calls)):
+    if calls and all(one.has_failed for one in last_at_once(calls)):
         yield "last_call_failed"
     if any(one.output is None for one in calls):
         yield "unanswered_call"
@@ -58,7 +58,7 @@ def _flags(trace: ReasoningTrace, calls: Sequence[TracedCall]) -> Iterator[str]:
         yield "same_result_twice"
 
 
-def _last_at_once(calls: Sequence[TracedCall]) -> list[TracedCall]:
+def last_at_once(calls: Sequence[TracedCall]) -> list[TracedCall]:
     """Return the last call, and those that ran beside it: which of them ended last is chance."""
     last = calls[-1].call
     beside = [

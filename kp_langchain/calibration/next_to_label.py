@@ -2,35 +2,34 @@
 
 The order avoids waste: a second verdict on a task while other tasks have none, one on a run that
 agrees with a judged one of its task, and verdicts on many domains of which none gets enough for a
-model. Of equally labelled tasks come first runs with a sign of failure that several runs show and
-none with a verdict: one verdict for each kind of failure, before a second one. The others are drawn
-at random.
+model. First in a domain comes one run of each group of failures that its verdicts show. Of equally
+labelled tasks come first runs with a sign of failure that several runs show and none with a
+verdict: one verdict for each kind of failure, before a second one. The others are drawn at random.
 
-The order depends on the runs and verdicts alone. Verdicts given in this order do not change the
-order of the remaining runs.
+The order depends on the runs and verdicts alone. As long as verdicts show the same groups, those
+given in this order change the order of the remaining runs no further than by another run of each.
 """
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from hashlib import sha256
 
 from kp_langchain.calibration.agreement import AGREES, RunDigest
 from kp_langchain.calibration.failure_groups import (
+    FEWEST_FAILED_TASKS,
     FEWEST_FAILURES,
+    domain_failures,
 )
-from kp_langchain.calibration.failure_groups import (
-    FEWEST_TASKS as FEWEST_FAILED_TASKS,
-)
-from kp_langchain.calibration.failure_signs import title_of
+from kp_langchain.calibration.failure_signs import Sign, SignedRun, title_of
 from kp_langchain.calibration.fitting import FEWEST_RUNS, FEWEST_TASKS
-
-FailureSign = tuple[str, str]
 
 # A run is compared with so many others of its task, so that a task of 2,000 runs takes no second.
 _MOST_DIGESTS = 20
+_ANY_TIME = datetime.fromtimestamp(0, UTC)  # groups do not depend on it
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,14 +41,14 @@ class UnlabelledRun:
         domain: Its domain.
         task: Its task; runs with an equal task are repeats of it.
         digest: What it is compared with others of its task by; None if that is not known.
-        failure_signs: Its signs of failure, each as kind and text.
+        signs: Its signs, each as kind and text.
     """
 
     trace_id: str
     domain: str
     task: str
     digest: bytes | None = None
-    failure_signs: Set[FailureSign] = frozenset()
+    signs: Set[Sign] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,14 +60,14 @@ class TaskVerdict:
         task: The run's task.
         success: The verdict.
         digest: What the run is compared with others of its task by; None if that is not known.
-        failure_signs: The run's signs of failure, each as kind and text.
+        signs: The run's signs, each as kind and text.
     """
 
     domain: str
     task: str
     success: bool
     digest: bytes | None = None
-    failure_signs: Set[FailureSign] = frozenset()
+    signs: Set[Sign] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,22 +81,28 @@ class Offer:
         is_repeat: Whether it agrees with one of those.
         new_sign: A sign of failure, as kind and text, that several runs show and none with a
             verdict, nor one before it; None without one.
+        group: The sign, as kind and text, of a group of failures that it comes first of; None if it
+            does not.
     """
 
     run: UnlabelledRun
     task_verdicts: int
     is_repeat: bool = False
-    new_sign: FailureSign | None = None
+    new_sign: Sign | None = None
+    group: Sign | None = None
 
     @property
     def reason(self) -> str:
         """The reason in words."""
         sign = "" if self.new_sign is None else f", and the first that {title_of(*self.new_sign)}"
+        if self.group is not None:
+            sign = f", and like failures: it {title_of(*self.group)}"
         if not self.task_verdicts:
             return f"a new task{sign}"
         # Counted with those before it, which may have been skipped.
         agrees = ", and agrees with an earlier one" if self.is_repeat else ""
-        return f"run {self.task_verdicts + 1} of its task{agrees or sign}"
+        reason = sign if self.group else agrees or sign
+        return f"run {self.task_verdicts + 1} of its task{reason}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,9 +140,9 @@ def next_to_label(
 
     One domain comes after the other until it has the verdicts that a model needs at least, the one
     that lacks fewest first. Then come the domains with the fewest verdicts, and last those that
-    have too few runs for a model. Within a domain, tasks with the fewest verdicts come first, among
-    those one run for each kind of failure that has no verdict, and runs that agree with a judged
-    one of their task last.
+    have too few runs for a model. Within a domain, one run of each group of failures comes first,
+    then tasks with the fewest verdicts, among those one run for each kind of failure that has no
+    verdict, and runs that agree with a judged one of their task last.
 
     Args:
         unlabelled: The runs without a verdict on their success.
@@ -177,28 +182,75 @@ def _offers(runs: Iterable[UnlabelledRun], verdicts: Sequence[TaskVerdict]) -> l
     verdicts_on: defaultdict[str, list[TaskVerdict]] = defaultdict(list)
     for verdict in verdicts:
         verdicts_on[verdict.task].append(verdict)
+    groups = _one_of_each_group(runs_of, verdicts_on, verdicts)
     offers = []
     for task, of_task in runs_of.items():
         judged = verdicts_on[task]
+        of_task.sort(key=lambda run: run.trace_id not in groups)
         repeats = _repeats(of_task, judged) if len(of_task) + len(judged) > 1 else set()
-        in_order = sorted(of_task, key=lambda run: run.trace_id in repeats)
+        in_order = sorted(
+            of_task, key=lambda run: (run.trace_id not in groups, run.trace_id in repeats)
+        )
         offers += [
-            Offer(run, number, is_repeat=run.trace_id in repeats)
+            Offer(run, number, run.trace_id in repeats, group=groups.get(run.trace_id))
             for number, run in enumerate(in_order, start=len(judged))
         ]
-    offers.sort(key=lambda one: (one.is_repeat, one.task_verdicts, _draw(one.run)))
+    offers.sort(key=lambda one: (not one.group, one.is_repeat, one.task_verdicts, _draw(one.run)))
     offers = list(_with_new_signs(offers, verdicts))
     # Those that are equal stay in their order.
-    return sorted(offers, key=lambda one: (one.is_repeat, one.task_verdicts, not one.new_sign))
+    return sorted(
+        offers,
+        key=lambda one: (not one.group, one.is_repeat, one.task_verdicts, not one.new_sign),
+    )
+
+
+def _one_of_each_group(
+    runs_of: Mapping[str, Sequence[UnlabelledRun]],
+    verdicts_on: Mapping[str, Sequence[TaskVerdict]],
+    verdicts: Sequence[TaskVerdict],
+) -> dict[str, Sign]:
+    """Return a run of each group of failures that the verdicts of a domain show, by trace id.
+
+    Args:
+        runs_of: Its runs, by task.
+        verdicts_on: Its verdicts, by task.
+        verdicts: The same.
+    """
+    if len(verdicts) < FEWEST_RUNS:
+        return {}
+    failures = domain_failures(
+        "",
+        (
+            SignedRun(
+                trace_id=str(number),
+                domain="",
+                task=one.task,
+                at=_ANY_TIME,
+                signs=dict(one.signs),
+                ended_well=one.success,
+                success=one.success,
+            )
+            for number, one in enumerate(verdicts)
+        ),
+    )
+    fewest_first = sorted(runs_of, key=lambda task: len(verdicts_on.get(task, ())))
+    runs = [run for task in fewest_first for run in runs_of[task]]
+    one_of: dict[str, Sign] = {}
+    for group in failures.groups:
+        sign = (group.kind, group.sign)
+        shown = (run.trace_id for run in runs if sign in run.signs and run.trace_id not in one_of)
+        if (trace_id := next(shown, None)) is not None:
+            one_of[trace_id] = sign
+    return one_of
 
 
 def _with_new_signs(offers: Sequence[Offer], verdicts: Sequence[TaskVerdict]) -> Iterator[Offer]:
     """Yield the offers of a domain, in their order, those with a new sign with that."""
     runs: list[UnlabelledRun | TaskVerdict] = [*(offer.run for offer in offers), *verdicts]
-    counts = Counter(sign for run in runs for sign in run.failure_signs)
-    tasks: defaultdict[FailureSign, set[str]] = defaultdict(set)
+    counts = Counter(sign for run in runs for sign in _of_failure(run))
+    tasks: defaultdict[Sign, set[str]] = defaultdict(set)
     for run in runs:
-        for sign in run.failure_signs:
+        for sign in _of_failure(run):
             tasks[sign].add(run.task)
     unseen = {
         sign
@@ -206,11 +258,16 @@ def _with_new_signs(offers: Sequence[Offer], verdicts: Sequence[TaskVerdict]) ->
         if number >= FEWEST_FAILURES and len(tasks[sign]) >= FEWEST_FAILED_TASKS
     }
     for verdict in verdicts:
-        unseen -= verdict.failure_signs
+        unseen -= verdict.signs
     for offer in offers:
-        new = unseen & offer.run.failure_signs
+        new = unseen & offer.run.signs
         unseen -= new
         yield replace(offer, new_sign=min(new)) if new else offer
+
+
+def _of_failure(run: UnlabelledRun | TaskVerdict) -> Iterator[Sign]:
+    """Yield the signs that speak of a failure by themselves."""
+    return (sign for sign in run.signs if sign[0] != "path")
 
 
 def _repeats(runs: Iterable[UnlabelledRun], judged: Iterable[TaskVerdict]) -> set[str]:

@@ -10,9 +10,10 @@ from rich.rule import Rule
 from rich.text import Text
 
 from kp_langchain.calibration.failure_groups import failures_by_domain
+from kp_langchain.calibration.tool_calls import calls_of
 from kp_langchain.cli.label_next import read_key
 from kp_langchain.cli.output import fact_table, indent, make_console, visible, warn
-from kp_langchain.cli.run_view import print_steps, print_task
+from kp_langchain.cli.run_view import call_text, print_steps, print_task, verdict_line
 from kp_langchain.errors import StoreError, UnknownRunError
 from kp_langchain.review.run_facts import flag_texts, outcome_text
 from kp_langchain.text import count_text, one_line, short_id
@@ -22,9 +23,10 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from kp_langchain.calibration.failure_groups import DomainFailures, FailureGroup
+    from kp_langchain.schema import ReasoningTrace
     from kp_langchain.store import StoredRun, TraceStore
 
-_TEXT_CHARS, _OBJECTIVE_CHARS, _TITLE_CHARS = 300, 120, 200
+_ERROR_CHARS, _TEXT_CHARS, _OBJECTIVE_CHARS, _TITLE_CHARS = 1000, 300, 120, 200
 _RUNS_SHOWN = 10
 _NO_GROUPS = "No group of failures has a run to judge. See the groups: kp-langchain review failures"
 _KEYS = "y all succeeded  n all failed  s skip  m more: the runs  q quit"
@@ -71,8 +73,9 @@ def _facts(store: TraceStore, group: FailureGroup) -> Iterator[tuple[str, str]]:
     if run is not None:
         objective = one_line(" ".join(run.objective.split()), _OBJECTIVE_CHARS)
         yield "example", f"{short_id(run.trace_id)}  {objective}"
-        yield "why", one_line(_reason(store, run), _TEXT_CHARS)
-    yield "otherwise", one_line(group.otherwise, _TEXT_CHARS)
+        yield "why (example)", one_line(_reason(store, run), _TEXT_CHARS)
+    if group.otherwise is not None:
+        yield "otherwise", one_line(group.otherwise, _TEXT_CHARS)
     if group.unjudged:
         number = len(group.unjudged)
         yield "no verdict", f"{count_text(number, 'run')} {'has' if number == 1 else 'have'} none"
@@ -82,6 +85,20 @@ def _reason(store: TraceStore, run: StoredRun) -> str:
     """Return why a run failed: the note of its newest verdict, or what speaks against it."""
     notes = [verdict.note for verdict in store.verdicts(run.trace_id) if verdict.note]
     return notes[-1] if notes else "; ".join(flag_texts(run)) or outcome_text(run)
+
+
+def _telling_facts(
+    store: TraceStore, run: StoredRun, trace: ReasoningTrace
+) -> Iterator[tuple[str, str]]:
+    """Yield what tells whether a run failed: its last error, flags, outcome and verdicts."""
+    failed = [one for one in calls_of(trace.steps) if one.has_failed]
+    if failed:
+        yield "last error", one_line(call_text(failed[-1]), _ERROR_CHARS)
+    for text in flag_texts(run):
+        yield "flag", text
+    yield "outcome", outcome_text(run)
+    for verdict in store.verdicts(run.trace_id):
+        yield "verdict", verdict_line(verdict)
 
 
 def _run(store: TraceStore, trace_id: str) -> StoredRun | None:
@@ -167,7 +184,8 @@ class GroupDialog:
             if run is not None and trace is not None:
                 self._console.print(Rule())
                 print_task(run, self._console)
-                print_steps(trace, self._console)
+                self._console.print(fact_table(_telling_facts(self._store, run, trace)))
+                print_steps(trace, self._console, all_by="")
         if (more := len(group.unjudged) - _RUNS_SHOWN) > 0:
             self._console.print(Text(f"... {count_text(more, 'more run')}", "bright_black"))
 

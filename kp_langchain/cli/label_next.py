@@ -159,7 +159,7 @@ class Dialog:
             console.print(Text(f"last: {self._last_change}"))
         console.print()
         print_task(run, console)
-        print_steps(trace, console)
+        print_steps(trace, console, all_by="m")
         console.print()
         console.print(fact_table(self._facts(offer, run, trace)))
 
@@ -222,7 +222,7 @@ class Dialog:
         except UnknownRunError:  # it was deleted meanwhile; loading it again finds that out
             return
         self._own_verdicts[run.trace_id] = TaskVerdict(
-            run.domain, run.task, success, run.digest, run.failure_signs
+            run.domain, run.task, success, run.digest, run.signs
         )
         self._move(1)
         if self._position == len(self._offers):

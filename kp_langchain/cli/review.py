@@ -190,9 +190,10 @@ def failures(
 ) -> None:
     """Show failures that are alike: what such runs have in common, and how many of them failed.
 
-    Runs are alike that take the same tools in the same order, end on the same error, get no answer
-    from the same tool, repeat a call, or say that they were unable. A group is shown if more of
-    its runs failed than chance explains. Verdicts say which runs failed; without, how they ended.
+    Runs are alike that take the same tools in the same order, have the same last error, get no
+    answer from the same tool, repeat a call, or say that they were unable. A group is shown if more
+    of its runs failed than chance explains. Verdicts say which runs failed; without, how they
+    ended.
     """
     from kp_langchain.calibration.failure_groups import failures_by_domain
 

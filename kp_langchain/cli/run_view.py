@@ -209,14 +209,20 @@ def print_task(run: StoredRun, console: Console) -> None:
     console.print(Text(printable(head).rstrip()), soft_wrap=True)
 
 
-def print_steps(trace: ReasoningTrace, console: Console) -> None:
+def print_steps(trace: ReasoningTrace, console: Console, *, all_by: str = "--steps") -> None:
     """Print the tool calls of a trace, one a line, and the beginning of its answer.
 
     A `!` marks those that failed, or whose output reads like a failure.
+
+    Args:
+        trace: The trace.
+        console: Where to print it.
+        all_by: The option or key that shows all steps; empty if there is none.
     """
     calls = calls_of(trace.steps)
     steps = count_text(len(trace.steps), "step")
-    hint = f"({steps}; all of them: --steps)" if calls else f"none ({steps}: --steps)"
+    where = f"{'; all of them' if calls else ''}: {all_by}" if all_by else ""
+    hint = f"{'' if calls else 'none '}({steps}{where})"
     console.print(Text(f"calls {hint}", "cyan"))
     for call in calls[:_CALLS_SHOWN]:
         mark, style = ("!", "yellow") if call.has_failed else (" ", "")
@@ -344,7 +350,7 @@ def _facts(store: TraceStore, run: StoredRun) -> Iterator[tuple[str, str]]:
     if any(keys.values()):
         yield "keys", "  ".join(f"{key} {value}" for key, value in keys.items() if value)
     for verdict in store.verdicts(run.trace_id):
-        yield "verdict", _verdict_line(verdict)
+        yield "verdict", verdict_line(verdict)
     yield from _recall_lines(recall_facts(store, run))
     profile = breakdown.profile
     yield "scored", f"in {breakdown.elapsed_ms:.0f} ms with the weights of profile {profile}"
@@ -386,7 +392,8 @@ def _other_line(store: TraceStore, trace_id: str | None, what: str) -> str:
     return f"{name}, {what}{f': {_shorten(other.objective)}' if other else ''}"
 
 
-def _verdict_line(verdict: Verdict) -> str:
+def verdict_line(verdict: Verdict) -> str:
+    """Return a verdict in one line."""
     success = {True: "success", False: "failure", None: "success not stated"}[verdict.success]
     confidence = "" if verdict.confidence is None else f", confidence {verdict.confidence:.2f}"
     note = f": {_shorten(verdict.note)}" if verdict.note else ""

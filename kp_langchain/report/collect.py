@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import compress
 from typing import TYPE_CHECKING, Any
@@ -84,7 +84,7 @@ def _collect(store: TraceStore, filters: RunFilters, limit: int) -> ReportData:
         known.update(run.trace_id for run in runs)
         _add(store, runs, data, credits_)
     positions = {record["id"]: at for at, record in enumerate(data.runs)}
-    data.domains = _domains(store, filters, positions)
+    data.domains = _domains(store, filters, positions, data.runs)
     return data
 
 
@@ -151,9 +151,19 @@ def _credits(store: TraceStore) -> dict[tuple[str, str], str]:
 
 
 def _domains(
-    store: TraceStore, filters: RunFilters, positions: Mapping[str, int]
+    store: TraceStore,
+    filters: RunFilters,
+    positions: Mapping[str, int],
+    records: Sequence[Mapping[str, Any]],
 ) -> list[dict[str, Any]]:
-    """Return what the page has of each domain of its runs, given their positions by trace id."""
+    """Return what the page has of each domain of its runs.
+
+    Args:
+        store: The store.
+        filters: Which runs.
+        positions: Where the page has each run, by trace id.
+        records: The records of the runs.
+    """
     figures = store.figures(**filters)
     is_here = [trace_id in positions for trace_id in figures["trace_id"]]
     figures = {name: list(compress(values, is_here)) for name, values in figures.items()}
@@ -169,19 +179,22 @@ def _domains(
     }
     return [
         _domain(stats, bases.get(stats.domain))
-        | {"failures": _failures(failures.get(stats.domain), positions)}
+        | {"failures": _failures(failures.get(stats.domain), positions, records)}
         for stats in domain_stats(figures, bases, current_prices())
     ]
 
 
 def _failures(
-    failures: DomainFailures | None, positions: Mapping[str, int]
+    failures: DomainFailures | None,
+    positions: Mapping[str, int],
+    records: Sequence[Mapping[str, Any]],
 ) -> dict[str, Any] | None:
     """Return the groups of failures of a domain; None if all its runs are withheld.
 
     Args:
         failures: Its failures.
         positions: Where the page has each run, by trace id.
+        records: The records of the runs.
     """
     if failures is None:
         return None
@@ -193,14 +206,21 @@ def _failures(
             {
                 "title": one_line(group.title, _SENTENCE_CHARS),
                 "rate": group.rate_text,
-                "otherwise": one_line(group.otherwise, _SENTENCE_CHARS),
+                "otherwise": group.otherwise and one_line(group.otherwise, _SENTENCE_CHARS),
                 "example": positions[group.example],
+                "why": _reason(records[positions[group.example]]),
                 "failed": [positions[trace_id] for trace_id in group.failed],
                 "unjudged": [positions[trace_id] for trace_id in group.unjudged],
             }
             for group in failures.groups
         ],
     }
+
+
+def _reason(record: Mapping[str, Any]) -> str:
+    """Return why a run failed: the note of its newest verdict, or what speaks against it."""
+    notes = [note for *_, note, _source in record["verdicts"] if note]
+    return str(notes[-1] if notes else "; ".join(record["flags"]) or record["outcome"])
 
 
 def _domain(stats: DomainStats, basis: Basis | None) -> dict[str, Any]:

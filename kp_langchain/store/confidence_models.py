@@ -12,7 +12,6 @@ from pydantic import ValidationError
 
 from kp_langchain.calibration.agreement import AGREEMENT, TaskRun, agreement_of, pairs_of, task_key
 from kp_langchain.calibration.basis import Basis, basis_of
-from kp_langchain.calibration.failure_signs import failures_in
 from kp_langchain.calibration.features import LOOKED_SUCCESSFUL
 from kp_langchain.calibration.model import ConfidenceModel, LabelledRun
 from kp_langchain.calibration.next_to_label import TaskVerdict, UnlabelledRun
@@ -21,7 +20,14 @@ from kp_langchain.gate.check import WINDOW
 from kp_langchain.scoring.breakdown import ScoreBreakdown
 from kp_langchain.store.database import StorePart
 from kp_langchain.store.rows import clean_name, json_text
-from kp_langchain.store.run_queries import is_kept, labels, newest_first, verdicts_on
+from kp_langchain.store.run_queries import (
+    is_kept,
+    labels,
+    newest_first,
+    signs_in,
+    signs_text,
+    verdicts_on,
+)
 from kp_langchain.store.tables import insert_or_replace, models, runs, scores, verdicts
 from kp_langchain.store.task_runs import OF_TASK_RUN, TaskRuns, task_run
 from kp_langchain.text import first_fault
@@ -85,7 +91,7 @@ class ConfidenceModels(StorePart):
         """
         c = runs.c
         select = (
-            sa.select(c.trace_id, c.domain, c.task, c.objective, c.signs, scores.c.digest)
+            sa.select(c.trace_id, c.domain, c.task, c.objective, signs_text, scores.c.digest)
             .select_from(_runs_with_scores)
             .where(c.state == "judged", ~_has_label, is_kept(), c.withheld.is_(None), _has_features)
             .order_by(*newest_first)
@@ -99,7 +105,7 @@ class ConfidenceModels(StorePart):
                 row.domain,
                 task_key(row.task, row.objective),
                 row.digest,
-                failures_in(row.signs),
+                frozenset(signs_in(row.signs).items()),
             )
             for row in rows
         ]
@@ -112,7 +118,7 @@ class ConfidenceModels(StorePart):
         """
         c = runs.c
         # No condition on the features: it would read every row before its verdicts are looked up.
-        columns = (c.trace_id, c.domain, c.task, c.objective, c.signs, scores.c.digest)
+        columns = (c.trace_id, c.domain, c.task, c.objective, signs_text, scores.c.digest)
         select = (
             sa.select(*columns, _has_features.label("has_features"))
             .select_from(_runs_with_scores)
@@ -129,7 +135,7 @@ class ConfidenceModels(StorePart):
                 task_key(row.task, row.objective),
                 success_of[row.trace_id],
                 row.digest,
-                failures_in(row.signs),
+                frozenset(signs_in(row.signs).items()),
             )
             for row in rows
             if row.has_features and row.trace_id in success_of

@@ -13,7 +13,7 @@ from zlib import crc32
 import sqlalchemy as sa
 
 from kp_langchain.calibration.agreement import task_key
-from kp_langchain.calibration.failure_signs import SignedRun
+from kp_langchain.calibration.failure_signs import SignedRun, parse_signs
 from kp_langchain.gate.check import WINDOW, JudgedRun
 from kp_langchain.scoring.dimensions import DIMENSION_NAMES
 from kp_langchain.store.rows import clean_name, with_outcome_of
@@ -39,6 +39,7 @@ from kp_langchain.verdict import Verdict
 _POSTGRES_LOCKS = 0x6B706B70  # any number, the same in every version of this package
 _LAST_MOMENT = datetime.max.replace(tzinfo=UTC)
 _c = runs.c
+signs_text = sa.cast(_c.signs, sa.Text()).label("signs")  # read as JSON, a damaged one would raise
 newest_first = (_c.created_at.desc(), _c.trace_id.desc())
 _of_outcome = (_c.success, _c.confidence, _c.score, _c.validated_by)
 # More would delay the run that is written in the same transaction.
@@ -299,7 +300,7 @@ def signed_runs(connection: sa.Connection, filters: RunFilters) -> list[SignedRu
         *(c.trace_id, c.domain, c.task, c.created_at, c.success),
         # Objectives are long, and needed only where they stand for a task.
         sa.case((c.task.is_(None), c.objective), else_="").label("objective"),
-        sa.cast(c.signs, sa.Text()).label("signs"),
+        *(signs_text, sa.cast(c.tools, sa.Text()).label("tools")),
         is_kept().label("is_kept"),
     )
     select = sa.select(*columns).where(*conditions_of(filters), c.withheld.is_(None))
@@ -311,22 +312,34 @@ def signed_runs(connection: sa.Connection, filters: RunFilters) -> list[SignedRu
             domain=row.domain,
             task=task_key(row.task, row.objective),
             at=row.created_at,
-            signs=_parse_signs(row.signs),
+            signs=signs_in(row.signs),
             ended_well=row.success,
             success=success_of.get(row.trace_id),
             can_be_judged=row.is_kept,
+            tools=_names_in(row.tools),
         )
         for row in rows
     ]
 
 
 @lru_cache(maxsize=1000)  # few of the texts differ
-def _parse_signs(text: str | None) -> dict[str, str]:
+def signs_in(text: str | None) -> dict[str, str]:
+    """Return the signs in the text of a column `signs`, which another program may have changed."""
+    return parse_signs(_parse(text))
+
+
+@lru_cache(maxsize=1000)
+def _names_in(text: str | None) -> frozenset[str]:
+    names = _parse(text)
+    names = names if isinstance(names, list) else []
+    return frozenset(one for one in names if isinstance(one, str))
+
+
+def _parse(text: str | None) -> Any:
     try:
-        signs = json.loads(text or "{}")
-    except ValueError:  # another program changed it
-        return {}
-    return signs if isinstance(signs, dict) else {}
+        return json.loads(text or "null")
+    except (ValueError, RecursionError):  # another program changed it
+        return None
 
 
 def recent_worths(connection: sa.Connection, domain: str) -> list[tuple[float | None, float]]:

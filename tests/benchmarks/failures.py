@@ -6,7 +6,8 @@ Files are those of `tests.benchmarks.quality`; by default the recorded runs are 
 lie beside the checkout. Each source is a domain, and the truth is its verdicts. Prints tables in
 Markdown: how many failures of each source are in a group, the groups with their intervals of 95 %,
 and in how many of N draws a source has a group if its labels say nothing. Labels are shuffled among
-all runs of a source, or among its tasks, so that runs of one task still end alike.
+all runs of a source, or among its tasks, so that runs of one task still end alike. The last column
+leaves the strongest group its labels, and says in how many draws there is another one.
 """
 
 from __future__ import annotations
@@ -49,8 +50,9 @@ def signed_runs(source: str, runs: Sequence[Run]) -> tuple[list[SignedRun], floa
             signs=of_run,
             ended_well=run.success,
             success=run.success,
+            tools=frozenset(step.tool.name for step in trace.steps if step.tool),
         )
-        for at, ((run, _), of_run) in enumerate(zip(traces, signs, strict=True))
+        for at, ((run, trace), of_run) in enumerate(zip(traces, signs, strict=True))
     ], seconds
 
 
@@ -69,6 +71,35 @@ def shuffled(runs: Sequence[SignedRun], drawn: random.Random, *, by_task: bool) 
     else:
         labels = drawn.sample(list(runs), len(runs))
     return [replace(run, success=one.success) for run, one in zip(places, labels, strict=True)]
+
+
+def has_group(runs: Sequence[SignedRun]) -> bool:
+    """Return whether a source has a group."""
+    return bool(domain_failures("", runs).groups)
+
+
+def share_with_another(
+    failures: DomainFailures, runs: Sequence[SignedRun], draws: int
+) -> float | None:
+    """Return in how many draws there is another group beside the strongest, 0 to 1.
+
+    Args:
+        failures: The failures of a source.
+        runs: Its runs. Labels are shuffled among those outside the strongest group.
+        draws: How many draws; None is returned without a group.
+    """
+    if not failures.groups:
+        return None
+    strongest = min(failures.groups, key=lambda group: group.stronger)
+    sign = strongest.kind, strongest.sign
+    inside = [run for run in runs if sign in run.signs.items()]
+    outside = [run for run in runs if sign not in run.signs.items()]
+    drawn = random.Random(f"{failures.domain} beside")
+    number = 0
+    for _ in range(draws):
+        groups = domain_failures("", inside + shuffled(outside, drawn, by_task=False)).groups
+        number += any((group.kind, group.sign) != sign for group in groups)
+    return number / draws
 
 
 def source_rows(every: Sequence[DomainFailures]) -> list[list[object]]:
@@ -96,6 +127,10 @@ def group_rows(every: Sequence[DomainFailures]) -> list[list[object]]:
     return rows
 
 
+def _percent(share: float | None) -> str:
+    return "-" if share is None else f"{share:.1%}"
+
+
 def _interval(low: float, high: float) -> str:
     return f"{low:.0%} to {high:.0%}"
 
@@ -112,9 +147,9 @@ def main(words: Sequence[str] | None = None) -> int:
         options.error(f"no such file: {', '.join(missing)}")
     sources: dict[str, list[SignedRun]] = {}
     seconds = 0.0
-    for name, of_source in read_runs(chosen.files).items():
-        if has_both_outcomes(of_source, 1) and len(of_source) >= _FEWEST_RUNS:
-            sources[name], seconds_of_source = signed_runs(name, of_source)
+    for name, recorded in read_runs(chosen.files).items():
+        if has_both_outcomes(recorded, 1) and len(recorded) >= _FEWEST_RUNS:
+            sources[name], seconds_of_source = signed_runs(name, recorded)
             seconds += seconds_of_source
     if not sources:
         print("no source with 10 runs and both outcomes", file=sys.stderr)
@@ -127,21 +162,22 @@ def main(words: Sequence[str] | None = None) -> int:
     head = ["group", "failed", "95 %", "other runs", "tasks"]
     print(table("Groups", head, group_rows(every)), flush=True)
     if chosen.shuffles:
-        rows, sums = [], [0, 0]
-        for name, runs in sources.items():
-            counts = []
-            for at, by_task in enumerate((False, True)):
+        rows, shares = [], []
+        for failures, (name, runs) in zip(every, sources.items(), strict=True):
+            of_source: list[float | None] = []
+            for by_task in (False, True):
                 drawn = random.Random(f"{name} {by_task}")
-                found = sum(
-                    bool(domain_failures(name, shuffled(runs, drawn, by_task=by_task)).groups)
+                number = sum(
+                    has_group(shuffled(runs, drawn, by_task=by_task))
                     for _ in range(chosen.shuffles)
                 )
-                sums[at] += found
-                counts.append(f"{found / chosen.shuffles:.1%}")
-            rows.append([name, *counts])
-        whole = chosen.shuffles * len(sources)
-        rows.append(["all", *(f"{one / whole:.1%}" for one in sums)])
-        head = ["source", "labels shuffled among runs", "among tasks"]
+                of_source.append(number / chosen.shuffles)
+            of_source.append(share_with_another(failures, runs, chosen.shuffles))
+            rows.append([name, *map(_percent, of_source)])
+            shares.append(of_source)
+        known = [[one for one in column if one is not None] for column in zip(*shares, strict=True)]
+        rows.append(["all", *(_percent(sum(one) / len(one) if one else None) for one in known)])
+        head = ["source", "labels shuffled among runs", "among tasks", "beside the strongest group"]
         print(table("Sources with a group, if labels say nothing", head, rows))
     return 0
 

@@ -66,7 +66,7 @@ def asking_order(runs: Iterable[JudgedRun], seed: int) -> list[JudgedRun]:
     # The order among tasks follows from the ids.
     by_id = {f"{seed} {run.id}": run for run in runs}
     unlabelled = (
-        UnlabelledRun(id_, "", run.task, run.task_run.digest, run.failure_signs)
+        UnlabelledRun(id_, "", run.task, run.task_run.digest, run.signs)
         for id_, run in by_id.items()
     )
     return [by_id[offer.run.trace_id] for offer in next_to_label(unlabelled)]

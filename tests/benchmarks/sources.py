@@ -16,7 +16,7 @@ import sqlalchemy as sa
 
 from kp_langchain import TraceStore
 from kp_langchain.calibration.agreement import TaskRun, agreement_of, pairs_of
-from kp_langchain.calibration.failure_signs import failures_in
+from kp_langchain.calibration.failure_signs import parse_signs
 from kp_langchain.calibration.features import LOOKED_SUCCESSFUL, complete_features
 from kp_langchain.calibration.model import LabelledRun
 from kp_langchain.gate.check import FEWEST_VALUES
@@ -46,7 +46,7 @@ class JudgedRun:
         is_kept_by_default: Whether the default gate did.
         agreement: How far it agrees with others of its task.
         unguarded: The same, were retries in one thread and planted instructions no matter.
-        failure_signs: Its signs of failure, each as kind and text.
+        signs: Its signs, each as kind and text.
     """
 
     id: str
@@ -57,7 +57,7 @@ class JudgedRun:
     is_kept_by_default: bool
     agreement: Agreement | None = None
     unguarded: Agreement | None = None
-    failure_signs: frozenset[tuple[str, str]] = frozenset()
+    signs: frozenset[tuple[str, str]] = frozenset()
 
     @property
     def task(self) -> str:
@@ -178,7 +178,7 @@ def _judged_run(row: Any, run: Run, is_kept_by_default: bool) -> JudgedRun:
         task_run(row),
         row.decision == "kept",
         is_kept_by_default,
-        failure_signs=failures_in(row.signs),
+        signs=frozenset(parse_signs(row.signs).items()),
     )
 
 

@@ -1,4 +1,4 @@
-"""Signs of a run, and groups of failures that share one."""
+"""Groups of failures that share a sign, and one run of each to label next."""
 
 from __future__ import annotations
 
@@ -12,106 +12,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kp_langchain import ReasoningTrace
 from kp_langchain.calibration.failure_groups import (
+    FEWEST_FAILED_TASKS,
     FEWEST_FAILURES,
-    FEWEST_TASKS,
     domain_failures,
     failures_by_domain,
 )
-from kp_langchain.calibration.failure_signs import SignedRun, signs_of, title_of
-from kp_langchain.calibration.flags import flags_of
+from kp_langchain.calibration.failure_signs import SignedRun
 from kp_langchain.calibration.next_to_label import TaskVerdict, UnlabelledRun, next_to_label
 from kp_langchain.calibration.task_clusters import CountedRun, Sample, correlation_of, p_value_of
-from tests.cli.made_runs import document
 
 START = datetime(2026, 2, 1, tzinfo=UTC)
-
-
-# ------------------------------------------------------------------ signs
-
-
-def call(tool: str, output: str | None = "found", kind: str = "observation", **of: Any) -> Any:
-    """The steps of a call and its output."""
-    steps = [{"type": "tool_call", "tool": {"name": tool}, "input": of}]
-    if output is not None:
-        steps.append({"type": kind, "tool": {"name": tool}, "content": output})
-    return steps
-
-
-def signs(*calls: Any, answer: str = "It is 7.") -> dict[str, str]:
-    steps = [step for one in calls for step in one] or [{"type": "thought", "content": "7"}]
-    return signs_of(ReasoningTrace.model_validate(document(steps=steps, answer=answer)))
-
-
-@pytest.mark.parametrize(
-    ("calls", "expected"),
-    [
-        ([], {"path": ""}),
-        ([call("a", x=1), call("a", x=2), call("b"), call("a", x=3)], {"path": "a > b > a"}),
-        ([call("a", None)], {"path": "a", "unanswered": "a"}),
-        ([call("a", x=1), call("a", x=1)], {"path": "a", "repeated": "a"}),
-        (
-            [call("a", "ValueError: no user '17' at 10:45", "error_recovery"), call("b")],
-            {"path": "a > b", "error": "a: ValueError: no user * at *"},
-        ),
-        (
-            [call("web", "Error: HTTPError 404 for http://a.org/x?y=1, request 8f2a-11", x=1)],
-            {"path": "web", "error": "web: Error: HTTPError 404 for * request *"},
-        ),
-        (
-            [call("a", f"Error: [REDACTED:email] and {'-' * 30} more", "error_recovery")],
-            {"path": "a", "error": "a: Error: * and more"},
-        ),
-        (
-            [call("sql", "Error: table 'pets' doesn't exist, it isn't there", "error_recovery")],
-            {"path": "sql", "error": "sql: Error: table * doesn't exist, it isn't there"},
-        ),
-        # To make a call again that failed is a retry.
-        (
-            [call("a", "Error: busy", "error_recovery", x=1), call("a", x=1)],
-            {"path": "a", "error": "a: Error: busy"},
-        ),
-        ([call("", "Error: \x1b[2J" + "e" * 900)], None),
-        ([call(f"tool{at}") for at in range(40)], None),
-    ],
-)
-def test_the_signs_of_a_run(calls: Any, expected: dict[str, str] | None) -> None:
-    shown = signs(*calls)
-    if expected is not None:
-        assert shown == expected
-    assert all(len(text) < 900 and text.isprintable() for text in shown.values())
-
-
-def test_an_answer_that_says_so_is_a_sign() -> None:
-    assert signs(answer="I was unable to find it.") == {"path": "", "unable": ""}
-
-
-@given(st.lists(st.tuples(st.sampled_from("ab"), st.sampled_from([0, 1]), st.booleans())))
-def test_signs_agree_with_the_flags_of_a_run(calls: Sequence[tuple[str, int, bool]]) -> None:
-    steps = [step for tool, x, ends in calls for step in call(tool, "out" if ends else None, x=x)]
-    trace = ReasoningTrace.model_validate(
-        document(steps=steps or [{"type": "thought", "content": "7"}])
-    )
-    shown, flags = signs_of(trace), flags_of(trace)
-    assert ("unanswered" in shown) == ("unanswered_call" in flags)
-    assert ("repeated" in shown) == bool({"same_call_twice", "repeated_calls"} & set(flags))
-
-
-@pytest.mark.parametrize(
-    ("kind", "text", "title"),
-    [
-        ("path", "", "calls no tool"),
-        ("path", "a > b", "calls a, then b"),
-        ("path", "a > b > c > d > e", "calls a, then b, then 2 more, then e"),
-        ("error", "web: HTTPError 404", "has its last error in web: HTTPError 404"),
-        ("unanswered", "web", "gets no answer from web"),
-        ("repeated", "mail", "repeats mail with the same arguments"),
-        ("unable", "", "says that it was unable"),
-    ],
-)
-def test_a_sign_in_words(kind: str, text: str, title: str) -> None:
-    assert title_of(kind, text) == title
 
 
 # ------------------------------------------------------------------ groups
@@ -141,11 +52,14 @@ def domain(*counts: tuple[str, int, int]) -> list[SignedRun]:
 @pytest.mark.parametrize(
     ("counts", "titles"),
     [
-        ([("a", 20, 80), ("b", 18, 2)], ["calls b"]),
-        ([("a", 20, 80), ("b", 18, 2), ("c", 12, 0)], ["calls b", "calls c"]),
+        ([("a", 20, 80), ("b", 18, 2)], ["calls b and nothing else"]),
+        (
+            [("a", 20, 80), ("b", 18, 2), ("c", 12, 0)],
+            ["calls b and nothing else", "calls c and nothing else"],
+        ),
         ([("a", 20, 80), ("b", 4, 0)], []),  # too few
         ([("a", 20, 20), ("b", 10, 6)], []),  # chance explains it
-        ([("a", 50, 50), ("b", 2, 28)], ["calls a"]),
+        ([("a", 50, 50), ("b", 2, 28)], ["calls a and nothing else"]),
         ([("a", 30, 0)], []),
         ([("a", 0, 30), ("b", 0, 9)], []),
     ],
@@ -156,7 +70,10 @@ def test_runs_that_fail_more_often_are_a_group(counts: Any, titles: list[str]) -
 
 def test_a_group_says_how_many_failed_and_what_successes_did() -> None:
     runs = domain(("a > b", 20, 80), ("c", 18, 2))
-    tasks = [replace(run, task=f"task {at % 25}") for at, run in enumerate(runs)]
+    tasks = [
+        replace(run, task=f"task {at % 25}", tools=frozenset(run.signs["path"].split(" > ")))
+        for at, run in enumerate(runs)
+    ]
     unjudged = [signed(900, failed=None, path="c"), signed(901, failed=None, path="a > b")]
     gone = signed(902, failed=None, path="c", can_be_judged=False)
     result = domain_failures("desk", [*tasks, *unjudged, gone])
@@ -174,10 +91,75 @@ def test_a_group_says_how_many_failed_and_what_successes_did() -> None:
     )
 
 
+def test_what_successes_did_otherwise_goes_by_all_tools_or_is_not_said() -> None:
+    runs = domain(("a", 10, 20), ("b", 18, 0))
+    of_few = [replace(run, task=f"task {at % 5}") for at, run in enumerate(runs)]
+
+    def otherwise(some: Sequence[SignedRun], *, of_success: str, of_failure: str) -> str | None:
+        (group,) = domain_failures(
+            "desk",
+            [
+                replace(run, tools=frozenset(of_success if run.success else of_failure))
+                for run in some
+            ],
+        ).groups
+        return group.otherwise
+
+    start = "20 other runs of these tasks succeeded; "
+    assert otherwise(of_few, of_success="xy", of_failure="x") == (
+        f"{start}20 of them call y, of the 18 failures 0"
+    )
+    # A difference of one tool says little.
+    assert otherwise(of_few, of_success="x", of_failure="x") == (
+        f"{start}most often, 20 times, one calls a and nothing else"
+    )
+    alike = [replace(run, signs={"path": "a", "repeated": run.signs["path"]}) for run in of_few]
+    assert otherwise(alike, of_success="x", of_failure="x") is None
+    assert otherwise(runs, of_success="x", of_failure="y") is None  # of other tasks
+    two = [
+        replace(run, task="0" if at in (10, 11, 30) else run.task) for at, run in enumerate(runs)
+    ]
+    assert otherwise(two, of_success="x", of_failure="y") is None
+
+
+def crossed(*counts: tuple[dict[str, str], int, int]) -> list[SignedRun]:
+    """Runs with signs, each with how many failed, and of how many."""
+    rows = [(shown, at < failed) for shown, failed, number in counts for at in range(number)]
+    return [signed(at, failed=failed, signs=shown) for at, (shown, failed) in enumerate(rows)]
+
+
+def test_a_group_that_shares_runs_with_a_stronger_one_remains() -> None:
+    both, path, other = {"path": "p", "error": "A"}, {"path": "p"}, {"path": "q"}
+    runs = crossed((both, 50, 50), (path, 15, 30), (other, 12, 120))
+    strong, weak = domain_failures("desk", runs).groups
+    assert (strong.title, strong.runs, strong.stronger) == ("ends on an error of A", 50, 0)
+    assert (weak.title, weak.failures, weak.runs) == ("calls p and nothing else", 15, 30)
+    assert strong.rate_text.endswith("of the domain's other runs 18 %")
+    assert weak.rate_text.endswith("of the domain's other runs outside stronger groups 10 %")
+
+
+def test_a_group_masked_by_a_larger_one_is_seen_once_that_took_its_runs() -> None:
+    signs_of_each = ({"path": "A"}, 114, 120), ({"path": "B"}, 18, 40), ({"path": "C"}, 5, 100)
+    groups = domain_failures("desk", crossed(*signs_of_each)).groups
+    assert [group.sign for group in groups] == ["A", "B"]
+    assert groups[1].others == pytest.approx(0.05)
+
+
+@pytest.mark.parametrize(
+    ("failed", "text"),
+    [
+        (1, "desk: 1 failure is too few for a group (5), in 12 runs with a verdict."),
+        (4, "desk: 4 failures are too few for a group (5), in 12 runs with a verdict."),
+    ],
+)
+def test_it_says_that_failures_are_too_few(failed: int, text: str) -> None:
+    assert domain_failures("desk", domain(("a", failed, 12 - failed))).text == text
+
+
 def test_without_enough_verdicts_it_goes_by_how_runs_ended_and_says_so() -> None:
     runs = [replace(run, success=None) for run in domain(("a", 20, 80), ("b", 18, 2))]
     result = domain_failures("desk", runs)
-    assert [group.title for group in result.groups] == ["calls b"]
+    assert [group.title for group in result.groups] == ["calls b and nothing else"]
     assert "in 120 runs, as the runs ended; no verdicts yet;" in result.text
     one = replace(runs[0], success=False)
     assert "; 1 verdict is too few" in domain_failures("desk", [one, *runs[1:]]).text
@@ -189,7 +171,7 @@ def test_it_says_that_there_is_no_group_and_names_the_nearest() -> None:
         "No failures of desk are alike beyond chance: 30 failures in 66 runs with a verdict."
     )
     assert result.nearest is not None
-    assert result.nearest.title == "calls b"
+    assert result.nearest.title == "calls b and nothing else"
     assert (
         domain_failures("desk", []).text
         == "desk: no failures in 0 runs, as the runs ended; no verdicts yet."
@@ -255,8 +237,8 @@ def test_no_run_is_in_two_groups_and_order_does_not_matter(
     tasks = {run.trace_id: run.task for run in runs}
     for group in result.groups:
         assert group.failures == len(group.failed) >= FEWEST_FAILURES
-        assert len({tasks[id_] for id_ in group.failed}) >= FEWEST_TASKS
-        assert group.share.low <= group.share.value <= group.share.high
+        assert len({tasks[id_] for id_ in group.failed}) >= FEWEST_FAILED_TASKS
+        assert group.share.low <= group.share.value <= group.share.high + 1e-9
         assert group.share.value > group.others
     in_order = list(runs)
     shuffled.shuffle(in_order)
@@ -295,8 +277,8 @@ def test_one_run_of_each_kind_of_failure_comes_first() -> None:
     runs += [unlabelled(at, "repeated") for at in range(95, 98)]  # too few to be a kind
     offers = list(next_to_label(runs))
     reasons = [offer.reason for offer in offers]
-    first = [set(offer.run.failure_signs) for offer in offers if offer.new_sign is not None]
-    assert first == [set(offer.run.failure_signs) for offer in offers[: len(first)]]
+    first = [set(offer.run.signs) for offer in offers if offer.new_sign is not None]
+    assert first == [set(offer.run.signs) for offer in offers[: len(first)]]
     assert set().union(*first) == {("error", "web"), ("unanswered", "web")}
     assert reasons[0].startswith("a new task, and the first that ")
     assert set(reasons[len(first) :]) == {"a new task"}
@@ -311,8 +293,44 @@ def test_a_new_task_comes_before_a_new_kind_and_verdicts_cover_kinds() -> None:
     assert fewest == sorted(fewest)
     (kind,) = (at for at, offer in enumerate(order) if offer.new_sign is not None)
     assert fewest[kind - 1] < fewest[kind]
-    covered = [replace(verdicts[0], failure_signs=runs[-1].failure_signs), *verdicts[1:]]
+    covered = [replace(verdicts[0], signs=runs[-1].signs), *verdicts[1:]]
     assert all(offer.new_sign is None for offer in next_to_label(runs, covered))
+
+
+def test_one_run_of_each_group_of_failures_comes_first() -> None:
+    def shown(path: str) -> frozenset[tuple[str, str]]:
+        return frozenset({("path", path)})
+
+    verdicts = [
+        TaskVerdict("desk", f"judged {path} {at}", success=at >= failed, signs=shown(path))
+        for path, failed, number in (("a", 4, 40), ("b", 10, 10), ("c", 8, 8))
+        for at in range(number)
+    ]
+    runs = [replace(unlabelled(at), signs=shown("abc"[at % 3])) for at in range(60)]
+    offers = list(next_to_label(runs, verdicts))
+    assert [offer.group for offer in offers[:3]] == [("path", "b"), ("path", "c"), None] or (
+        [offer.group for offer in offers[:3]] == [("path", "c"), ("path", "b"), None]
+    )
+    for offer in offers[:2]:
+        assert offer.group in offer.run.signs
+        assert offer.reason.startswith("a new task, and like failures: it calls ")
+    assert all(offer.group is None for offer in offers[2:])
+    assert sorted(offer.run.trace_id for offer in offers) == sorted(run.trace_id for run in runs)
+    assert all(offer.group is None for offer in next_to_label(runs, verdicts[:9]))
+
+
+def test_runs_of_a_task_are_counted_in_their_order_after_one_of_a_group() -> None:
+    verdicts = [
+        TaskVerdict(
+            "desk", f"judged {at}", success=at < 30, signs={("error", "e")} if at >= 30 else set()
+        )
+        for at in range(40)
+    ]
+    runs = [unlabelled(at, task="one") for at in range(5)]
+    runs.append(replace(runs[0], trace_id="run 9", signs=frozenset({("error", "e")})))
+    offers = list(next_to_label(runs, verdicts))
+    assert offers[0].run.trace_id == "run 9"
+    assert [offer.task_verdicts for offer in offers] == list(range(6))
 
 
 @given(
@@ -323,7 +341,7 @@ def test_verdicts_in_this_order_do_not_change_the_rest(rows: Any, number: int) -
     runs = [unlabelled(at, *kinds, task=f"task {task}") for at, (task, kinds) in enumerate(rows)]
     order = list(next_to_label(runs))
     verdicts = [
-        TaskVerdict("desk", one.run.task, success=True, failure_signs=one.run.failure_signs)
+        TaskVerdict("desk", one.run.task, success=True, signs=one.run.signs)
         for one in order[:number]
     ]
     rest = [offer.run for offer in order[number:]]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import sqlite3
+from contextlib import closing
 from typing import Any
 
 import pytest
@@ -67,14 +69,21 @@ def test_groups_are_shown_with_their_share_an_example_and_what_successes_did() -
         "finance: 1 group holds 10 of 16 failures in 40 runs with a verdict; "
         "40 % failed (26 to 55 %)."
     )
-    assert "1. calls mail 10 of 10 failed (72 to 100 %), of the domain's other runs 20 %" in text
+    assert "1. calls mail and nothing else 10 of 10 failed (72 to 100 %), of the domain's" in text
+    assert "domain's other runs 20 %" in text
     assert "example 00000039 compare quarter 39" in text
-    assert "otherwise no other run of these tasks succeeded" in text
+    assert "why (example) " in text
+    assert "otherwise" not in text  # no other run of these tasks succeeded
     assert "no verdict 3 runs have none" in text
     assert text.endswith("One verdict for all runs of a group: kp-langchain label failures")
     (line,) = failures("--json").splitlines()
     (group,) = json.loads(line)["groups"]
-    assert (group["title"], group["failures"], len(group["unjudged"])) == ("calls mail", 10, 3)
+    assert (group["title"], group["failures"], len(group["unjudged"])) == (
+        "calls mail and nothing else",
+        10,
+        3,
+    )
+    assert group["otherwise"] is None
 
 
 def test_a_run_whose_trace_is_gone_has_its_signs_and_is_not_asked_about() -> None:
@@ -86,6 +95,42 @@ def test_a_run_whose_trace_is_gone_has_its_signs_and_is_not_asked_about() -> Non
     (group,) = json.loads(failures("--json"))["groups"]
     assert group["failures"] == 11
     assert [id_[9:17] for id_ in group["unjudged"]] == ["00000040"]
+
+
+def test_what_successes_did_otherwise_goes_by_all_tools_of_a_long_run() -> None:
+    def long(number: int, *, success: bool) -> ScoredTrace:
+        tools = [f"tool {at}" for at in range(20 if success else 8)]
+        if not success:
+            tools.append("mail > all")
+        steps = [{"type": "tool_call", "tool": {"name": tool}, "input": {}} for tool in tools]
+        steps += [{"type": "observation", "tool": {"name": tool}, "content": "x"} for tool in tools]
+        options = {"verdict": Verdict(success=success, source="desk")}
+        return made(number, steps=steps, objective=f"task {number % 10}", options=options)
+
+    with TraceStore("runs.db") as store:
+        store.add(*[long(at, success=at < 30) for at in range(50)])
+    (group,) = json.loads(failures("--json"))["groups"]
+    assert group["otherwise"] == (
+        "30 other runs of these tasks succeeded; 30 of them call tool 10, of the 20 failures 0; "
+        "0 of them call mail > all, of the 20 failures 20"
+    )
+
+
+@pytest.mark.parametrize(
+    "signs", ["[1]", "not JSON", "7", "null", '{"path": 7, "error": [], "what": "a"}', "[" * 9999]
+)
+def test_damaged_signs_are_none(signs: str) -> None:
+    def damage(statement: str) -> None:
+        with closing(sqlite3.connect("runs.db")) as database, database:
+            database.execute(statement, [signs])
+
+    fill()
+    damage("UPDATE runs SET signs = ?")
+    for words in ("label next --json", "label failures", "report --html page.html"):
+        done = cli(*words.split(), "--database", "runs.db", stdin="")
+        assert done.returncode == 0, done.stderr
+    damage("UPDATE runs SET tools = ?")
+    assert "No failures of finance are alike beyond chance" in " ".join(failures().split())
 
 
 def test_it_says_where_there_is_no_group_or_no_run() -> None:
@@ -121,8 +166,26 @@ def test_one_answer_and_its_confirmation_judge_all_runs_of_a_group() -> None:
     assert "Labelled 3" in done.stdout
     with TraceStore("runs.db") as store:
         (verdict,) = store.verdicts("kp:trace:00000040-0000-4000-8000-000000000000")
-    assert verdict.note == "given to a group: calls mail"
+    assert verdict.note == "given to a group: calls mail and nothing else"
     assert "No group of failures has a run to judge." in answer("").stdout
+
+
+def test_the_runs_of_a_group_show_what_tells_and_no_option_that_is_not_there() -> None:
+    fill(unjudged=0)
+    steps = [
+        {"type": "tool_call", "tool": {"name": "mail"}, "input": {}},
+        {"type": "error_recovery", "tool": {"name": "mail"}, "content": "Error: box 7 is full"},
+        {"type": "tool_call", "tool": {"name": "mail"}, "input": {}},
+        {"type": "observation", "tool": {"name": "mail"}, "content": "sent"},
+    ]
+    hint = Verdict(confidence=0.3, note="look at this one", source="desk")
+    with TraceStore("runs.db") as store:
+        store.add(made(40, steps=steps, objective="task 40", options={"verdict": hint}))
+    text = " ".join(answer("m\ns\n").stdout.split())
+    assert "--steps" not in text
+    assert "last error mail() -> Error: box 7 is full" in text
+    assert "success not stated" in text
+    assert "look at this one" in text
 
 
 @pytest.mark.parametrize("answers", ["", "q\n", "s\n", "n\n", "n\nn\nq\n", "y\nq\nq\n", "x\ns\n"])

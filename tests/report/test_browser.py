@@ -452,8 +452,10 @@ def test_one_key_judges_a_group_of_failures_that_are_alike(
     ids = add_alike(store)
     page = open_in_browser(store.page()).page
     group = page.locator(".groups li")
-    assert texts(group, "strong") == ["calls mail"]
+    assert texts(group, "strong") == ["calls mail and nothing else"]
     assert "10 of 10 failed (72 to 100 %), of the domain's other runs 20 %." in group.text_content()
+    assert "No verdict: 3 runs." in group.text_content()
+    assert "Otherwise" not in group.text_content()
     ask = page.get_by_role("button", name="One verdict for 3 runs without")
     ask.press("Enter")
     assert ask.get_attribute("aria-expanded") == "true"
@@ -465,7 +467,7 @@ def test_one_key_judges_a_group_of_failures_that_are_alike(
     assert not page.is_visible("#answers")
     ask.press("Enter")
     page.keyboard.press("n")
-    assert page.text_content(".alike [role=status]").startswith("Failure noted for 3 runs.")
+    assert group.locator("[role=status]").text_content().startswith("Failure noted for 3 runs.")
     assert page.text_content("#answered") == "3 verdicts given on this page"
     assert ask.count() == 0
     with page.expect_download() as download:
@@ -474,9 +476,9 @@ def test_one_key_judges_a_group_of_failures_that_are_alike(
     lines = json_lines(Path("verdicts.jsonl"))
     assert sorted(line["trace_id"] for line in lines) == sorted(ids)
     assert {(line["success"], line["note"]) for line in lines} == {
-        (False, "given to a group: calls mail")
+        (False, "given to a group: calls mail and nothing else")
     }
-    page.get_by_role("button", name="Show its 13 runs").press("Enter")
+    page.get_by_role("button", name="Go through its 13 runs").press("Enter")
     assert page.text_content("#position") == "Run 1 of 13"
 
 

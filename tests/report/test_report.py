@@ -117,7 +117,8 @@ def test_a_domain_has_its_groups_of_failures_or_says_that_there_is_none(store: S
     (group,) = failures["finance"]["groups"]
     objectives = {data["runs"][at]["objective"] for at in group["failed"]}
     assert objectives == {f"task {at}" for at in range(30, 40)}
-    assert (group["title"], group["unjudged"]) == ("calls mail", [])
+    assert (group["title"], group["unjudged"]) == ("calls mail and nothing else", [])
+    assert (group["otherwise"], bool(group["why"])) == (None, True)
     assert failures["code"] == {
         "text": "code: no failures in 40 runs, as the runs ended; no verdicts yet.",
         "nearest": None,

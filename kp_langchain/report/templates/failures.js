@@ -5,20 +5,20 @@ const withoutVerdict = group => group.unjudged.map(at => runs[at]).filter(run =>
 // Shows the groups of a domain. The one that is asked about stays open, unless all its runs have a verdict.
 function showFailures({ failures }, section) {
   if (!failures) return;
-  const status = el("p", { role: "status", tabindex: -1, class: "muted" });
   section.replaceChildren(el("h3", {}, "Failures that are alike"), el("p", {}, failures.text),
     failures.nearest ? el("p", { class: "muted" }, `The nearest may be chance: ${failures.nearest}.`) : "",
-    failures.groups.length ? el("ol", { class: "groups" }, failures.groups.map(group => groupItem(group, () => section.querySelector("[role=status]")))) : "",
-    status);
+    failures.groups.length ? el("ol", { class: "groups" }, failures.groups.map((group, at) => groupItem(group, () => section.querySelectorAll("[role=status]")[at]))) : "");
 }
 
 function groupItem(group, status) {
   const own = [...group.failed, ...group.unjudged].map(at => runs[at]), open = withoutVerdict(group);
   return el("li", {}, el("strong", {}, group.title), el("p", {}, `${group.rate}.`),
-    el("p", { class: "muted" }, "Example: ", runLink(runs[group.example].id)),
-    el("p", { class: "muted" }, `Otherwise: ${group.otherwise}.`),
-    el("div", { class: "choices" }, el("button", { onclick: () => openRun(own[0], own) }, own.length === 1 ? "Show its run" : `Show its ${amount(own.length)} runs`),
-      open.length ? askButton(group, open, status) : null));
+    el("p", { class: "muted" }, "Example: ", runLink(runs[group.example].id), `, ${group.why}`),
+    group.otherwise ? el("p", { class: "muted" }, `Otherwise: ${group.otherwise}.`) : null,
+    open.length ? el("p", { class: "muted" }, `No verdict: ${count(open.length, "run")}.`) : null,
+    el("div", { class: "choices" }, el("button", { onclick: () => openRun(own[0], own) }, own.length === 1 ? "Go through its run" : `Go through its ${amount(own.length)} runs`),
+      open.length ? askButton(group, open, status) : null),
+    el("p", { role: "status", tabindex: -1, class: "muted" }));
 }
 
 // Returns a button that asks for one verdict on all runs of a group without one.
