@@ -281,11 +281,9 @@ def test_a_model_that_no_longer_holds_is_named_with_what_to_do(
         assert "it no longer holds" not in shown()
         assert parsed("show")["later_verdicts"] is None
     # Where nothing better can be fitted, it can be taken out of force.
-    change(
-        "update verdicts set success = "
-        "(select rowid % 2 from runs where runs.trace_id = verdicts.trace_id)"
-    )
-    change("update verdicts set confidence = success")
+    for at, one in enumerate(fitted.runs(limit=None)):
+        statement = "update verdicts set success = ?1, confidence = ?1 where trace_id = ?2"
+        change(statement, at % 2, one.trace_id)
     done = run(*FINANCE)
     assert done.returncode == 1
     assert "Not installed, the present model stays in force" in done.stdout
