@@ -128,8 +128,8 @@ def _usage_rows(first: StoredRun, second: StoredRun) -> dict[str, tuple[str, str
     for label, (before, text) in one.items():
         after, other_text = other.get(label, (None, ""))
         if before or after:
-            change = f"{after / before - 1:+.0%}" if before and after is not None else ""
-            rows[label] = (text or "-", other_text or "-", change)
+            change = "" if not before or after is None else f"{after / before - 1:+.0%}"
+            rows[label] = (text or "-", other_text or "-", change if change[1:] != "0%" else "")
     return rows
 
 

@@ -294,7 +294,7 @@ def _print_domain(one: DomainStats, console: Console) -> None:
     if one.usage:
         console.print(Text("\nWhat a run took, on the average", "bold"))
         console.print(indent(_usage_table(one)))
-        text = "  for one: what all runs took together, divided by the number of these"
+        text = "  spent for one: what all runs took together, divided by the number of these"
         if unpriced := one.usage[0].unpriced:
             text += f"\n  cost: without {count_text(unpriced, 'run')} by models without a price"
         console.print(Text(text, "bright_black"))
@@ -305,7 +305,7 @@ def _print_domain(one: DomainStats, console: Console) -> None:
 def _usage_table(one: DomainStats) -> Table:
     from kp_langchain.review.usage_facts import cost_text, seconds_text
 
-    table = make_table(("runs", ">", "tokens>", "took>", "cost>", "for one>"))
+    table = make_table(("runs", ">", "tokens>", "took>", "cost>", "spent for one>"))
     for group in one.usage:
         tokens, spent = group.tokens, group.spent_tokens
         texts = [

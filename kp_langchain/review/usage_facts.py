@@ -88,7 +88,9 @@ def _time_text(usage: Usage) -> str:
     parts = []
     if usage.duration_ms is not None:
         shares = {"models": usage.model_ms, "tools": usage.tool_ms}
-        of_it = ", ".join(f"{name} {seconds_text(ms)}" for name, ms in shares.items() if ms)
+        of_it = ", ".join(
+            f"{name} {seconds_text(ms)}" for name, ms in shares.items() if (ms or 0) >= 1
+        )
         parts.append(seconds_text(usage.duration_ms) + (f" ({of_it})" if of_it else ""))
     calls = [count_text(usage.model_calls, "model call"), count_text(usage.tool_calls, "tool call")]
     if usage.retries:

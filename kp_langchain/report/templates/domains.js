@@ -177,7 +177,8 @@ function partsTable({ parts, rules }) {
 
 function usageTable({ usage, unpriced }) {
   if (!usage.length) return null;
-  const head = [heading("A run of"), ...["tokens", "took", "cost", "all, for one"].map(name => heading(name, { class: "number" }))];
+  const head = [heading("A run of"), ...["tokens", "took", "cost"].map(name => heading(name, { class: "number" })),
+    heading("spent for one", { class: "number", title: "What all runs together took, divided by the number of these" })];
   const note = unpriced ? el("p", { class: "muted small" }, `Cost is without ${count(unpriced, "run")} by models without a price.`) : null;
   return [note, table("What a run took, on the average", "parts", head, usage.map(([name, ...figures]) => tableRow({}, cell({}, name), figures.map(text => cell({ class: "number" }, text)))))];
 }
