@@ -81,8 +81,9 @@ def export(
     failing_steps: Annotated[
         Literal["mask", "drop", "keep"] | None,
         typer.Option(
-            help="What to do with tool calls that failed (openai, sharegpt): give them no weight, "
-            "leave them out, or keep them as they are. Default: mask for openai, drop for sharegpt."
+            help="What to do with tool calls that failed (openai, sharegpt): give them no weight "
+            "(mask), leave them out (drop), or keep them as they are (keep). Default: mask for "
+            "openai, drop for sharegpt."
         ),
     ] = None,
     output: Annotated[
@@ -99,8 +100,8 @@ def export(
     take runs that passed, and runs on which a verdict states success or failure; openai and
     sharegpt take successes of these. They have the best run of each task.
 
-    A path that ends in .jsonl, .json or .parquet, whichever the format has, is a file; openai and
-    sharegpt write what else is known of each run into another one beside it, such as
+    A path with the ending of the format (.parquet, .json for cases, else .jsonl) is a file; openai
+    and sharegpt write verdicts, scores and step marks into another one beside it, such as
     runs.marks.jsonl for runs.jsonl. Any other path is a folder, which must be new or empty: it gets
     the files train and test, split by task, and a card that says how many runs there are, from
     where, and what was removed. The trace format is always one file, whatever its name.
@@ -123,23 +124,23 @@ def export(
     from kp_langchain.exporting.formats import FORMATS
     from kp_langchain.exporting.selection import Request
 
-    chosen = FORMATS[form]
-    if failing_steps is not None and chosen.failing_steps is None:
+    definition = FORMATS[form]
+    if failing_steps is not None and definition.failing_steps is None:
         raise typer.BadParameter(
             f"--failing-steps is of no use for {form}: only openai and sharegpt weigh calls"
         )
     request = Request(
         is_everything=every,
         with_identifiers=with_identifiers,
-        successes_only=chosen.failing_steps is not None,
-        by_outcome=chosen.by_outcome,
+        successes_only=definition.failing_steps is not None,
+        by_outcome=definition.by_outcome,
         per_task=per_task or 1,
         test_share=0.1 if test_share is None else test_share,
         limit=limit,
         mixes_namespaces=all_namespaces,
     )
-    is_folder = _is_folder(output, form, chosen.suffix)
-    failing = failing_steps or chosen.failing_steps or "keep"
+    is_folder = _is_folder(output, form, definition.suffix)
+    failing = failing_steps or definition.failing_steps or "keep"
     with open_store(database) as store:
         _export_runs(store, filters, form, request, failing, output, is_folder)
 

@@ -80,8 +80,8 @@ def function_names(names: Iterable[str]) -> dict[str, str]:
 
 def _names(run: ExportedRun, turns: Iterable[Turn]) -> dict[str, str]:
     """Return the names of a run's tools and calls in a conversation, by those in the trace."""
-    called = [call.name for turn in turns for call in turn.calls]
-    return function_names([*(one["name"] for one in run.functions), *called])
+    of_calls = [call.name for turn in turns for call in turn.calls]
+    return function_names([*(one["name"] for one in run.functions), *of_calls])
 
 
 def _functions(run: ExportedRun, names: dict[str, str]) -> list[dict[str, Any]]:

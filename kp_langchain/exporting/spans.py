@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
@@ -82,6 +82,7 @@ class _SpanList:
                 self._end_tool(*self._ends.pop(position))
         own = {
             "gen_ai.operation.name": "invoke_agent",
+            "gen_ai.provider.name": _provider(run.model_calls),
             "gen_ai.agent.name": run.run.agent_id,
             "gen_ai.request.model": run.model or None,
             "gen_ai.input.messages": [asked],
@@ -142,7 +143,7 @@ class _SpanList:
         attributes: dict[str, Any] = {
             "gen_ai.operation.name": "chat",
             "gen_ai.request.model": model or None,
-            "gen_ai.provider.name": next(filter(None, map(_provider, answers)), None),
+            "gen_ai.provider.name": _provider(answers),
         }
         if turn.source == "agent":
             parts = [_text(turn.text)] if turn.text else []
@@ -208,8 +209,9 @@ def _request(call: ToolCall) -> dict[str, Any]:
     return {"type": "tool_call", "id": call.id, "name": call.name, "arguments": call.arguments}
 
 
-def _provider(answer: ModelCall) -> str:
-    return getattr(answer, "provider", "")
+def _provider(answers: Iterable[ModelCall]) -> str | None:
+    """Return who provides the model of some answers; None if that is not known."""
+    return next((name for one in answers if (name := getattr(one, "provider", ""))), None)
 
 
 def _tokens(*parts: Tokens | ModelCall | None) -> dict[str, int | None]:
