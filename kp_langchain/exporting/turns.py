@@ -140,23 +140,26 @@ def turns_of(trace: ReasoningTrace, model_calls: Sequence[ModelCall] = ()) -> li
             continue
         call = calls.get(id(step))
         end = position if call is None else call.end
-        while stack and stack[-1].caller and stack[-1].caller.end < end:
+        while stack and stack[-1].caller and stack[-1].caller.end < position:
             stack.pop()
-        is_at_once = bool(stack) and stack[-1].call_around(position) is not None
-        if position in answers and is_at_once:  # of a sub-agent, if it does not outlast the calls
-            is_at_once = stack[-1].call_around(end) is None
-        goes_on = bool(stack) and not is_over and position not in answers
-        if call is None or not (is_at_once or goes_on):
+        # What outlasts a call is not inside it.
+        owner = next((one for one in stack[::-1] if not one.caller or one.caller.end > end), None)
+        is_at_once = owner is not None and owner.call_around(position) is not None
+        if is_at_once and owner and position in answers:
+            is_at_once = owner.call_around(end) is None
+        goes_on = owner is not None and not is_over and position not in answers
+        if call is None or owner is None or not (is_at_once or goes_on):
             while stack and stack[-1].call_around(end) is None:
                 stack.pop()
             caller = stack[-1].call_around(end) if stack else None
             text = "" if call else text_of(step)
-            turns.append(Turn(source=_source(step), text=text, position=position, caller=caller))
-            is_over = turns[-1].source != "agent"
+            owner = Turn(source=_source(step), text=text, position=position, caller=caller)
+            turns.append(owner)
+            is_over = owner.source != "agent"
             if not is_over:
-                stack.append(turns[-1])
+                stack.append(owner)
         if call is not None:
-            stack[-1].calls.append(call)
+            owner.calls.append(call)
     return turns
 
 

@@ -100,7 +100,7 @@ def asking() -> Any:
         """Ask the other agent."""
         inner = agent(say("I add.", call("add", a=3, b=4)), say("seven"), tools=(add,))
         answer = inner.invoke({"messages": [("user", question)]})["messages"][-1].content
-        Timer(0.05, is_answered.set).start()
+        Timer(0.3, is_answered.set).start()
         return str(answer)
 
     both = say("Both.", call("ask", question="3 and 4?"), call("rate", currency="EUR"))

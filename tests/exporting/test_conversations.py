@@ -227,8 +227,9 @@ AT_ONCE_WITHOUT_THOUGHTS = [
     called("find", id=2), saw("order 2", "find"), saw("slow result", "slow"), thought("Done."),
 ]  # fmt: skip
 LATE = [
-    thought("Both."), called("ask"), thought("I look."), called("rate"), saw("two", "ask"),
-    saw("1.09", "rate"), thought("Two at 1.09."),
+    thought("Both."), called("ask"), thought("I look."), called("rate"), called("find", id=1),
+    saw("order 1", "find"), thought("One order."), saw("one", "ask"), saw("1.09", "rate"),
+    thought("One at 1.09."),
 ]  # fmt: skip
 
 
@@ -245,11 +246,24 @@ def test_a_sub_agent_inside_a_call_is_no_part_of_the_conversation(answers: Any) 
     assert [len(turn.calls) for turn in inner] == [2, 0]
 
 
-def test_calls_at_once_without_a_thought_inside_are_of_one_agent() -> None:
-    for steps, calls in ((AT_ONCE_WITHOUT_THOUGHTS, 3), (LATE, 2)):
-        trace = ReasoningTrace.model_validate(document(1, steps=steps, answer="Done."))
-        (own, last) = (turn for turn in exported_run(trace).turns if turn.caller is None)
-        assert (len(own.calls), len(last.calls)) == (calls, 0)
+@pytest.mark.parametrize(
+    ("steps", "answers", "inner"),
+    [
+        (AT_ONCE_WITHOUT_THOUGHTS, (), []), (AT_ONCE_WITHOUT_THOUGHTS, (0, 7), []),
+        (LATE, (), ["find"]), (LATE, (0, 2, 6, 9), ["find"]), (LATE, (0, 3, 6, 9), ["find"]),
+    ],
+)  # fmt: skip
+def test_calls_at_once_are_of_one_agent_unless_they_lie_in_the_call_of_a_sub_agent(
+    steps: Any, answers: Any, inner: list[str]
+) -> None:
+    trace = ReasoningTrace.model_validate(document(1, steps=steps, answer="Done."))
+    run = exported_run(trace, model_calls=tuple(ModelCall(step=step) for step in answers))
+    first, last = (turn for turn in run.turns if turn.caller is None)
+    assert last.calls == []
+    names = {step["tool"]["name"] for step in steps if step["type"] == "tool_call"}
+    assert {call.name for call in first.calls} == names - set(inner)
+    of_others = [call.name for turn in run.turns if turn.caller for call in turn.calls]
+    assert of_others == inner
 
 
 def test_a_sub_agent_that_asks_another_is_inside_it() -> None:
@@ -275,7 +289,7 @@ def test_a_real_sub_agent_is_left_out() -> None:
         "user", "assistant+call+call", "tool", "tool", "assistant",
     ]  # fmt: skip
     results = [one["content"] for one in line["messages"] if one["role"] == "tool"]
-    assert results == ["seven", "1.09"]
+    assert sorted(results) == ["1.09", "seven"]
 
 
 @pytest.mark.parametrize("name", ["an answer alone", "a call", "no last thought"])
