@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 app = new_app()
 
 _TRACE = "trace"
+_SUFFIXES = (".jsonl", ".json", ".parquet")
 _FormatName = Literal["trace", "openai", "sharegpt", "atif", "parquet", "otlp", "cases", "feedback"]
 
 
@@ -53,19 +55,36 @@ def export(
         ),
     ] = False,
     all_namespaces: Annotated[
-        bool, typer.Option("--all-namespaces", help="Runs of several namespaces in one export.")
+        bool,
+        typer.Option(
+            "--all-namespaces",
+            help="Take runs of several namespaces into one export. Not for trace.",
+        ),
     ] = False,
     per_task: Annotated[
         int | None,
-        typer.Option(min=1, metavar="N", help="At most so many runs of a task, the best; 1."),
+        typer.Option(
+            min=1,
+            metavar="N",
+            help="Take up to N runs of each task, the best ones. Not for trace. Default: 1.",
+        ),
     ] = None,
     test_share: Annotated[
         float | None,
-        typer.Option(min=0, max=1, metavar="SHARE", help="The share of tasks in test; 0.1."),
+        typer.Option(
+            min=0,
+            max=1,
+            metavar="SHARE",
+            help="Put this share of the tasks into the split test. Not for trace. Default: 0.1.",
+        ),
     ] = None,
     failing_steps: Annotated[
         Literal["mask", "drop", "keep"] | None,
-        typer.Option(help="Tool calls that failed, in openai and sharegpt; mask."),
+        typer.Option(
+            help="What to do with tool calls that failed (openai, sharegpt): give them no weight "
+            "(mask), leave them out (drop), or keep them as they are (keep). Default: mask for "
+            "openai, drop for sharegpt."
+        ),
     ] = None,
     output: Annotated[
         str,
@@ -81,39 +100,62 @@ def export(
     take runs that passed, and runs on which a verdict states success or failure; openai and
     sharegpt take successes of these. They have the best run of each task.
 
-    A path with an ending, such as runs.jsonl, is a file. Any other is a folder, which must be new
-    or empty: it gets the files train and test, split by task, and a card that says how many runs
-    there are, from where, and what was removed. The trace format is always one file.
+    A path with the ending of the format (.parquet, .json for cases, else .jsonl) is a file; openai
+    and sharegpt write verdicts, scores and step marks into another one beside it, such as
+    runs.marks.jsonl for runs.jsonl. Any other path is a folder, which must be new or empty: it gets
+    the files train and test, split by task, and a card that says how many runs there are, from
+    where, and what was removed. The trace format is always one file, whatever its name.
 
     The store has only redacted text, so nothing else is written. Traces of the privacy level
     private keep identifiers such as addresses, and are left out without --with-identifiers. Runs
     of several namespaces are refused without --all-namespaces, but in traces, each of which names
     its own as kp_namespace. Files are replaced in one step, and only you may read them.
     """
-    is_set = [value is not None for value in (per_task, test_share, failing_steps)]
-    if form == _TRACE and any(is_set):
+    options = (per_task, test_share, failing_steps, all_namespaces or None)
+    if form == _TRACE and any(option is not None for option in options):
         raise typer.BadParameter(
-            "--per-task, --test-share and --failing-steps are of no use for traces; give another "
-            "--format"
+            "--per-task, --test-share, --failing-steps and --all-namespaces are of no use for "
+            "traces; give another --format"
         )
-    with open_store(database) as store:
-        if form == _TRACE:
+    if form == _TRACE:
+        with open_store(database) as store:
             _export_traces(store, filters, output, every, limit, with_identifiers)
-            return
-        from kp_langchain.exporting.formats import FORMATS
-        from kp_langchain.exporting.selection import Request
+        return
+    from kp_langchain.exporting.formats import FORMATS
+    from kp_langchain.exporting.selection import Request
 
-        request = Request(
-            is_everything=every,
-            with_identifiers=with_identifiers,
-            successes_only=FORMATS[form].successes_only,
-            by_outcome=FORMATS[form].by_outcome,
-            per_task=per_task or 1,
-            test_share=0.1 if test_share is None else test_share,
-            limit=limit,
-            mixes_namespaces=all_namespaces,
+    definition = FORMATS[form]
+    if failing_steps is not None and definition.failing_steps is None:
+        raise typer.BadParameter(
+            f"--failing-steps is of no use for {form}: only openai and sharegpt weigh calls"
         )
-        _export_runs(store, filters, form, request, failing_steps or "mask", output)
+    request = Request(
+        is_everything=every,
+        with_identifiers=with_identifiers,
+        successes_only=definition.failing_steps is not None,
+        by_outcome=definition.by_outcome,
+        per_task=per_task or 1,
+        test_share=0.1 if test_share is None else test_share,
+        limit=limit,
+        mixes_namespaces=all_namespaces,
+    )
+    is_folder = _is_folder(output, form, definition.suffix)
+    failing = failing_steps or definition.failing_steps or "keep"
+    with open_store(database) as store:
+        _export_runs(store, filters, form, request, failing, output, is_folder)
+
+
+def _is_folder(output: str, form: str, suffix: str) -> bool:
+    """Return whether a path is that of a folder, and not of a file with one of our suffixes."""
+    path = Path(output)
+    if output == STDIO or (path.suffix == suffix and not path.is_dir()):
+        return False
+    if path.suffix in _SUFFIXES and not path.is_dir():
+        raise typer.BadParameter(
+            f"{form} is written into a file that ends in {suffix}, or into a folder; {output} is "
+            "neither"
+        )
+    return True
 
 
 def _export_runs(
@@ -123,20 +165,25 @@ def _export_runs(
     request: Request,
     failing: FailingSteps,
     output: str,
+    is_folder: bool,
 ) -> None:
     from kp_langchain.exporting.exported_run import read_runs
     from kp_langchain.exporting.formats import FORMATS, write_file, write_folder
     from kp_langchain.exporting.selection import select_runs
 
     form = FORMATS[name]
-    is_folder = output != STDIO and (Path(output).is_dir() or not Path(output).suffix)
     if output == STDIO and form.suffix == ".parquet" and sys.stdout.isatty():
         raise KPError("parquet is no text; give --output runs.parquet, or a folder")
     selection = select_runs(store, filters, request)
     runs = read_runs(store, selection.choices)
     if not is_folder:
-        with binary_output(output) as stream:
-            tally = write_file(runs, form, failing, stream)
+        with ExitStack() as files:
+            stream = files.enter_context(binary_output(output))
+            marks = None
+            if form.failing_steps is not None and output != STDIO:
+                beside = str(Path(output).with_suffix(".marks.jsonl"))
+                marks = files.enter_context(binary_output(beside))
+            tally = write_file(runs, form, failing, stream, marks)
     elif selection.choices:
         with folder_output(output) as folder:
             tally = write_folder(runs, form, failing, folder, name, selection)
@@ -150,6 +197,8 @@ def _export_runs(
     left_out = _left_out(selection.left_out + tally.skipped)
     of_all = count_text(selection.matching, "run")
     warn(f"Exported {tally.count:,} of {of_all}{to}{splits}.{left_out}")
+    if output == STDIO and form.failing_steps is not None:
+        warn("Verdicts, scores, usage and step marks, and a card, need --output FOLDER.")
 
 
 def _left_out(counts: Counter[str]) -> str:

@@ -341,12 +341,12 @@ def folder_output(folder: str) -> Iterator[Path]:
     with file_errors(folder, "written"):
         if target.exists() and (not target.is_dir() or any(target.iterdir())):
             raise KPError(f"{folder} exists and is not empty; name a new folder, or remove it")
-        made = Path(tempfile.mkdtemp(prefix=f".{target.name[:100]}.", dir=target.parent))
+        temporary = Path(tempfile.mkdtemp(prefix=f".{target.name[:100]}.", dir=target.parent))
         try:
-            yield made
-            made.replace(target)
+            yield temporary
+            temporary.replace(target)
         except BaseException:
-            shutil.rmtree(made, ignore_errors=True)
+            shutil.rmtree(temporary, ignore_errors=True)
             raise
 
 

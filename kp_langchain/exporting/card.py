@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -17,9 +18,14 @@ if TYPE_CHECKING:
     from kp_langchain.exporting.exported_run import ExportedRun
     from kp_langchain.exporting.selection import Selection
 
-_NAME_CHARS, _MOST_NAMES = 100, 20
+_NAME_CHARS, _TITLE_CHARS = 100, 100
+_MOST_NAMES, _MOST_IN_TITLE = 20, 3
 _SIZES = ((1_000, "n<1K"), (10_000, "1K<n<10K"), (100_000, "10K<n<100K"), (1_000_000, "100K<n<1M"))
-_MARKDOWN = str.maketrans({character: f"\\{character}" for character in "\\`*_[]<>|#"})
+_MARKDOWN = str.maketrans({character: f"\\{character}" for character in "\\`*[]<>|#"})
+_OUTER_UNDERSCORE = re.compile(r"(?<![^\W_])_|_(?![^\W_])")  # one inside a word emphasises nothing
+
+
+_Gate = tuple[str, str, str]  # a domain, a gate and a decision
 
 
 @dataclass(slots=True)
@@ -31,8 +37,8 @@ class Tally:
         domains: How many of each domain.
         judgements: How many a verdict calls `right` or `wrong`, and how many are `not judged`.
         verdict_sources: How many each source judged.
-        gates: How many each gate judged in each domain, and how.
-        thresholds: The lowest and the highest threshold of each of these.
+        gates: How many of each domain, gate and decision.
+        thresholds: The lowest and the highest threshold of each of these, where any passes.
         bases: How many of each source of success and confidence.
         models: How many each model ran in.
         namespaces: How many of each namespace.
@@ -48,8 +54,8 @@ class Tally:
     domains: Counter[str] = field(default_factory=Counter)
     judgements: Counter[str] = field(default_factory=Counter)
     verdict_sources: Counter[str] = field(default_factory=Counter)
-    gates: Counter[str] = field(default_factory=Counter)
-    thresholds: dict[str, tuple[float, float]] = field(default_factory=dict)
+    gates: Counter[_Gate] = field(default_factory=Counter)
+    thresholds: dict[_Gate, tuple[float, float]] = field(default_factory=dict)
     bases: Counter[str] = field(default_factory=Counter)
     models: Counter[str] = field(default_factory=Counter)
     namespaces: Counter[str] = field(default_factory=Counter)
@@ -66,26 +72,30 @@ class Tally:
         return self.splits.total()
 
     def add(self, run: ExportedRun) -> None:
-        """Count a run that was written."""
+        """Count a run that is written; of one that cannot be counted, nothing is."""
         stored = run.run
+        marks, source = run.marks(), clean_source(stored.confidence_source or "default")
+        models = {one.model for one in run.usage.models if one.model} if run.usage else set()
+        usage = run.usage if self.usage is None or run.usage is None else self.usage + run.usage
+        judge = None if run.verdict is None else clean_source(run.verdict.source_text)
         self.splits[run.split] += 1
         self.domains[stored.domain] += 1
         words = {True: "right", False: "wrong", None: "not judged"}
         self.judgements[words[run.judgement]] += 1
-        if run.verdict is not None:
-            self.verdict_sources[clean_source(run.verdict.source_text)] += 1
-        gate, threshold = f"{stored.domain}: {stored.gate}, {stored.decision}", stored.threshold
+        if judge is not None:
+            self.verdict_sources[judge] += 1
+        gate, threshold = (stored.domain, stored.gate, stored.decision), run.threshold
         self.gates[gate] += 1
-        low, high = self.thresholds.get(gate, (threshold, threshold))
-        self.thresholds[gate] = min(low, threshold), max(high, threshold)
-        self.bases[clean_source(stored.confidence_source or "default")] += 1
+        if threshold is not None:
+            low, high = self.thresholds.get(gate, (threshold, threshold))
+            self.thresholds[gate] = min(low, threshold), max(high, threshold)
+        self.bases[source] += 1
         if stored.namespace is not None:
             self.namespaces[stored.namespace] += 1
         self.redactions.update(stored.redactions)
-        self.step_marks += len(run.marks())
-        if run.usage is not None:
-            self.models.update({one.model for one in run.usage.models if one.model})
-            self.usage = run.usage if self.usage is None else self.usage + run.usage
+        self.step_marks += len(marks)
+        self.models.update(models)
+        self.usage = usage or self.usage
         self.cost += run.cost or 0.0
         self.unpriced += run.cost is None
 
@@ -109,26 +119,29 @@ def card(
         splits: The file of each split; empty if they are not rows of one form.
         has_marks: Whether step marks are in a file beside.
     """
+    domains = sorted(tally.domains, key=lambda name: (-tally.domains[name], name))
+    more = f" and {len(domains) - _MOST_IN_TITLE} more" if len(domains) > _MOST_IN_TITLE else ""
+    title = one_line(f"Runs of agents: {', '.join(domains[:_MOST_IN_TITLE])}{more}", _TITLE_CHARS)
     lines = [
         "---",
-        *_head(format_name, tally, splits),
+        *_head(title, format_name, tally, splits),
         "---",
         "",
-        "# Runs of agents",
+        f"# {_escape(title)}",
         "",
         f"{count_text(tally.count, 'run')} of {selection.matching:,} that were looked at, in the "
         f"form {about}. Exported by kp-langchain {__version__}.",
         "No licence is stated: add yours to the head, as `license:`.",
         "",
-        *_domain_table(tally),
+        *_gate_table(tally),
         "",
         *_facts(tally, selection, has_marks=has_marks),
     ]
     return "\n".join(lines) + "\n"
 
 
-def _head(format_name: str, tally: Tally, splits: Mapping[str, str]) -> Iterator[str]:
-    yield "pretty_name: Runs of agents"
+def _head(title: str, format_name: str, tally: Tally, splits: Mapping[str, str]) -> Iterator[str]:
+    yield f"pretty_name: {json.dumps(title, ensure_ascii=False)}"
     yield "tags:"
     for tag in ("kp-langchain", "agent-traces", format_name):
         yield f"- {tag}"
@@ -140,11 +153,13 @@ def _head(format_name: str, tally: Tally, splits: Mapping[str, str]) -> Iterator
             yield f"  - split: {split}\n    path: {json.dumps(file)}"
 
 
-def _domain_table(tally: Tally) -> Iterator[str]:
-    yield "| domain | runs |"
-    yield "| --- | ---: |"
-    for domain, number in sorted(tally.domains.items(), key=lambda pair: (-pair[1], pair[0])):
-        yield f"| {_escape(domain)} | {number:,} |"
+def _gate_table(tally: Tally) -> Iterator[str]:
+    yield "| domain | gate | decision | runs | threshold |"
+    yield "| --- | --- | --- | ---: | ---: |"
+    for gate, number in sorted(tally.gates.items(), key=lambda pair: (-pair[1], pair[0])):
+        thresholds = dict.fromkeys(f"{value:.3f}" for value in tally.thresholds.get(gate, ()))
+        span = " to ".join(thresholds) or "none passes yet"
+        yield f"| {' | '.join(map(_escape, gate))} | {number:,} | {span} |"
 
 
 def _facts(tally: Tally, selection: Selection, *, has_marks: bool) -> Iterator[str]:
@@ -152,10 +167,6 @@ def _facts(tally: Tally, selection: Selection, *, has_marks: bool) -> Iterator[s
     yield f"- Verdicts: {_counts(tally.judgements)}."
     if tally.verdict_sources:
         yield f"- Who judged: {_counts(tally.verdict_sources)}."
-    for gate, number in tally.gates.most_common():
-        low, high = (f"{value:.3f}" for value in tally.thresholds[gate])
-        span = low if low == high else f"{low} to {high}"
-        yield f"- Gate {_escape(gate)} by the threshold {span}: {count_text(number, 'run')}."
     yield f"- What success and confidence rest on: {_counts(tally.bases)}."
     yield f"- Models, by the runs that they ran in: {_counts(tally.models) or 'not recorded'}."
     if tally.namespaces:
@@ -189,4 +200,4 @@ def _counts(counts: Mapping[str, int]) -> str:
 
 def _escape(text: str) -> str:
     """Return a text of a run as it may stand in Markdown."""
-    return one_line(text, _NAME_CHARS).translate(_MARKDOWN)
+    return _OUTER_UNDERSCORE.sub(r"\\_", one_line(text, _NAME_CHARS).translate(_MARKDOWN))

@@ -9,14 +9,16 @@ from kp_langchain.exporting.exported_run import clean_source
 if TYPE_CHECKING:
     from kp_langchain.exporting.exported_run import ExportedRun
 
+_SENTENCE_ENDS = (".", "!", "?", ":", ";", "…")
 _MLFLOW_TRACE = "tr-"  # which MLflow puts before the ids of OpenTelemetry
 CASES_HEAD = '{"name": "kp-langchain", "cases": [\n'
 CASES_TAIL = "\n]}\n"
 CASES_MODULE = '''\
 """Each case of cases.json as a test: set `run_agent`, and run pytest in this folder.
 
-Tool plans are held against the spans that your agent makes, so record them: logfire.configure(), or
-a tracer provider of OpenTelemetry.
+Tool plans are held against the spans that your agent makes, so have it make some: of a LangChain
+agent, by OpenInference's or another instrumentation of LangChain, with a tracer provider of
+OpenTelemetry or logfire.configure().
 """
 
 from __future__ import annotations
@@ -31,8 +33,21 @@ CASES = Dataset[str, str, dict].from_file(Path(__file__).with_name("cases.json")
 run_agent = None  # your function here: it gets a task, and returns the agent's answer
 
 
+def is_right(answer: str, expected: str) -> bool:
+    """Return whether an answer is as good as the one that a verdict called right.
+
+    Equal but for case, white space and a last full stop: replace it where answers are sentences.
+    """
+    one, other = (" ".join(str(text).casefold().split()).rstrip(".") for text in (answer, expected))
+    return one == other
+
+
+def name_of(case) -> str:
+    return f"{' '.join(case.inputs.split())[:40]} {case.name.removeprefix('kp:trace:')[:8]}"
+
+
 @pytest.mark.skipif(run_agent is None, reason="run_agent is not set")
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+@pytest.mark.parametrize("case", CASES, ids=name_of)
 def test_case(case) -> None:
     report = Dataset(name="kp-langchain", cases=[case]).evaluate_sync(run_agent, progress=False)
     assert not report.failures
@@ -40,8 +55,8 @@ def test_case(case) -> None:
     assert not result.evaluator_failures
     missing = [one.name for one in result.assertions.values() if not one.value]
     assert not missing
-    # result.output is the answer; case.expected_output is what a verdict called right, if any:
-    # compare them as your task needs, or add an LLMJudge.
+    if case.expected_output is not None:
+        assert is_right(result.output, case.expected_output), (result.output, case.expected_output)
 '''
 
 
@@ -49,7 +64,7 @@ def case(run: ExportedRun) -> dict[str, Any]:
     """Return a run as a case of pydantic-evals.
 
     The answer is what is expected only where a verdict called it right. Then each tool that was
-    used without failing is asserted, too: that a span names it.
+    used without failing is asserted, too: that a span names it, by any of three conventions.
     """
     values: dict[str, Any] = {
         "name": run.trace.id,
@@ -65,7 +80,9 @@ def case(run: ExportedRun) -> dict[str, Any]:
 
 
 def _asserts_tool(name: str) -> dict[str, Any]:
-    query = {"has_attributes": {"gen_ai.tool.name": name}}
+    attributes = ("gen_ai.tool.name", "tool.name")  # of OpenTelemetry, and of OpenInference
+    spans: list[dict[str, Any]] = [{"has_attributes": {one: name}} for one in attributes]
+    query = {"or_": [*spans, {"name_equals": f"execute_tool {name}"}]}
     return {"HasMatchingSpan": {"query": query, "evaluation_name": f"calls {name}"}}
 
 
@@ -104,7 +121,8 @@ def _feedback_text(run: ExportedRun) -> str:
     words = {True: "Right.", False: "Wrong.", None: "Nobody judged this run."}
     parts = [words[run.judgement]]
     if run.verdict is not None and run.verdict.note:
-        parts.append(run.verdict.note)
+        note = run.verdict.note.rstrip()
+        parts.append(note if note.endswith(_SENTENCE_ENDS) else f"{note}.")
     failed = [mark for mark in run.marks() if mark.get("failed")]
     if failed:
         tools = dict.fromkeys(mark["tool"] or "a model" for mark in failed)
@@ -130,6 +148,7 @@ def _assessment(run: ExportedRun) -> dict[str, Any]:
         at = verdict.at or run.run.created_at
         value = run.run.success if verdict.success is None else verdict.success
     time = at.isoformat().replace("+00:00", "Z")
+    rationale = _feedback_text(run) if verdict is None else verdict.note
     return {
         "assessment_name": "success",
         "trace_id": f"{_MLFLOW_TRACE}{run.otlp_trace_id}",
@@ -137,6 +156,6 @@ def _assessment(run: ExportedRun) -> dict[str, Any]:
         "create_time": time,
         "last_update_time": time,
         "feedback": {"value": value},
-        "rationale": (verdict.note if verdict else None) or _feedback_text(run),
+        **({"rationale": rationale} if rationale else {}),
         "valid": True,
     }

@@ -1,13 +1,16 @@
 """Runs as conversations to train on: OpenAI's chat format, and ShareGPT as LLaMA-Factory reads it.
 
 A thought and the calls after it are one message of the assistant. Each call is answered directly
-after that message. Failures without a tool are no part of a conversation.
+after that message. Failures without a tool and the turns of sub-agents are no part of it.
 """
 
 from __future__ import annotations
 
 import json
 import re
+from collections import Counter
+from collections.abc import Iterable
+from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Literal
 
 from kp_langchain.exporting.turns import Turn
@@ -20,7 +23,7 @@ FailingSteps = Literal["mask", "drop", "keep"]
 """What becomes of calls that failed, got no answer, or (to be masked) were tried again."""
 
 _NO_NAME = "unknown_tool"
-_NAME_CHARS = 64
+_NAME_CHARS, _HASH_CHARS = 64, 8
 _OUTSIDE_NAMES = re.compile(r"[^a-zA-Z0-9_-]")
 _BETWEEN_RESULTS = "\n</tool_response>\n<tool_response>\n"  # what LLaMA-Factory joins them with
 _THINK_TAG = re.compile("</?think>")
@@ -39,7 +42,7 @@ def _turns_to_learn(run: ExportedRun, failing: FailingSteps) -> list[Turn]:
     """
     turns: list[Turn] = []
     for turn in run.turns:
-        if turn.source == "error":
+        if turn.source == "error" or turn.caller is not None:
             continue
         calls = turn.calls
         if failing == "drop":
@@ -61,14 +64,28 @@ def _is_masked(turn: Turn, failing: FailingSteps) -> bool:
     return failing == "mask" and any(call.mark for call in turn.calls)
 
 
-def _function_name(name: str) -> str:
-    """Return the name of a tool as OpenAI's format takes it: 64 letters, digits, _ and -."""
-    return _OUTSIDE_NAMES.sub("_", name)[:_NAME_CHARS] or _NO_NAME
+def function_names(names: Iterable[str]) -> dict[str, str]:
+    """Return the names of tools as OpenAI's format takes them: 64 letters, digits, _ and -.
+
+    Where that makes two of them one, those that are changed end in a hash.
+    """
+    short = {name: _OUTSIDE_NAMES.sub("_", name)[:_NAME_CHARS] or _NO_NAME for name in names}
+    uses = Counter(short.values())
+    for name, text in short.items():
+        if uses[text] > 1 and name != text:
+            digest = sha256(name.encode(errors="replace")).hexdigest()[:_HASH_CHARS]
+            short[name] = f"{text[: _NAME_CHARS - _HASH_CHARS - 1]}_{digest}"
+    return short
 
 
-def _functions(run: ExportedRun) -> list[dict[str, Any]]:
-    """Return the tools that the run could ask for, by the names that its calls have."""
-    return [{**one, "name": _function_name(one["name"])} for one in run.functions]
+def _names(run: ExportedRun, turns: Iterable[Turn]) -> dict[str, str]:
+    """Return the names of a run's tools and calls in a conversation, by those in the trace."""
+    of_calls = [call.name for turn in turns for call in turn.calls]
+    return function_names([*(one["name"] for one in run.functions), *of_calls])
+
+
+def _functions(run: ExportedRun, names: dict[str, str]) -> list[dict[str, Any]]:
+    return [{**one, "name": names[one["name"]]} for one in run.functions]
 
 
 # ------------------------------------------------------------------ OpenAI
@@ -87,6 +104,7 @@ def openai_example(run: ExportedRun, failing: FailingSteps = "mask") -> dict[str
     """
     messages: list[dict[str, Any]] = [{"role": "user", "content": run.trace.task.objective}]
     turns = _turns_to_learn(run, failing)
+    names = _names(run, turns)
     for turn in turns:
         if turn.source == "environment":
             messages.append({"role": "user", "content": turn.text})
@@ -95,7 +113,7 @@ def openai_example(run: ExportedRun, failing: FailingSteps = "mask") -> dict[str
         if turn.text.strip():
             message["content"] = turn.text
         if turn.calls:
-            message["tool_calls"] = [_openai_call(call) for call in turn.calls]
+            message["tool_calls"] = [_openai_call(call, names) for call in turn.calls]
         if _is_masked(turn, failing):
             message["weight"] = 0
         messages.append(message)
@@ -104,26 +122,23 @@ def openai_example(run: ExportedRun, failing: FailingSteps = "mask") -> dict[str
         ]
     example: dict[str, Any] = {"messages": messages}
     if run.functions:
-        example["tools"] = [{"type": "function", "function": one} for one in _functions(run)]
-    most_at_once = max(len(turn.calls) for turn in turns)
-    if most_at_once == 1:
-        example["parallel_tool_calls"] = False
+        example["tools"] = [{"type": "function", "function": one} for one in _functions(run, names)]
     return example
 
 
-def _openai_call(call: ToolCall) -> dict[str, Any]:
+def _openai_call(call: ToolCall, names: dict[str, str]) -> dict[str, Any]:
     arguments = json.dumps(call.arguments, ensure_ascii=False)
     return {
         "id": call.id,
         "type": "function",
-        "function": {"name": _function_name(call.name), "arguments": arguments},
+        "function": {"name": names[call.name], "arguments": arguments},
     }
 
 
 # ------------------------------------------------------------------ ShareGPT
 
 
-def sharegpt_example(run: ExportedRun, failing: FailingSteps = "mask") -> dict[str, Any]:
+def sharegpt_example(run: ExportedRun, failing: FailingSteps = "drop") -> dict[str, Any]:
     """Return a run as a line in ShareGPT's form with tools.
 
     What people and tools say and what the agent says take turns, so neighbours on one side are
@@ -131,47 +146,49 @@ def sharegpt_example(run: ExportedRun, failing: FailingSteps = "mask") -> dict[s
 
     Args:
         run: The run.
-        failing: As for `openai_example`; a message to be masked has `"train": false`.
+        failing: As for `openai_example`; a message to be masked has `"train": false`, which
+            LLaMA-Factory itself does not read.
 
     Raises:
         UnwritableError: It ends without an answer.
     """
     parts: list[dict[str, Any]] = [{"from": _HUMAN, "value": run.trace.task.objective}]
-    said = ""  # what the agent said without a call since the others spoke
+    text = ""  # of the agent, since the others spoke
     turns = _turns_to_learn(run, failing)
+    names = _names(run, turns)
     for turn in turns:
         if turn.source == "agent" and not turn.calls:
-            said = _join(said, turn.text)
+            text = _join(text, turn.text)
             continue
         if turn.source == "environment":
-            if said:
-                parts.append({"from": _GPT, "value": said})
-                said = ""
+            if text:
+                parts.append({"from": _GPT, "value": text})
+                text = ""
             if parts[-1]["from"] in (_HUMAN, _OBSERVATION):
                 parts[-1]["value"] = _join(parts[-1]["value"], turn.text)
             else:
                 parts.append({"from": _OBSERVATION, "value": turn.text})
             continue
-        text = _calls_text(turn.calls, _join(said, turn.text))
-        request: dict[str, Any] = {"from": _FUNCTION, "value": text}
+        value = _calls_text(turn.calls, names, _join(text, turn.text))
+        request: dict[str, Any] = {"from": _FUNCTION, "value": value}
         if _is_masked(turn, failing):
             request["train"] = False
         results = _BETWEEN_RESULTS.join(call.result for call in turn.calls)
         parts += [request, {"from": _OBSERVATION, "value": results}]
-        said = ""
-    parts.append({"from": _GPT, "value": said})
+        text = ""
+    parts.append({"from": _GPT, "value": text})
     example: dict[str, Any] = {"conversations": parts}
     if run.functions:
-        example["tools"] = json.dumps(_functions(run), ensure_ascii=False)
+        example["tools"] = json.dumps(_functions(run, names), ensure_ascii=False)
     return example
 
 
-def _calls_text(calls: list[ToolCall], said: str) -> str:
-    values = [{"name": _function_name(call.name), "arguments": call.arguments} for call in calls]
+def _calls_text(calls: list[ToolCall], names: dict[str, str], thought: str) -> str:
+    values = [{"name": names[call.name], "arguments": call.arguments} for call in calls]
     text = json.dumps(values if len(values) > 1 else values[0], ensure_ascii=False)
-    if not said.strip():
+    if not thought.strip():
         return text
-    return f"<think>\n{_THINK_TAG.sub('', said)}\n</think>\n\n{text}"
+    return f"<think>\n{_THINK_TAG.sub('', thought)}\n</think>\n\n{text}"
 
 
 def _join(before: str, after: str) -> str:

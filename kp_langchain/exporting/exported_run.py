@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from kp_langchain.config import Settings
 from kp_langchain.errors import StoreError
 from kp_langchain.exporting.turns import marks_of, turns_of
+from kp_langchain.gate.check import NONE_PASSES
 from kp_langchain.prices import Prices
 from kp_langchain.redaction import redact
 from kp_langchain.store.run_columns import trace_of
@@ -63,6 +64,11 @@ class ExportedRun:
     def judgement(self) -> bool | None:
         """Whether a verdict calls it right; None if none says."""
         return None if self.verdict is None else self.verdict.success
+
+    @property
+    def threshold(self) -> float | None:
+        """What its score was held against; None if none passes yet."""
+        return None if self.run.threshold >= NONE_PASSES else self.run.threshold
 
     @property
     def otlp_trace_id(self) -> str:
@@ -117,7 +123,7 @@ class ExportedRun:
             "score": run.score,
             "worth": run.worth,
             "gate": run.gate,
-            "threshold": run.threshold,
+            "threshold": self.threshold,
             "decision": run.decision,
             "veto": run.veto,
             "flags": list(run.breakdown.flags),

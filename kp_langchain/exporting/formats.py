@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
@@ -33,8 +33,11 @@ _CARD, _MARKS = "README.md", "marks.jsonl"
 class Writer(Protocol):
     """Writes the runs of one file."""
 
-    def add(self, run: ExportedRun) -> None:
-        """Write a run; raise `ValueError` or the like, and write nothing, if it has no form."""
+    def value_of(self, run: ExportedRun) -> Any:
+        """Return what is written of a run; raise `ValueError` or the like if it has no form."""
+
+    def write(self, value: Any) -> None:
+        """Write what `value_of` returned."""
 
     def close(self) -> None:
         """Write what ends the file."""
@@ -49,9 +52,10 @@ class Format:
         open: Returns the writer of a new file.
         suffix: What the names of its files end in.
         stem: The name of its only file; "" for `train` and `test`.
-        successes_only: Whether only successes are of use.
+        failing_steps: In what agents are trained on, what becomes of calls that failed, unless
+            something else is asked for. Only successes are of use there, and verdicts and step
+            marks go beside. None for all else.
         by_outcome: Whether right and wrong runs of a task are of use side by side.
-        has_marks_beside: Whether its own form has no room for verdicts and step marks.
         is_table: Whether `datasets` reads it as rows of one form.
         other_files: Further files by name.
     """
@@ -60,9 +64,8 @@ class Format:
     open: Callable[[BinaryIO, FailingSteps], Writer]
     suffix: str = ".jsonl"
     stem: str = ""
-    successes_only: bool = False
+    failing_steps: FailingSteps | None = None
     by_outcome: bool = False
-    has_marks_beside: bool = False
     is_table: bool = False
     other_files: Mapping[str, str] = field(default_factory=dict)
 
@@ -90,15 +93,18 @@ class LineWriter:
         between: str = "\n",
         tail: str = "\n",
     ) -> None:
-        self._stream, self._value_of = stream, value_of
+        self._stream, self._json_of = stream, value_of
         self._head, self._between, self._tail = head, between, tail
         self._before = head
 
-    def add(self, run: ExportedRun) -> None:
-        """Write a run."""
-        text = json.dumps(self._value_of(run), ensure_ascii=False, allow_nan=False)
-        line = printable_json(text.encode(errors="replace").decode())
-        self._stream.write(f"{self._before}{line}".encode())
+    def value_of(self, run: ExportedRun) -> str:
+        """Return the line of a run."""
+        text = json.dumps(self._json_of(run), ensure_ascii=False, allow_nan=False)
+        return printable_json(text.encode(errors="replace").decode())
+
+    def write(self, value: str) -> None:
+        """Write a line."""
+        self._stream.write(f"{self._before}{value}".encode())
         self._before = self._between
 
     def close(self) -> None:
@@ -132,15 +138,13 @@ FORMATS: Mapping[str, Format] = MappingProxyType(
         "openai": Format(
             about="conversations with tool calls, for fine-tuning",
             open=_conversations(openai_example),
-            successes_only=True,
-            has_marks_beside=True,
+            failing_steps="mask",
             is_table=True,
         ),
         "sharegpt": Format(
             about="conversations with tool calls, in ShareGPT's form",
             open=_conversations(sharegpt_example),
-            successes_only=True,
-            has_marks_beside=True,
+            failing_steps="drop",
             is_table=True,
         ),
         "atif": Format(about="trajectories in Harbor's form, ATIF 1.7", open=_lines(trajectory)),
@@ -172,7 +176,11 @@ FORMATS: Mapping[str, Format] = MappingProxyType(
 
 
 def write_file(
-    runs: Iterable[ExportedRun | str], form: Format, failing: FailingSteps, stream: BinaryIO
+    runs: Iterable[ExportedRun | str],
+    form: Format,
+    failing: FailingSteps,
+    stream: BinaryIO,
+    marks: BinaryIO | None = None,
 ) -> Tally:
     """Write runs into one file, and return what was written.
 
@@ -181,12 +189,15 @@ def write_file(
         form: The format.
         failing: What becomes of failing steps in conversations.
         stream: The file.
+        marks: A file for what the format has no room for: verdicts, scores, step marks.
     """
     tally = Tally()
-    writer = form.open(stream, failing)
-    for run in runs:
-        _add(run, writer, tally)
-    writer.close()
+    with _closing(form.open(stream, failing)) as writer, ExitStack() as files:
+        writers = [writer]
+        if marks is not None:
+            writers.append(files.enter_context(_closing(LineWriter(marks, _annotations))))
+        for run in runs:
+            _add(run, writers, tally)
     return tally
 
 
@@ -218,18 +229,16 @@ def write_folder(
             if file not in writers:
                 stream = files.enter_context((folder / file).open("xb"))
                 (folder / file).chmod(_OWNER_ONLY)
-                writers[file] = open_(stream, failing)
+                writers[file] = files.enter_context(_closing(open_(stream, failing)))
             return writers[file]
 
         for run in runs:
-            if isinstance(run, str):
-                tally.skipped[run] += 1
-                continue
-            writer = writer_of(form.file_name(run.split), form.open)
-            if _add(run, writer, tally) and form.has_marks_beside:
-                writer_of(_MARKS, _lines(lambda one: one.annotations())).add(run)
-        for writer in writers.values():
-            writer.close()
+            of_run = []
+            if not isinstance(run, str):
+                of_run.append(writer_of(form.file_name(run.split), form.open))
+                if form.failing_steps is not None:
+                    of_run.append(writer_of(_MARKS, _lines(_annotations)))
+            _add(run, of_run, tally)
     splits = {one: form.file_name(one) for one in tally.splits} if form.is_table else {}
     about = f"{name}: {form.about}"
     text = card(name, about, tally, selection, splits=splits, has_marks=_MARKS in writers)
@@ -240,18 +249,38 @@ def write_folder(
     return tally
 
 
-def _add(run: ExportedRun | str, writer: Writer, tally: Tally) -> bool:
-    """Write a run and count it; return whether it has a form."""
+@contextmanager
+def _closing(writer: Writer) -> Iterator[Writer]:
+    """Close a writer as the block ends; an error of the block is what is raised, if there is one.
+
+    Args:
+        writer: The writer.
+    """
+    try:
+        yield writer
+    except BaseException:
+        with suppress(Exception):
+            writer.close()
+        raise
+    writer.close()
+
+
+def _annotations(run: ExportedRun) -> dict[str, Any]:
+    return run.annotations()
+
+
+def _add(run: ExportedRun | str, writers: Iterable[Writer], tally: Tally) -> None:
+    """Write a run, unless it has no form in one of the files, and count it."""
     if isinstance(run, str):
         tally.skipped[run] += 1
-        return False
+        return
     try:
-        writer.add(run)
+        values = [(writer, writer.value_of(run)) for writer in writers]
+        tally.add(run)
     except UnwritableError as error:
         tally.skipped[str(error)] += 1
-        return False
     except (ValueError, TypeError, RecursionError, OverflowError) as error:
         tally.skipped[f"without a form in this format ({type(error).__name__})"] += 1
-        return False
-    tally.add(run)
-    return True
+    else:
+        for writer, value in values:
+            writer.write(value)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -152,6 +153,8 @@ def _why_left_out(row: Any, label: bool | None, request: Request) -> str:
 
 def _choice(row: Any, label: bool | None, request: Request) -> Choice:
     key = task_key(row.task, row.objective)
+    if row.namespace is not None:  # two tenants' tasks are two, whatever they are called
+        key = json.dumps([row.namespace, key])
     task = sha256(key.encode(errors="replace")).hexdigest()[:32]
     value = row.score if row.worth is None else row.worth
     return Choice(

@@ -1,20 +1,22 @@
 """Runs as spans in OTLP JSON by OpenTelemetry's conventions for generative AI.
 
 A run is a trace with the agent as its root, a span for each answer of a model, and one for each
-tool call. The store has no clock times but that of the start and how long calls took: spans that
-take no known time are a microsecond long.
+tool call; those of a sub-agent are inside the span of the tool that asks it. The store has no clock
+times but that of the start and how long calls took: spans that take no known time are a microsecond
+long.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from kp_langchain._version import __version__
 from kp_langchain.run_keys import NAMESPACE_NAME
+from kp_langchain.usage import TOKEN_FIELDS
 
 if TYPE_CHECKING:
     from kp_langchain.exporting.exported_run import ExportedRun
@@ -29,6 +31,11 @@ _ERROR = 2
 _EXCEPTION = re.compile(r"([A-Za-z_]\w*)(?:: (.*))?", re.DOTALL)
 _NO_EXCEPTION = "_OTHER"  # the conventions' word
 _NUMBERS = 1 << 63
+_TOKEN_DETAILS: Mapping[str, str] = {
+    "gen_ai.usage.cache_read.input_tokens": "cached_tokens",
+    "gen_ai.usage.cache_creation.input_tokens": "cache_write_tokens",
+    "gen_ai.usage.reasoning.output_tokens": "reasoning_tokens",
+}
 
 
 def spans_document(run: ExportedRun) -> dict[str, Any]:
@@ -52,6 +59,7 @@ class _SpanList:
         self._numbers = count(1)
         self._now_ns = max(int(run.run.created_at.timestamp() * 1e6) * 1000, _TICK_NS)
         self._spans: list[dict[str, Any]] = []
+        self._tools: dict[int, dict[str, Any]] = {}  # the spans of calls, by their positions
         self._ends: dict[int, tuple[dict[str, Any], ToolCall]] = {}  # by positions of outputs
 
     def build(self) -> list[dict[str, Any]]:
@@ -64,16 +72,17 @@ class _SpanList:
         }
         root = self._start("invoke_agent", run.run.agent_id or "agent", _INTERNAL, {})
         starts = {turn.position: turn for turn in run.turns}
-        calls = {call.position: call for turn in starts.values() for call in turn.calls}
+        calls = {call.position: (call, turn) for turn in starts.values() for call in turn.calls}
         for position in range(len(trace.steps)):
             if position in starts:
                 self._add_turn(starts[position])
             if position in calls:
-                self._start_tool(calls[position])
+                self._start_tool(*calls[position])
             if position in self._ends:
                 self._end_tool(*self._ends.pop(position))
         own = {
             "gen_ai.operation.name": "invoke_agent",
+            "gen_ai.provider.name": _provider(run.model_calls),
             "gen_ai.agent.name": run.run.agent_id,
             "gen_ai.request.model": run.model or None,
             "gen_ai.input.messages": [asked],
@@ -90,9 +99,14 @@ class _SpanList:
         return self._spans
 
     def _start(
-        self, operation: str, name: str, kind: int, attributes: Mapping[str, Any]
+        self,
+        operation: str,
+        name: str,
+        kind: int,
+        attributes: Mapping[str, Any],
+        turn: Turn | None = None,
     ) -> dict[str, Any]:
-        """Return a new span that begins now; all but the first are part of it."""
+        """Return a new span that begins now; those of a turn are part of its caller or the run."""
         self._now_ns += _TICK_NS
         span: dict[str, Any] = {
             "traceId": self._trace_id,
@@ -102,8 +116,9 @@ class _SpanList:
             "startTimeUnixNano": str(self._now_ns),
             "attributes": _attributes(attributes),
         }
-        if self._spans:
-            span["parentSpanId"] = self._spans[0]["spanId"]
+        if turn is not None:
+            parent = self._tools[turn.caller.position] if turn.caller else self._spans[0]
+            span["parentSpanId"] = parent["spanId"]
         self._spans.append(span)
         return span
 
@@ -120,7 +135,7 @@ class _SpanList:
                 "gen_ai.tool.name": "unknown",
                 "gen_ai.tool.call.result": turn.text,
             }
-            span = self._start("execute_tool", "unknown", _INTERNAL, of_tool)
+            span = self._start("execute_tool", "unknown", _INTERNAL, of_tool, turn)
             self._end(span, None)
             return
         answers = [one for one in self._run.model_calls if one.step == turn.position]
@@ -128,6 +143,7 @@ class _SpanList:
         attributes: dict[str, Any] = {
             "gen_ai.operation.name": "chat",
             "gen_ai.request.model": model or None,
+            "gen_ai.provider.name": _provider(answers),
         }
         if turn.source == "agent":
             parts = [_text(turn.text)] if turn.text else []
@@ -135,12 +151,12 @@ class _SpanList:
             reason = "tool_call" if turn.calls else "stop"
             message = {"role": "assistant", "parts": parts, "finish_reason": reason}
             attributes |= {"gen_ai.output.messages": [message], **_tokens(*answers)}
-        span = self._start("chat", model, _CLIENT, attributes)
+        span = self._start("chat", model, _CLIENT, attributes, turn)
         if turn.source == "error":
             _fail(span, turn.text)
         self._end(span, sum(one.latency_ms or 0 for one in answers))
 
-    def _start_tool(self, call: ToolCall) -> None:
+    def _start_tool(self, call: ToolCall, turn: Turn) -> None:
         attributes = {
             "gen_ai.operation.name": "execute_tool",
             "gen_ai.tool.name": call.name or None,
@@ -149,7 +165,8 @@ class _SpanList:
             "gen_ai.tool.call.arguments": call.arguments,
             "kp.attempts": call.step.tries if call.step.tries > 1 else None,
         }
-        span = self._start("execute_tool", call.name, _INTERNAL, attributes)
+        span = self._start("execute_tool", call.name, _INTERNAL, attributes, turn)
+        self._tools[call.position] = span
         if call.output_position is None:
             self._end(span, None)
         else:
@@ -192,15 +209,22 @@ def _request(call: ToolCall) -> dict[str, Any]:
     return {"type": "tool_call", "id": call.id, "name": call.name, "arguments": call.arguments}
 
 
+def _provider(answers: Iterable[ModelCall]) -> str | None:
+    """Return who provides the model of some answers; None if that is not known."""
+    return next((name for one in answers if (name := getattr(one, "provider", ""))), None)
+
+
 def _tokens(*parts: Tokens | ModelCall | None) -> dict[str, int | None]:
     """Return the tokens of a run, or of the answers of one turn, as attributes."""
     known = [one for one in parts if one is not None and getattr(one, "is_reported", True)]
     if not known:
         return {}
+    sums = {name: sum(getattr(one, name) for one in known) for name in TOKEN_FIELDS}
+    details = {name: sums[field] or None for name, field in _TOKEN_DETAILS.items()}
     return {
-        "gen_ai.usage.input_tokens": sum(one.input_tokens for one in known),
-        "gen_ai.usage.output_tokens": sum(one.output_tokens for one in known),
-        "gen_ai.usage.cache_read.input_tokens": sum(one.cached_tokens for one in known) or None,
+        "gen_ai.usage.input_tokens": sums["input_tokens"],
+        "gen_ai.usage.output_tokens": sums["output_tokens"],
+        **details,
     }
 
 

@@ -76,16 +76,23 @@ class ParquetWriter:
         self._writer = parquet.ParquetWriter(stream, self._schema)
         self._tables: list[Any] = []  # of one row each, so that each fails alone
 
-    def add(self, run: ExportedRun) -> None:
+    def value_of(self, run: ExportedRun) -> Any:
+        """Return the row of a run."""
+        return self._pa.Table.from_pylist([_clean(_row(run))], self._schema)
+
+    def write(self, value: Any) -> None:
         """Add a row."""
-        self._tables.append(self._pa.Table.from_pylist([_clean(_row(run))], self._schema))
+        self._tables.append(value)
         if len(self._tables) >= _ROWS_AT_ONCE:
             self._flush()
 
     def close(self) -> None:
         """Write what is left, and the end of the file."""
-        self._flush()
-        self._writer.close()
+        try:
+            self._flush()
+            self._writer.close()
+        finally:
+            self._writer.is_open = False  # else it writes again as it is deleted
 
     def _flush(self) -> None:
         if self._tables:
@@ -105,6 +112,7 @@ def _row(run: ExportedRun) -> dict[str, Any]:
         "task": run.task,
         "split": run.split,
         "confidence_source": clean_source(stored.confidence_source or "default"),
+        "threshold": run.threshold,
         "cost": run.cost,
         "objective": run.trace.task.objective,
         "answer": run.trace.outcome.result_summary,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from kp_langchain.usage import TOKEN_FIELDS
@@ -20,7 +20,8 @@ def trajectory(run: ExportedRun) -> dict[str, Any]:
     """Return a run as a trajectory.
 
     The task is the first step. A turn of the agent is one step, with its calls, what they returned,
-    and what its model took. What is known of the run beside its steps is in `extra`.
+    and what its model took. A sub-agent has a trajectory of its own, to which the result of the
+    tool refers that asked it. What is known of the run beside its steps is in `extra`.
     """
     trace, turns = run.trace, run.turns
     steps: list[dict[str, Any]] = [
@@ -30,12 +31,10 @@ def trajectory(run: ExportedRun) -> dict[str, Any]:
             "timestamp": run.run.created_at.isoformat(),
         }
     ]
-    steps += [_step(turn, run.model_calls) for turn in turns]
+    steps += _steps(run, turns)
     answer = trace.outcome.result_summary
-    if answer.strip() and answer not in [turn.text for turn in turns]:
+    if answer.strip() and answer not in [step["message"] for step in steps[1:]]:
         steps.append({"source": "agent", "message": answer, "extra": {"is_outcome": True}})
-    for number, step in enumerate(steps, start=1):
-        step["step_id"] = number
     return _without_none(
         {
             "schema_version": _VERSION,
@@ -50,14 +49,53 @@ def trajectory(run: ExportedRun) -> dict[str, Any]:
                     "extra": {"framework": run.run.framework} if run.run.framework else None,
                 }
             ),
-            "steps": steps,
+            "steps": _numbered(steps),
             "final_metrics": _final_metrics(run, len(steps)),
+            "subagent_trajectories": _sub_trajectories(run, turns),
             "extra": run.annotations(),
         }
     )
 
 
-def _step(turn: Turn, model_calls: Iterable[ModelCall]) -> dict[str, Any]:
+def _steps(
+    run: ExportedRun, turns: Sequence[Turn], caller: ToolCall | None = None
+) -> list[dict[str, Any]]:
+    """Return the turns of the agent, or those of the sub-agent that a call asks, as steps."""
+    callers = {turn.caller.id for turn in turns if turn.caller}
+    return [_step(turn, run, callers) for turn in turns if turn.caller is caller]
+
+
+def _numbered(steps: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [{"step_id": number, **step} for number, step in enumerate(steps, start=1)]
+
+
+def _sub_trajectories(
+    run: ExportedRun, turns: Sequence[Turn], caller: ToolCall | None = None
+) -> list[dict[str, Any]] | None:
+    """Return a trajectory for each sub-agent that the agent asks, or that a sub-agent does."""
+    trajectories = [
+        _without_none(
+            {
+                "schema_version": _VERSION,
+                "trajectory_id": _sub_id(run, call.id),
+                "agent": {"name": call.name or _UNKNOWN, "version": _UNKNOWN},
+                "steps": _numbered(steps),
+                "subagent_trajectories": _sub_trajectories(run, turns, call),
+            }
+        )
+        for turn in turns
+        if turn.caller is caller
+        for call in turn.calls
+        if (steps := _steps(run, turns, call))
+    ]
+    return trajectories or None
+
+
+def _sub_id(run: ExportedRun, call_id: str) -> str:
+    return f"{run.trace.id}/{call_id}"
+
+
+def _step(turn: Turn, run: ExportedRun, callers: Collection[str]) -> dict[str, Any]:
     if turn.source != "agent":
         kind = "error" if turn.source == "error" else "observation"
         return {
@@ -65,7 +103,7 @@ def _step(turn: Turn, model_calls: Iterable[ModelCall]) -> dict[str, Any]:
             "message": turn.text,
             "extra": {"kind": kind, "trace_step": turn.position},
         }
-    answers = [one for one in model_calls if one.step == turn.position]
+    answers = [one for one in run.model_calls if one.step == turn.position]
     step: dict[str, Any] = {
         "source": "agent",
         "message": turn.text,
@@ -77,6 +115,11 @@ def _step(turn: Turn, model_calls: Iterable[ModelCall]) -> dict[str, Any]:
     if turn.calls:
         step["tool_calls"] = [_tool_call(call) for call in turn.calls]
         results = [_result(call) for call in turn.calls if call.output is not None]
+        for result in results:
+            if result["source_call_id"] in callers:
+                result["subagent_trajectory_ref"] = [
+                    {"trajectory_id": _sub_id(run, result["source_call_id"])}
+                ]
         if results:
             step["observation"] = {"results": results}
     return _without_none(step)

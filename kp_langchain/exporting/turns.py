@@ -1,6 +1,8 @@
 """The turns of a run: what the agent said, what it called with that, and what came back.
 
-All conversations are made of these: chats for training, trajectories, and spans.
+All conversations are made of these: chats for training, trajectories, and spans. A turn that begins
+while a tool call is open is that of a sub-agent, which the tool asks. A trace does not say who
+called what, so calls that begin there and end before the tool does are taken for its calls.
 """
 
 from __future__ import annotations
@@ -52,6 +54,11 @@ class ToolCall:
         return "" if self.output is None else text_of(self.output)
 
     @property
+    def end(self) -> int:
+        """The position at which it is over; its own, if the trace does not say when."""
+        return self.position if self.output_position is None else self.output_position
+
+    @property
     def latency_ms(self) -> float | None:
         """How long it took, in milliseconds; None if that is not known."""
         return None if self.output is None else self.output.latency_ms
@@ -97,19 +104,26 @@ class Turn:
         text: What was said.
         position: The position of its first step.
         calls: What the agent called with it, at once.
+        caller: The call that asks the sub-agent whose turn it is; None for the run's own agent.
     """
 
     source: Literal["agent", "environment", "error"]
     text: str
     position: int
     calls: list[ToolCall] = field(default_factory=list)
+    caller: ToolCall | None = None
+
+    def call_around(self, position: int) -> ToolCall | None:
+        """Return the call in which a position lies; of several, the one that ends last."""
+        calls = [call for call in self.calls if call.end > position]
+        return max(calls, key=lambda call: call.end, default=None)
 
 
 def turns_of(trace: ReasoningTrace, model_calls: Sequence[ModelCall] = ()) -> list[Turn]:
-    """Return the turns of a trace in their order.
+    """Return the turns of a trace in their order, those of sub-agents among them.
 
     A thought and the calls after it are one turn. Calls that were made before any of them returned
-    are one turn as well.
+    are one turn as well, and so is a call that begins while others of the turn are open.
 
     Args:
         trace: The trace.
@@ -118,21 +132,34 @@ def turns_of(trace: ReasoningTrace, model_calls: Sequence[ModelCall] = ()) -> li
     turns: list[Turn] = []
     answers = {call.step for call in model_calls}
     calls, output_ids = _calls_by_step(trace.steps)
-    current: Turn | None = None
-    has_results = False
+    stack: list[Turn] = []  # the agent's turn, and each next one inside an open call of the last
+    is_over = False  # whether a result or an error has come since the last turn began
     for position, step in enumerate(trace.steps):
         if id(step) in output_ids:
-            has_results = True
+            is_over = is_over or not answers
             continue
         call = calls.get(id(step))
-        begins_turn = position in answers if answers else has_results
-        if call is None or current is None or begins_turn:
-            has_results = False
+        end = position if call is None else call.end
+        while stack and stack[-1].caller and stack[-1].caller.end < position:
+            stack.pop()
+        # What outlasts a call is not inside it.
+        owner = next((one for one in stack[::-1] if not one.caller or one.caller.end > end), None)
+        is_at_once = owner is not None and owner.call_around(position) is not None
+        if is_at_once and owner and position in answers:
+            is_at_once = owner.call_around(end) is None
+        goes_on = owner is not None and not is_over and position not in answers
+        if call is None or owner is None or not (is_at_once or goes_on):
+            while stack and stack[-1].call_around(end) is None:
+                stack.pop()
+            caller = stack[-1].call_around(end) if stack else None
             text = "" if call else text_of(step)
-            turns.append(Turn(source=_source(step), text=text, position=position))
-            current = turns[-1] if turns[-1].source == "agent" else None
+            owner = Turn(source=_source(step), text=text, position=position, caller=caller)
+            turns.append(owner)
+            is_over = owner.source != "agent"
+            if not is_over:
+                stack.append(owner)
         if call is not None:
-            turns[-1].calls.append(call)
+            owner.calls.append(call)
     return turns
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import replace
+from itertools import count, takewhile
 from typing import Any, Final
 from uuid import UUID
 
@@ -100,6 +101,8 @@ def _set_openinference_call(span: Span, call: RecordedCall) -> None:
     call.error = span.error(has_output="output.value" in span.attributes)
     inputs, output = _value_of(span, "input"), _value_of(span, "output")
     set_values(call, inputs, output)
+    if call.kind == "model":
+        call.tools = _openinference_tools(span)
     if call.kind == "tool":
         call.name = span.text("tool.name") or span.name
         call.inputs = inputs  # not the text of a mapping, as in LangSmith
@@ -115,6 +118,12 @@ def _openinference_kind(span: Span) -> RecordedKind:
         if "llm.invocation_parameters" in span.attributes or "llm.model_name" in span.attributes:
             return "model"
     return kind_of(kind)
+
+
+def _openinference_tools(span: Span) -> list[Any]:
+    names = (f"llm.tools.{number}.tool.json_schema" for number in count())
+    texts = takewhile(bool, map(span.text, names))
+    return [tool for tool in map(json_or_text, texts) if isinstance(tool, dict)]
 
 
 def _value_of(span: Span, name: str) -> Any:
@@ -191,6 +200,9 @@ def _set_genai_call(span: Span, call: RecordedCall) -> None:
     is_tool = span.text(_TRACELOOP_KIND) == "tool"
     call.kind = _GENAI_KINDS.get(span.text(_OPERATION), "tool" if is_tool else "chain")
     call.name = span.text(*_GENAI_NAMES[call.kind]) or span.name
+    if call.kind in ("chain", "model"):
+        definitions = list_of(json_or_text(span.attributes.get("gen_ai.tool.definitions")))
+        call.tools = [{"function": one} for one in definitions if isinstance(one, dict)]
     # OpenLLMetry writes the arguments and the results of its callbacks.
     arguments = mapping_of(span.attributes.get("traceloop.entity.input"))
     results = mapping_of(span.attributes.get("traceloop.entity.output"))

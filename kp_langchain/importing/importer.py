@@ -143,6 +143,12 @@ class ReplayRecorder(Recorder):
         if run is not None:
             run.root.external_traces.update(traces)
 
+    def note_tools(self, run_id: UUID, tools: Sequence[Any]) -> None:
+        """Note which tools an agent under way has, where its models do not say it."""
+        run = self._open.get(run_id)
+        if run is not None and tools:
+            run.root.note_tools(list(tools), "")
+
     def _now(self) -> datetime | None:
         return None if self.now_ns is None else utc_time(self.now_ns)
 
@@ -225,8 +231,9 @@ def _start(call: RecordedCall, recorder: ReplayRecorder) -> None:
     match call.kind:
         case "chain":
             recorder.chain_started(start, call.inputs)
+            recorder.note_tools(call.id, call.tools)
         case "model":
-            recorder.model_started(start, call.inputs)
+            recorder.model_started(start, call.inputs, list(call.tools))
         case "tool":
             recorder.tool_started(start, call.inputs, call.tool_call_id)
         case "retriever":

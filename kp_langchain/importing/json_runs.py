@@ -98,6 +98,7 @@ def _call(fields: Any, parent_id: UUID | None, place: str) -> RecordedCall | str
         metadata=mapping_of(fields.get("metadata")) | mapping_of(extra.get("metadata")),
         tags=[tag for tag in list_of(fields.get("tags")) if isinstance(tag, str)],
         tool_call_id=text_of(extra.get("tool_call_id")) or None,
+        tools=list_of(mapping_of(extra.get("invocation_params")).get("tools")),
     )
     set_values(call, json_or_text(fields.get("inputs")), json_or_text(fields.get("outputs")))
     if isinstance(call.output, ModelAnswer) and "usage_metadata" in call.metadata:

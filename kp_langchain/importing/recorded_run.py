@@ -79,6 +79,7 @@ class RecordedCall:
         metadata: LangChain's metadata.
         tags: LangChain's tags.
         tool_call_id: The id by which a model requested it.
+        tools: The definitions of the tools that a model could ask for, or those of a whole agent.
     """
 
     kind: RecordedKind
@@ -95,6 +96,7 @@ class RecordedCall:
     metadata: Mapping[str, Any] = field(default_factory=dict)
     tags: Sequence[Any] = ()
     tool_call_id: str | None = None
+    tools: Sequence[Any] = ()
 
 
 @dataclass(frozen=True, slots=True)

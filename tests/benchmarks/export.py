@@ -89,7 +89,7 @@ def measure(store: TraceStore, name: str, secrets: Sequence[str], folder: Path) 
     request = Request(
         is_everything=True,
         with_identifiers=True,
-        successes_only=form.successes_only,
+        successes_only=form.failing_steps is not None,
         by_outcome=form.by_outcome,
         per_task=100,
         test_share=0.1,
@@ -98,7 +98,8 @@ def measure(store: TraceStore, name: str, secrets: Sequence[str], folder: Path) 
     began_s = time.perf_counter()
     selection = select_runs(store, {}, request)
     runs = read_runs(store, selection.choices)
-    tally = write_folder(runs, form, "mask", folder, name, selection)
+    failing = form.failing_steps or "keep"
+    tally = write_folder(runs, form, failing, folder, name, selection)
     took_s = time.perf_counter() - began_s
     size = sum(file.stat().st_size for file in folder.iterdir())
     return [

@@ -6,14 +6,17 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from threading import Event, Timer
 from typing import Any
 
 import pytest
+from langchain_core.tools import tool
 
 from kp_langchain import ReasoningTrace, ScoredTrace, TraceStore
 from kp_langchain.exporting.exported_run import ExportedRun, read_runs
 from kp_langchain.exporting.selection import Request, select_runs
 from kp_langchain.run_keys import RunKeys
+from tests.agents import add, agent, call, say
 from tests.cli.made_runs import made
 from tests.commands import Done, cli
 
@@ -77,6 +80,31 @@ CASES: dict[str, dict[str, Any]] = {
     },
 }  # fmt: skip
 WITHOUT_ANSWER = {"steps": [called("find", id=1), saw("1", "find")], "answer": " "}
+
+
+def asking() -> Any:
+    """An agent that asks another one, which adds something up, and at once for a rate.
+
+    The rate comes last, so that it is known whose call it is.
+    """
+    is_answered = Event()
+
+    @tool
+    def rate(currency: str) -> str:
+        """Return a rate."""
+        assert is_answered.wait(20)
+        return "1.09"
+
+    @tool
+    def ask(question: str) -> str:
+        """Ask the other agent."""
+        inner = agent(say("I add.", call("add", a=3, b=4)), say("seven"), tools=(add,))
+        answer = inner.invoke({"messages": [("user", question)]})["messages"][-1].content
+        Timer(0.3, is_answered.set).start()
+        return str(answer)
+
+    both = say("Both.", call("ask", question="3 and 4?"), call("rate", currency="EUR"))
+    return agent(both, say("Seven at 1.09."), tools=(ask, rate))
 
 
 def scored(number: int, case: dict[str, Any], **wire: Any) -> ScoredTrace:

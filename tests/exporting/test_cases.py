@@ -37,7 +37,13 @@ def test_pydantic_evals_reads_the_cases(judged: TraceStore) -> None:
     assert case.expected_output == "Order 7 is here."
     assert case.metadata["verdict"]["note"] == "right"
     (tool,) = case.evaluators
-    assert tool.query == {"has_attributes": {"gen_ai.tool.name": "find"}}
+    assert tool.query == {
+        "or_": [
+            {"has_attributes": {"gen_ai.tool.name": "find"}},
+            {"has_attributes": {"tool.name": "find"}},
+            {"name_equals": "execute_tool find"},
+        ]
+    }
     labels = [one.metadata["verdict"] for one in dataset.cases]
     assert sum(one is not None and one["success"] is False for one in labels) == 1
 
@@ -50,9 +56,31 @@ trace.set_tracer_provider(TracerProvider())
 
 
 def run_agent(task: str) -> str:
-    with trace.get_tracer("agent").start_as_current_span("execute_tool") as span:
+    with trace.get_tracer("agent").start_as_current_span("a tool") as span:
         span.set_attribute("gen_ai.tool.name", "find")
-    return task.upper()
+    return "order 7  is here"
+"""
+LANGCHAIN = """
+from langchain_core.tools import tool
+from openinference.instrumentation.langchain import LangChainInstrumentor
+from opentelemetry import trace
+from opentelemetry.sdk.trace import TracerProvider
+
+from tests.agents import agent, call, say
+
+trace.set_tracer_provider(TracerProvider())
+LangChainInstrumentor().instrument()
+
+
+@tool
+def find(id: str) -> str:
+    \"\"\"Find.\"\"\"
+    return "order"
+
+
+def run_agent(task: str) -> str:
+    own = agent(say("I look.", call("find", id="7")), say("Order 7 is here."), tools=(find,))
+    return own.invoke({"messages": [("user", task)]})["messages"][-1].content
 """
 PYTEST = "import pytest; print(pytest.main(['-q', '-p', 'no:cacheprovider', {!r}]))"
 
@@ -61,9 +89,16 @@ PYTEST = "import pytest; print(pytest.main(['-q', '-p', 'no:cacheprovider', {!r}
     ("own", "outcome"),
     [
         ("run_agent = None", f"{len(CASES)} skipped"), (AGENT, f"{len(CASES)} passed"),
+        (LANGCHAIN, f"{len(CASES)} passed"),
+        (AGENT.replace("a tool", "execute_tool find").replace("gen_ai.tool", "x"),
+         f"{len(CASES)} passed"),
         (AGENT.replace("find", "delete"), f"1 failed, {len(CASES) - 1} passed"),
+        (AGENT.replace("order 7", "order 8"), f"1 failed, {len(CASES) - 1} passed"),
     ],
-    ids=["as it is", "the tool is called", "another tool is called"],
+    ids=[
+        "as it is", "the tool is called", "an agent of LangChain", "the span is named",
+        "another tool is called", "another answer",
+    ],
 )  # fmt: skip
 def test_pytest_runs_the_module_and_a_tool_plan_holds_where_a_span_names_the_tool(
     judged: TraceStore, run_python: Any, own: str, outcome: str
@@ -71,7 +106,10 @@ def test_pytest_runs_the_module_and_a_tool_plan_holds_where_a_span_names_the_too
     export("cases", "-o", "cases")
     module = Path("cases", "test_cases.py").resolve()
     module.write_text(module.read_text().replace("run_agent = None", own))
-    assert outcome in run_python(PYTEST.format(str(module))).stdout
+    done = run_python(PYTEST.format(str(module)))
+    assert outcome in done.stdout
+    if "failed" in outcome:
+        assert "test_case[task number 4 of the desk 00000004]" in done.stdout
 
 
 def test_feedback_is_what_gepa_reflects_on(judged: TraceStore) -> None:
@@ -100,6 +138,21 @@ def test_feedback_is_an_assessment_of_mlflow(judged: TraceStore) -> None:
     assert of_source["judge"].source.source_type == "LLM_JUDGE"
     assert (of_source["judge"].value, of_source["judge"].rationale) == (False, "too short")
     assert of_source["default"].source.source_type == "CODE"
+
+
+def test_a_verdict_without_a_note_has_no_rationale_and_sentences_end(
+    every_case: TraceStore,
+) -> None:
+    runs = every_case.runs(newest_first=False)
+    by_name = dict(zip(CASES, runs, strict=True))
+    every_case.report_outcome(by_name["a call"].trace_id, success=True, source="desk")
+    every_case.report_outcome(
+        by_name[JUDGED].trace_id, success=False, note="checked by hand", source="clerk"
+    )
+    by_source = {line["assessment"]["source"]["source_id"]: line for line in exported("feedback")}
+    assert "rationale" not in by_source["desk"]["assessment"]
+    assert Assessment.from_dictionary(by_source["desk"]["assessment"]).rationale is None
+    assert by_source["clerk"]["Feedback"] == "Wrong. checked by hand. Failed calls: find."
 
 
 def test_an_assessment_is_on_the_trace_that_mlflow_makes_of_the_spans(judged: TraceStore) -> None:

@@ -12,19 +12,21 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
-from kp_langchain import ReasoningTrace, TraceStore
+from kp_langchain import DomainPolicy, ReasoningTrace, TraceStore
 from kp_langchain.exporting.conversations import (
     UnwritableError,
+    function_names,
     openai_example,
     sharegpt_example,
 )
 from kp_langchain.usage import ModelCall
-from tests.agents import shape
+from tests.agents import ASK, handler, shape
 from tests.cli.made_runs import document
 from tests.exporting.conftest import (
     AT_ONCE,
     CASES,
     WITHOUT_ANSWER,
+    asking,
     called,
     exported,
     exported_run,
@@ -121,10 +123,9 @@ def test_what_becomes_of_steps(name: str) -> None:
     assert all("weight" not in message for message in example["messages"])
     if name == "calls at once":
         assert [one["content"] for one in example["messages"]][2:4] == ["order 1", "1.09"]
-        assert "parallel_tool_calls" not in example
     if name == "no last thought":
         assert example["messages"][-1]["content"] == "Bought."
-        assert example["parallel_tool_calls"] is False
+    assert set(example) == {"messages"}
 
 
 @pytest.mark.parametrize(
@@ -147,6 +148,17 @@ def test_failing_steps_are_masked_or_left_out(
     assert [part.get("train") for part in parts] == [
         None if weight is None else False for weight in weights
     ]
+
+
+def test_calls_that_failed_are_left_out_of_sharegpt_unless_it_is_said(
+    every_case: TraceStore,
+) -> None:
+    def calls(*words: str) -> int:
+        parts = [part for line in exported("sharegpt", *words) for part in line["conversations"]]
+        assert all("train" not in part for part in parts) or words
+        return sum(part["from"] == "function_call" for part in parts)
+
+    assert calls() == calls("--failing-steps", "drop") < calls("--failing-steps", "mask")
 
 
 def test_step_marks_say_which_steps_failed_or_were_tried_again() -> None:
@@ -185,6 +197,99 @@ def test_tools_are_written_where_they_are_known() -> None:
     functions = json.loads(sharegpt_example(exported_run(trace, functions=FUNCTIONS))["tools"])
     assert functions == [FUNCTIONS[0], {"name": "a_b"}]
     assert "tools" not in openai_example(exported_run(trace))
+
+
+def test_two_tools_keep_two_names_in_calls_as_in_tools() -> None:
+    names = ("find.customer/record", "find.customer.record", "a" * 70, "a" * 71, "", "b.c")
+    steps = [step for name in names for step in (called(name, of=name), saw("1", name))]
+    trace = ReasoningTrace.model_validate(document(1, steps=steps, answer="1"))
+    run = exported_run(trace, functions=[{"name": name} for name in names if name])
+    example = openai_example(run)
+    check_openai(example)
+    calls = [call["function"] for one in example["messages"] for call in one.get("tool_calls", ())]
+    by_call = {json.loads(call["arguments"])["of"]: call["name"] for call in calls}
+    assert len(set(by_call.values())) == len(names)
+    assert [tool["function"]["name"] for tool in example["tools"]] == [
+        by_call[name] for name in names if name
+    ]
+    assert by_call["b.c"] == "b_c"
+    assert function_names(["find_it", "find.it"])["find_it"] == "find_it"
+
+
+SUB_AGENT = [
+    thought("Both."), called("ask", of="sales"), called("rate", currency="EUR"),
+    thought("I look."), called("find", id=1), called("find", id=2), saw("order 1", "find"),
+    saw("1.09", "rate"), saw("order 2", "find"), thought("Two orders."), saw("two", "ask"),
+    thought("Two at 1.09."),
+]  # fmt: skip
+AT_ONCE_WITHOUT_THOUGHTS = [
+    thought("All."), called("slow"), called("find", id=1), saw("order 1", "find"),
+    called("find", id=2), saw("order 2", "find"), saw("slow result", "slow"), thought("Done."),
+]  # fmt: skip
+LATE = [
+    thought("Both."), called("ask"), thought("I look."), called("rate"), called("find", id=1),
+    saw("order 1", "find"), thought("One order."), saw("one", "ask"), saw("1.09", "rate"),
+    thought("One at 1.09."),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("answers", [(), (0, 3, 9, 11)], ids=["steps alone", "answers known"])
+def test_a_sub_agent_inside_a_call_is_no_part_of_the_conversation(answers: Any) -> None:
+    trace = ReasoningTrace.model_validate(document(1, steps=SUB_AGENT, answer="Two at 1.09."))
+    run = exported_run(trace, model_calls=tuple(ModelCall(step=step) for step in answers))
+    messages = openai_example(run)["messages"]
+    assert roles(messages) == ["user", "assistant+call+call", "tool", "tool", "assistant"]
+    assert [one["content"] for one in messages[2:4]] == ["two", "1.09"]
+    assert len(sharegpt_example(run)["conversations"]) == 4
+    inner = [turn for turn in run.turns if turn.caller is not None]
+    assert {turn.caller.name for turn in inner if turn.caller} == {"ask"}
+    assert [len(turn.calls) for turn in inner] == [2, 0]
+
+
+@pytest.mark.parametrize(
+    ("steps", "answers", "inner"),
+    [
+        (AT_ONCE_WITHOUT_THOUGHTS, (), []), (AT_ONCE_WITHOUT_THOUGHTS, (0, 7), []),
+        (LATE, (), ["find"]), (LATE, (0, 2, 6, 9), ["find"]), (LATE, (0, 3, 6, 9), ["find"]),
+    ],
+)  # fmt: skip
+def test_calls_at_once_are_of_one_agent_unless_they_lie_in_the_call_of_a_sub_agent(
+    steps: Any, answers: Any, inner: list[str]
+) -> None:
+    trace = ReasoningTrace.model_validate(document(1, steps=steps, answer="Done."))
+    run = exported_run(trace, model_calls=tuple(ModelCall(step=step) for step in answers))
+    first, last = (turn for turn in run.turns if turn.caller is None)
+    assert last.calls == []
+    names = {step["tool"]["name"] for step in steps if step["type"] == "tool_call"}
+    assert {call.name for call in first.calls} == names - set(inner)
+    of_others = [call.name for turn in run.turns if turn.caller for call in turn.calls]
+    assert of_others == inner
+
+
+def test_a_sub_agent_that_asks_another_is_inside_it() -> None:
+    steps = [
+        called("ask"), thought("I ask on."), called("ask_on"), thought("Seven."),
+        saw("7", "ask_on"), thought("It is seven."), saw("seven", "ask"), thought("7"),
+    ]  # fmt: skip
+    trace = ReasoningTrace.model_validate(document(1, steps=steps, answer="7"))
+    turns = exported_run(trace).turns
+    assert [turn.caller and turn.caller.name for turn in turns] == [
+        None, "ask", "ask_on", "ask", None,
+    ]  # fmt: skip
+
+
+def test_a_real_sub_agent_is_left_out() -> None:
+    with TraceStore("runs.db") as store:
+        watching = handler("finance", store=store, policy=DomainPolicy(threshold=0.0))
+        asking().invoke(ASK, {"callbacks": [watching]})
+        assert watching.flush(60)
+    (line,) = exported("openai")
+    check_openai(line)
+    assert roles(line["messages"]) == [
+        "user", "assistant+call+call", "tool", "tool", "assistant",
+    ]  # fmt: skip
+    results = [one["content"] for one in line["messages"] if one["role"] == "tool"]
+    assert sorted(results) == ["1.09", "seven"]
 
 
 @pytest.mark.parametrize("name", ["an answer alone", "a call", "no last thought"])

@@ -21,6 +21,7 @@ from kp_langchain import DomainPolicy, TraceStore
 from kp_langchain.cli.export import _FormatName
 from kp_langchain.exporting.formats import FORMATS, write_file
 from kp_langchain.exporting.selection import split_of
+from kp_langchain.gate.check import NONE_PASSES
 from tests.agents import ASK, agent, call, handler, say, search
 from tests.cli.made_runs import HOSTILE, SECRET
 from tests.commands import cli
@@ -93,6 +94,7 @@ def test_the_command_says_what_it_left_out_and_why(mixed: TraceStore) -> None:
         "Exported 2 of 8 runs. Left out 6: without success 2, neither kept nor judged (--all) 1, "
         "with identifiers (--with-identifiers) 1, withheld, because redaction failed 1, "
         "without a stored trace 1.\n"
+        "Verdicts, scores, usage and step marks, and a card, need --output FOLDER.\n"
     )
 
 
@@ -165,6 +167,19 @@ def test_runs_of_several_namespaces_are_refused_unless_one_is_chosen(fill: Fill)
     assert len(cli("export", *AT).stdout.splitlines()) == 3
 
 
+def test_one_objective_of_two_tenants_is_two_tasks(fill: Fill) -> None:
+    same = {"objective": "compare the same two quarters"}
+    fill(
+        scored(1, ANSWER, **same, **in_namespace("acme")), scored(2, ANSWER, **same),
+        scored(3, ANSWER, **same, **in_namespace("globex")), scored(4, ANSWER, **same),
+    )  # fmt: skip
+    lines = exported("feedback", "--all-namespaces")
+    assert len(lines) == 3
+    assert len({line["annotations"]["task"] for line in lines}) == 3
+    (of_acme,) = exported("feedback", "--where", "namespace=acme")
+    assert of_acme["annotations"]["task"] in {line["annotations"]["task"] for line in lines}
+
+
 def test_who_has_no_namespaces_sees_none(every_case: TraceStore) -> None:
     export("openai", "-o", "runs")
     for file in Path("runs").iterdir():
@@ -195,7 +210,9 @@ def test_a_folder_has_splits_marks_and_a_card_that_only_its_owner_reads(
         "train": "train.jsonl", "test": "test.jsonl",
     }  # fmt: skip
     assert f"{len(CASES)} runs of {len(CASES) + 1} that were looked at" in body
-    assert f"| finance | {len(CASES)} |" in body
+    assert "# Runs of agents: finance\n" in body
+    assert yaml.safe_load(head)["pretty_name"] == "Runs of agents: finance"
+    assert f"| finance | score | kept | {len(CASES)} | 0.600 |" in body
     assert f"Verdicts: not judged {len(CASES) - 1}, right 1." in body
     assert "Who judged: desk\\|\\*x\\* \\# y 1." in body
     assert "without an answer at the end 1" in body
@@ -203,25 +220,23 @@ def test_a_folder_has_splits_marks_and_a_card_that_only_its_owner_reads(
     assert str(Path.cwd()) not in text
 
 
-@pytest.mark.parametrize("form", FORMATS)
-def test_every_format_goes_to_stdout_a_file_and_a_folder(form: str, every_case: TraceStore) -> None:
-    suffix = FORMATS[form].suffix
-    export(form, "-o", f"runs{suffix}")
-    content = Path(f"runs{suffix}").read_bytes()
-    if suffix != ".parquet":
-        assert export(form).stdout.encode() == content
-        assert content.decode().isprintable() or set(filter(str.isspace, content.decode())) <= {
-            " ",
-            "\n",
-        }
-    assert stat.S_IMODE(Path(f"runs{suffix}").stat().st_mode) == 0o600
-    export(form, "-o", "folder", "--test-share", "0")
-    names = {path.name for path in Path("folder").iterdir()}
-    assert {FORMATS[form].file_name("train"), "README.md"} <= names
-    assert ("marks.jsonl" in names) == (form in ("openai", "sharegpt"))
-    done = cli("export", "--format", form, "-o", "folder", *AT)
-    assert done.returncode == 1
-    assert "folder exists and is not empty; name a new folder, or remove it" in done.stderr
+def test_a_card_tells_apart_domains_gates_and_thresholds_that_nothing_reaches(fill: Fill) -> None:
+    wire = {"domain": "code_review", "threshold": NONE_PASSES, "decision": "below_threshold"}
+    options = {"decision": wire.pop("decision"), "keep_days": 7.0}
+    fill(
+        scored(1, ANSWER, **wire, options=options), scored(2, ANSWER, threshold=0.5),
+        scored(3, ANSWER, threshold=0.6),
+    )  # fmt: skip
+    export("atif", "--all", "-o", "runs")
+    text = Path("runs", "README.md").read_text()
+    assert "# Runs of agents: finance, code_review\n" in text
+    assert "| finance | score | kept | 2 | 0.500 to 0.600 |\n" in text
+    assert "| code_review | score | below_threshold | 1 | none passes yet |\n" in text
+    thresholds = [line["extra"]["threshold"] for line in exported("atif", "--all")]
+    assert thresholds == [0.6, 0.5, None]
+    export("parquet", "--all", "-o", "runs.parquet")
+    rows = parquet.read_table("runs.parquet").to_pylist()
+    assert [row["threshold"] for row in rows] == thresholds
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -241,11 +256,17 @@ def test_any_traces_give_a_file_in_each_format(traces: list[Any]) -> None:
             assert parquet.read_table(BytesIO(content)).num_rows == len(runs)
 
 
-def test_options_that_mean_nothing_for_traces_are_refused() -> None:
-    for words in ("--per-task 1", "--test-share 0.1", "--failing-steps mask"):
+def test_options_that_mean_nothing_for_a_format_are_refused() -> None:
+    for words in (
+        "--per-task 1", "--test-share 0.1", "--failing-steps mask", "--all-namespaces",
+    ):  # fmt: skip
         done = cli("export", *words.split(), *AT)
         assert done.returncode == 2
-        assert "are of no use for traces; give another --format" in " ".join(done.stderr.split())
+        assert "are of no use for traces; give another" in " ".join(done.stderr.split())
+    for form in FORMATS.keys() - {"openai", "sharegpt"}:
+        done = cli("export", "--format", form, "--failing-steps", "drop", *AT)
+        assert done.returncode == 2
+        assert f"--failing-steps is of no use for {form}:" in " ".join(done.stderr.split())
 
 
 def test_the_command_knows_each_format() -> None:

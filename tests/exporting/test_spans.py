@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,13 +14,21 @@ from hypothesis import HealthCheck, given, settings
 from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
 
 from kp_langchain import ReasoningTrace, TraceStore
+from kp_langchain.exporting.conversations import openai_example
 from kp_langchain.exporting.spans import spans_document
 from kp_langchain.usage import ModelCall, ModelUsage, Usage
 from tests.agents import ASK, QUESTION, agent, call, handler, say, shape
 from tests.cli.made_runs import document
 from tests.commands import cli_apart
-from tests.exporting.conftest import CASES, exported, exported_run, in_namespace, scored
-from tests.exporting.test_conversations import any_trace
+from tests.exporting.conftest import (
+    CASES,
+    exported,
+    exported_run,
+    in_namespace,
+    runs_in,
+    scored,
+)
+from tests.exporting.test_conversations import FUNCTIONS, SUB_AGENT, any_trace
 from tests.importing.ways import import_values
 
 SAME = [name for name in CASES if name not in (
@@ -101,6 +111,57 @@ def test_what_stands_beside_is_in_the_attributes() -> None:
     assert root["gen_ai.usage.input_tokens"] == chat["gen_ai.usage.input_tokens"] == 5
     assert chat["gen_ai.request.model"] == root["gen_ai.request.model"] == "gpt-x"
     assert json.loads(root["kp.usage"])["models"][0]["output_tokens"] == 2
+
+
+TAKEN: dict[str, int] = {
+    "input_tokens": 50, "output_tokens": 9, "cached_tokens": 20, "cache_write_tokens": 10,
+    "reasoning_tokens": 4,
+}  # fmt: skip
+
+
+def test_an_import_of_spans_has_what_models_took_and_their_tools(tmp_path: Path) -> None:
+    answers = (ModelCall(step=0, model="gpt-x", is_reported=True, **TAKEN),)
+    trace = ReasoningTrace.model_validate(document(1, **CASES["a call"]))
+    spans = spans_document(exported_run(trace, model_calls=answers, functions=FUNCTIONS))
+    (imported,) = import_values([spans], tmp_path)
+    assert imported.scored is not None
+    assert imported.scored.usage is not None
+    (model,) = (one for one in imported.scored.usage.models if one.reported_calls)
+    assert {name: getattr(model, name) for name in TAKEN} == TAKEN
+    with TraceStore(tmp_path / "imported.db") as store:
+        (run,) = runs_in(store, is_everything=True)
+    assert [one["function"]["name"] for one in openai_example(run)["tools"]] == ["find", "a_b"]
+
+
+def test_the_provider_of_a_model_is_named_where_it_is_known() -> None:
+    trace = ReasoningTrace.model_validate(document(1, **CASES["an answer alone"]))
+    for provider in ("openai", ""):
+        answer: Any = SimpleNamespace(**{**asdict(ModelCall(step=0)), "provider": provider})
+        spans = spans_document(exported_run(trace, model_calls=(answer,)))
+        for span in parsed(spans).resource_spans[0].scope_spans[0].spans:
+            assert attributes_of(span).get("gen_ai.provider.name", "") == provider
+
+
+def test_spans_of_a_sub_agent_are_inside_the_span_of_the_tool(tmp_path: Path) -> None:
+    trace = ReasoningTrace.model_validate(document(1, steps=SUB_AGENT, answer="Two at 1.09."))
+    value = spans_document(exported_run(trace))
+    spans = parsed(value).resource_spans[0].scope_spans[0].spans
+    names = {span.span_id: span.name for span in spans}
+    inside = [(names.get(span.parent_span_id), span.name) for span in spans]
+    assert inside == [
+        (None, "invoke_agent agent"),
+        ("invoke_agent agent", "chat"), ("invoke_agent agent", "execute_tool ask"),
+        ("invoke_agent agent", "execute_tool rate"), ("execute_tool ask", "chat"),
+        ("execute_tool ask", "execute_tool find"), ("execute_tool ask", "execute_tool find"),
+        ("execute_tool ask", "chat"), ("invoke_agent agent", "chat"),
+    ]  # fmt: skip
+    ask = spans[2]
+    for span in spans[4:8]:
+        assert ask.start_time_unix_nano < span.start_time_unix_nano
+        assert span.end_time_unix_nano < ask.end_time_unix_nano
+    (imported,) = import_values([value], tmp_path)
+    assert imported.scored is not None
+    assert shape(imported.scored.trace) == shape(trace)
 
 
 def test_a_namespace_is_an_attribute_that_an_import_reads(fill: Any, tmp_path: Path) -> None:

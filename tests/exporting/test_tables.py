@@ -70,7 +70,7 @@ def test_pandas_duckdb_and_datasets_read_it(file: Path, monkeypatch: pytest.Monk
 def test_a_folder_is_a_dataset_with_its_splits(form: str, every_case: TraceStore) -> None:
     import datasets
 
-    export(form, "-o", "runs", "--test-share", "0.4", "--failing-steps", "mask")
+    export(form, "-o", "runs", "--test-share", "0.4")
     loaded = datasets.load_dataset("runs", cache_dir="cache")
     files = {path.stem: path for path in Path("runs").iterdir() if path.stem in ("train", "test")}
     assert loaded.keys() == files.keys() == {"train", "test"}

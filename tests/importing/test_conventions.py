@@ -76,6 +76,23 @@ def below_others(agent: Any, first: Any, tool: Any, last: Any) -> list[dict[str,
     return [http, between, agent, first, tool | {"parentSpanId": between["spanId"]}, last]
 
 
+@pytest.mark.parametrize("name", ["langsmith", "openinference"])
+def test_tools_that_a_model_could_ask_for_are_those_of_the_live_run(
+    name: str, tmp_path: Path
+) -> None:
+    with TraceStore(tmp_path / "live.db") as store, traced() as files:
+        watching = handler("default", store=store)
+        searching().invoke(ASK, {"callbacks": [watching]})
+        assert watching.flush(60)
+        (run,) = store.runs()
+        live = store.tool_definitions([run.trace_id])[run.trace_id]
+    scored = import_one(getattr(files, name), tmp_path)
+    with TraceStore(tmp_path / "imported.db") as store:
+        (tools,) = store.tool_definitions([scored.trace.id]).values()
+    assert tools == live
+    assert len(tools) > 1
+
+
 def test_neither_order_nor_what_stands_between_spans_matters(
     tmp_path: Path,
 ) -> None:
