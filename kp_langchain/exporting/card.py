@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from kp_langchain._version import __version__
-from kp_langchain.exporting.exported_run import clean_source
 from kp_langchain.text import count_text, counts_text, one_line
 from kp_langchain.usage import Usage
 
@@ -74,10 +73,10 @@ class Tally:
     def add(self, run: ExportedRun) -> None:
         """Count a run that is written; of one that cannot be counted, nothing is."""
         stored = run.run
-        marks, source = run.marks(), clean_source(stored.confidence_source or "default")
+        marks, source = run.marks(), stored.confidence_source or "default"
         models = {one.model for one in run.usage.models if one.model} if run.usage else set()
         usage = run.usage if self.usage is None or run.usage is None else self.usage + run.usage
-        judge = None if run.verdict is None else clean_source(run.verdict.source_text)
+        judge = None if run.verdict is None else run.verdict.source_text
         self.splits[run.split] += 1
         self.domains[stored.domain] += 1
         words = {True: "right", False: "wrong", None: "not judged"}

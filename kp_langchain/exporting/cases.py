@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from kp_langchain.exporting.exported_run import clean_source
-
 if TYPE_CHECKING:
     from kp_langchain.exporting.exported_run import ExportedRun
 
@@ -139,12 +137,12 @@ def _assessment(run: ExportedRun) -> dict[str, Any]:
     """
     verdict = run.verdict
     if verdict is None:
-        stated = clean_source(run.run.confidence_source or "default")
+        stated = run.run.confidence_source or "default"
         source = {"source_type": "CODE", "source_id": stated}
         at, value = run.run.created_at, run.run.success
     else:
         kind = "LLM_JUDGE" if verdict.by_model else "HUMAN"
-        source = {"source_type": kind, "source_id": clean_source(verdict.source)}
+        source = {"source_type": kind, "source_id": verdict.source}
         at = verdict.at or run.run.created_at
         value = run.run.success if verdict.success is None else verdict.success
     time = at.isoformat().replace("+00:00", "Z")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +13,6 @@ from kp_langchain.errors import StoreError
 from kp_langchain.exporting.turns import marks_of, turns_of
 from kp_langchain.gate.check import NONE_PASSES
 from kp_langchain.prices import Prices
-from kp_langchain.redaction import redact
 from kp_langchain.store.run_columns import trace_of
 from kp_langchain.verdict import counting
 
@@ -118,7 +116,7 @@ class ExportedRun:
             "created_at": run.created_at.isoformat(),
             "success": run.success,
             "confidence": run.confidence,
-            "confidence_source": run.confidence_source and clean_source(run.confidence_source),
+            "confidence_source": run.confidence_source,
             "verdict": self.verdict and _verdict_values(self.verdict),
             "score": run.score,
             "worth": run.worth,
@@ -138,16 +136,10 @@ def _verdict_values(verdict: Verdict) -> dict[str, Any]:
         "success": verdict.success,
         "confidence": verdict.confidence,
         "note": verdict.note,
-        "source": clean_source(verdict.source),
+        "source": verdict.source,
         "by_model": verdict.by_model,
         "at": verdict.at and verdict.at.isoformat(),
     }
-
-
-@lru_cache(maxsize=1000)
-def clean_source(source: str) -> str:
-    """Return who gave a verdict, redacted at the strictest level: it may be an address."""
-    return str(redact(source, level="aggregated", rules=Settings.current().redaction).value)
 
 
 def verdict_that_counts(verdicts: Sequence[Verdict]) -> Verdict | None:

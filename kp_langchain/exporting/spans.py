@@ -211,7 +211,7 @@ def _request(call: ToolCall) -> dict[str, Any]:
 
 def _provider(answers: Iterable[ModelCall]) -> str | None:
     """Return who provides the model of some answers; None if that is not known."""
-    return next((name for one in answers if (name := getattr(one, "provider", ""))), None)
+    return next((name for one in answers if (name := one.provider)), None)
 
 
 def _tokens(*parts: Tokens | ModelCall | None) -> dict[str, int | None]:

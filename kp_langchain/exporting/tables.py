@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 from kp_langchain.errors import MissingExtraError
 from kp_langchain.exporting.conversations import UnwritableError, openai_example
-from kp_langchain.exporting.exported_run import clean_source
 from kp_langchain.scoring.dimensions import DIMENSION_NAMES
 from kp_langchain.store.run_columns import STORED_FIELDS
-from kp_langchain.usage import TOKEN_FIELDS, Usage
+from kp_langchain.usage import TOKEN_FIELDS, usage_row
 from kp_langchain.values import map_texts
 
 if TYPE_CHECKING:
@@ -105,21 +104,19 @@ def _row(run: ExportedRun) -> dict[str, Any]:
     dimensions = stored.breakdown.dimensions
     return {
         **{name: getattr(stored, name) for name in _COLUMNS if name in STORED_FIELDS},
-        **(run.usage or Usage()).to_row(),
-        **({} if run.usage else dict.fromkeys(("models", *_INTEGERS, *_TIMES))),
+        **usage_row(run.usage, run.cost),
         **{name: dimensions[name].value for name in DIMENSION_NAMES if name in dimensions},
         "trace_id": run.trace.id,
         "task": run.task,
         "split": run.split,
-        "confidence_source": clean_source(stored.confidence_source or "default"),
+        "confidence_source": stored.confidence_source or "default",
         "threshold": run.threshold,
-        "cost": run.cost,
         "objective": run.trace.task.objective,
         "answer": run.trace.outcome.result_summary,
         "verdict_success": verdict and verdict.success,
         "verdict_confidence": verdict and verdict.confidence,
         "verdict_by_model": verdict and verdict.by_model,
-        "verdict_source": verdict and clean_source(verdict.source),
+        "verdict_source": verdict and verdict.source,
         "note": verdict and verdict.note,
         "flags": list(stored.breakdown.flags),
         "failed_calls": sum(bool(mark.get("failed")) for mark in marks),
