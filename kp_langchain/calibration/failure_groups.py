@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from kp_langchain.calibration.failure_signs import SignedRun, title_of
+from kp_langchain.calibration.failure_signs import SignedRun, title_of, tools_in
 from kp_langchain.calibration.fitting import FEWEST_RUNS as FEWEST_VERDICTS
 from kp_langchain.calibration.task_clusters import (
     CountedRun,
@@ -240,9 +240,13 @@ def _candidates(known: Sample, correlation: float) -> list[_Candidate]:
     Whether runs failed does not decide what is a candidate: what is tested must not depend on it.
     """
     by_sign: defaultdict[_Sign, list[CountedRun]] = defaultdict(list)
+    tools: set[str] = set()
     for one in known.runs:
+        tools.update(one.run.tools)
         for kind, text in one.run.signs.items():
             by_sign[_Sign(kind, text)].append(one)
+    if len(tools) == 1:  # that a run uses it says nothing
+        by_sign.pop(_Sign("path", *tools), None)
     candidates = []
     for sign, runs in by_sign.items():
         if FEWEST_FAILURES <= len(runs) < known.number:
@@ -353,17 +357,22 @@ def _group(
             for run in newest
             if run.success is None and run.can_be_judged and _shows(run, sign)
         ),
-        otherwise=_otherwise(failed, sample, known),
+        otherwise=_otherwise(sign, failed, sample, known),
     )
 
 
-def _otherwise(failed: Sequence[SignedRun], sample: Sample, known: Sample) -> str | None:
-    """Return what the successes of the same tasks did otherwise, in words, if that is known."""
+def _otherwise(
+    sign: _Sign, failed: Sequence[SignedRun], sample: Sample, known: Sample
+) -> str | None:
+    """Return what the successes of the same tasks did otherwise, in words, if that is known.
+
+    What the sign itself says is left out.
+    """
     tasks, ids = {run.task for run in failed}, {one.run.trace_id for one in sample.runs}
     right = [
         one.run
         for one in known.runs
-        if not one.failed and one.run.task in tasks and one.run.trace_id not in ids
+        if one.run.success and one.run.task in tasks and one.run.trace_id not in ids
     ]
     if len(right) < _FEWEST_OTHERS:
         return None
@@ -374,7 +383,8 @@ def _otherwise(failed: Sequence[SignedRun], sample: Sample, known: Sample) -> st
         tool: calls[tool] / len(right) - calls_of_failed[tool] / len(failed)
         for tool in sorted(calls | calls_of_failed)
     }
-    telling = [tool for tool in rises if abs(rises[tool]) >= _TELLING]
+    named = tools_in(*sign)
+    telling = [tool for tool in rises if abs(rises[tool]) >= _TELLING and tool not in named]
     if telling:
         most, least = (choose(telling, key=rises.__getitem__) for choose in (max, min))
         return "; ".join(
@@ -388,7 +398,7 @@ def _otherwise(failed: Sequence[SignedRun], sample: Sample, known: Sample) -> st
     number, failed_number = (
         sorted(len(run.tools) for run in side)[len(side) // 2] for side in sides
     )
-    if abs(number - failed_number) >= _TELLING_TOOLS:
+    if abs(number - failed_number) >= _TELLING_TOOLS and sign.kind != "path":
         tools = count_text(number, "tool")
         return f"{start}; they call {tools} in the median, the failures {failed_number}"
     path, failed_path = (

@@ -155,6 +155,13 @@ def title_of(kind: str, text: str) -> str:
     return f"calls {', then '.join(tools)}{',' if len(tools) > 1 else ''} and nothing else"
 
 
+def tools_in(kind: str, text: str) -> frozenset[str]:
+    """Return the tools that a sign names; of a path that was cut, those that are left."""
+    if kind == "path":
+        return frozenset(text.split(_STEP)) - {"", _MORE}
+    return frozenset((text.partition(": ")[0],)) - {""}
+
+
 def _path(calls: Sequence[TracedCall]) -> str:
     """Return the order of tools; calls of one tool after the other count as one."""
     names = (_tool(one).replace(_STEP, "/") for one in calls if one.call is not None)

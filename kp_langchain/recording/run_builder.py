@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
-from functools import partial
+from functools import cache, partial
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import UUID
@@ -216,7 +216,7 @@ class _Builder:
             redaction=redaction,
         )
         KNOWN_SECRETS.remember([(trace.id,)], redaction.secrets)
-        name = partial(redaction.name, level=policy.privacy_level)
+        name = cache(partial(redaction.name, level=policy.privacy_level))
         run = Run(
             trace=trace,
             run_id=record.run_id,

@@ -35,15 +35,17 @@ def usage_of(record: RunRecord, name: Name) -> Usage:
         name: Redacts the name of a model.
     """
     calls = record.calls
-    models = [_model_usage(call, name) for call in calls if call.kind == "model"]
+    for call in calls:
+        call.tokens = tokens_of(call)  # read once
+    models = [call for call in calls if call.kind == "model"]
     tools = [call for call in calls if call.kind != "model"]
     duration_s = None
     if record.started_s is not None and record.ended_s is not None:
         duration_s = max(0.0, record.ended_s - record.started_s)
     usage = Usage(
-        models=merge(models),
+        models=merge(_model_usage(call, name) for call in models),
         duration_ms=None if duration_s is None else _milliseconds(duration_s),
-        model_ms=_busy_ms(call for call in calls if call.kind == "model"),
+        model_ms=_busy_ms(models),
         tool_ms=_busy_ms(tools),
         model_calls=len(models),
         tool_calls=len(tools),
