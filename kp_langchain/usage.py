@@ -266,20 +266,21 @@ def read_tokens(value: object) -> Tokens | None:
     if read is None and written is None:
         return None
     read, written = read or 0, written or 0
-    of_input = _mapping(value, "input_token_details", "prompt_tokens_details")
-    of_output = _mapping(value, "output_token_details", "completion_tokens_details")
-    cached = _number(of_input, "cache_read", "cached_tokens") or 0
-    into_cache = _number(of_input, "cache_creation", "cache_write_tokens") or 0
-    into_cache = max(into_cache, sum(_number(of_input, name) or 0 for name in _CACHE_WRITES))
-    reasoning = _number(of_output, "reasoning", "reasoning_tokens") or 0
+    of_input = _details(value, "input_token_details", "prompt_tokens_details")
+    of_output = _details(value, "output_token_details", "completion_tokens_details")
+    cached = into_cache = reasoning = 0
+    if of_input:
+        cached = _number(of_input, "cache_read", "cached_tokens") or 0
+        into_cache = _number(of_input, "cache_creation", "cache_write_tokens") or 0
+        into_cache = max(into_cache, sum(_number(of_input, name) or 0 for name in _CACHE_WRITES))
+    if of_output:
+        reasoning = _number(of_output, "reasoning", "reasoning_tokens") or 0
     # Anthropic's own form counts both apart from the input, and so do some others.
-    apart = [
-        _number(value, name) or 0
-        for name in ("cache_read_input_tokens", "cache_creation_input_tokens")
-    ]
-    if any(apart):
-        cached, into_cache = apart
-        read += sum(apart)
+    read_apart = _number(value, "cache_read_input_tokens") or 0
+    written_apart = _number(value, "cache_creation_input_tokens") or 0
+    if read_apart or written_apart:
+        cached, into_cache = read_apart, written_apart
+        read += cached + into_cache
     elif cached + into_cache > read:
         read += cached + into_cache
     return Tokens(
@@ -291,9 +292,11 @@ def read_tokens(value: object) -> Tokens | None:
     )
 
 
-def _mapping(value: Mapping[Any, Any], *names: str) -> Mapping[Any, Any]:
-    mappings = (value.get(name) for name in names)
-    return next((one for one in mappings if isinstance(one, Mapping)), {})
+def _details(value: Mapping[Any, Any], *names: str) -> Mapping[Any, Any] | None:
+    for name in names:
+        if isinstance(details := value.get(name), Mapping):
+            return details
+    return None
 
 
 def _number(value: Mapping[Any, Any], *names: str) -> int | None:

@@ -217,7 +217,7 @@ def _export_traces(
         filters.setdefault("decision", "kept")
     count = private_count = 0
     with text_output(output) as write:
-        for trace, namespace, usage in store.traces_and_more(with_expiring=every, **filters):
+        for trace, namespace, usage in store.traces_with_usage(with_expiring=every, **filters):
             if trace.metadata.privacy_level == "private" and not with_identifiers:
                 private_count += 1
                 continue

@@ -74,8 +74,8 @@ def _set_usage(span: Span, call: RecordedCall) -> None:
     if usage:
         usage["input_token_details"] = _numbers(span, _INPUT_DETAILS)
         usage["output_token_details"] = _numbers(span, _OUTPUT_DETAILS)
-    found = {"model_name": model, "token_usage": usage}
-    details = {**call.output.details, **{name: one for name, one in found.items() if one}}
+    of_span = {"model_name": model, "token_usage": usage}
+    details = {**call.output.details, **{name: one for name, one in of_span.items() if one}}
     call.output = replace(call.output, details=details)
 
 

@@ -194,11 +194,14 @@ class Redactor:
         texts = _without_cuts if was_cut else str
         return plain(map_texts(values, texts, change_key=_without_cuts), self._max_chars)
 
+    def model_name(self, value: str) -> str:
+        """Return the name of a model or of who serves it, redacted at the strictest level."""
+        name: str = self._recurring(value, lambda: self.name(value, "aggregated")) if value else ""
+        return name
+
     @default_on_error(())  # whatever it holds, the run is recorded
     def definitions(self, lists: Iterable[Sequence[Any]]) -> tuple[dict[str, Any], ...]:
         """Return the tools that models were given, redacted at the strictest level.
-
-        Most runs have the same, so the result is remembered for runs that name no secret.
 
         Args:
             lists: Lists of definitions, as models were given them.
@@ -209,28 +212,36 @@ class Redactor:
         tools = tool_definitions(lists)
         if not tools or self._is_out_of_order:
             return ()
-        if self._hook is not None or self.secrets:
-            return self._clean_definitions(tools)
-        text = json_text(tools)
-        rules, definitions = _known_definitions.get(text, (None, ()))
-        if not definitions or rules is not self._rules:
-            definitions = self._clean_definitions(tools)
-            if len(_known_definitions) >= _MOST_DEFINITIONS:
-                _known_definitions.clear()
-            _known_definitions[text] = (self._rules, definitions)
-        return definitions
 
-    def _clean_definitions(self, tools: list[dict[str, Any]]) -> tuple[dict[str, Any], ...]:
         # Text by text: a parameter that is called `password` is no secret.
         def clean(text: str) -> str:
             return str(self._redact(text, "aggregated", is_name=True)) if text else text
 
-        definitions: list[dict[str, Any]] = map_texts(tools, clean)
-        return () if self.has_failed else tuple(definitions)
+        definitions = self._recurring(json_text(tools), lambda: tuple(map_texts(tools, clean)))
+        return () if self.has_failed else definitions
+
+    def _recurring(self, key: str, redact: Callable[[], Any]) -> Any:
+        """Return what most runs have alike, as it was redacted before if this one names no secret.
+
+        Args:
+            key: What it is redacted from.
+            redact: Redacts it.
+        """
+        if self._hook is not None or self.secrets or self._is_out_of_order:
+            return redact()
+        known = _recurring.get(key)
+        if known is not None and known[0] is self._rules:
+            return known[1]
+        result = redact()
+        if not self.has_failed:
+            if len(_recurring) >= _MOST_RECURRING:
+                _recurring.clear()
+            _recurring[key] = (self._rules, result)
+        return result
 
 
-_MOST_DEFINITIONS = 100
-_known_definitions: dict[str, tuple[Rules | None, tuple[dict[str, Any], ...]]] = {}
+_MOST_RECURRING = 500
+_recurring: dict[str, tuple[Rules | None, Any]] = {}
 
 
 # ------------------------------------------------------------------ secrets of earlier runs

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
-from functools import cache, partial
+from functools import partial
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import UUID
@@ -216,7 +216,6 @@ class _Builder:
             redaction=redaction,
         )
         KNOWN_SECRETS.remember([(trace.id,)], redaction.secrets)
-        name = cache(partial(redaction.name, level=policy.privacy_level))
         run = Run(
             trace=trace,
             run_id=record.run_id,
@@ -231,8 +230,8 @@ class _Builder:
             registry=context.registry_url,
             keys=self._keys(),
             dropped=_dropped(record),
-            usage=usage_of(record, name),
-            model_calls=model_calls_of(step_list, name),
+            usage=usage_of(record, redaction.model_name),
+            model_calls=model_calls_of(step_list, redaction.model_name),
             tools=redaction.definitions(record.tools.values()),
             external_traces=record.external_traces,
             shown=tuple(record.shown.values()),
@@ -342,7 +341,7 @@ class _Builder:
             "reported": verdict and verdict.to_list(),
             "keys": self._keys().to_dict(),
             "task": _task(record.metadata) or record.earlier_task,
-            "usage": usage_of(record, partial(redaction.name, level=level)).to_dict(),
+            "usage": usage_of(record, redaction.model_name).to_dict(),
             "uncounted_calls": record.uncounted_calls,
             "tools": redaction.definitions(record.tools.values()),
             "shown": [asdict(one) for one in record.shown.values()],

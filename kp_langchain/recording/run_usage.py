@@ -35,9 +35,9 @@ def usage_of(record: RunRecord, name: Name) -> Usage:
         name: Redacts the name of a model.
     """
     calls = record.calls
-    for call in calls:
-        call.tokens = tokens_of(call)  # read once
     models = [call for call in calls if call.kind == "model"]
+    for call in models:
+        call.tokens = tokens_of(call)  # read once
     tools = [call for call in calls if call.kind != "model"]
     duration_s = None
     if record.started_s is not None and record.ended_s is not None:

@@ -438,10 +438,10 @@ class TraceStore:
         Raises:
             StoreError: The database cannot be read, or a body holds no trace.
         """
-        for trace, *_ in self.traces_and_more(with_expiring=with_expiring, **filters):
+        for trace, *_ in self.traces_with_usage(with_expiring=with_expiring, **filters):
             yield trace
 
-    def traces_and_more(
+    def traces_with_usage(
         self, *, with_expiring: bool = False, **filters: Unpack[RunFilters]
     ) -> Iterator[tuple[ReasoningTrace, str | None, Usage | None]]:
         """Yield what `traces` does, each with the namespace of its run, and what that took."""
