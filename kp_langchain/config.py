@@ -106,7 +106,7 @@ class Settings(BaseModel):
         max_steps: Largest number of events kept of one run: the starts, ends and errors of its
             calls. Those in the middle are dropped and counted.
         max_open_runs: Largest number of runs recorded at the same time. A further one makes the run
-            that has been silent for longest count as abandoned. An open run takes 5 KB, and 20 KB
+            that has been silent for longest count as abandoned. An open run takes 8 KB, and 25 KB
             after ten calls that returned 1,000 characters each.
         max_paused_runs: Largest number of runs remembered while they wait for a human.
         paused_days: Days for which the store keeps the redacted recording of a run that waits for a

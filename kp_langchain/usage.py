@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, fields
+from dataclasses import fields
 from typing import Annotated, Any, Self
 
 from pydantic import Field, TypeAdapter, ValidationError
@@ -149,7 +149,9 @@ class Usage:
     @property
     def total_tokens(self) -> int | None:
         """Input and output together; None if no call reported any."""
-        return None if self.tokens is None else self.tokens.total_tokens
+        if not any(one.reported_calls for one in self.models):
+            return None
+        return min(sum(one.total_tokens for one in self.models), MOST_TOKENS)
 
     @property
     def inner_tokens(self) -> int:
@@ -177,7 +179,7 @@ class Usage:
         return {
             **{name: getattr(self, name) for name in _SUMS},
             "total_tokens": self.total_tokens,
-            "models": [asdict(one) for one in self.models],
+            "models": [{name: getattr(one, name) for name in _MODEL_FIELDS} for one in self.models],
         }
 
     @classmethod
@@ -198,6 +200,7 @@ class Usage:
             return None
 
 
+_MODEL_FIELDS = tuple(one.name for one in fields(ModelUsage))
 _SUMS = tuple(one.name for one in fields(Usage) if one.name != "models")
 # Made at import: made on first use in a forked child, it may wait for ever for a lock of Python's.
 _ADAPTER = TypeAdapter(Usage)

@@ -301,7 +301,7 @@ class OpenRuns:
                 "max_open_runs",
                 "more than max_open_runs (%d) runs are under way; those that have been silent for "
                 "longest are abandoned and not scored. If they are alive, raise max_open_runs: an "
-                "open run takes about 20 KB. If not, close the streams that are not read to their "
+                "open run takes about 25 KB. If not, close the streams that are not read to their "
                 "end",
                 self.settings.max_open_runs,
             )
