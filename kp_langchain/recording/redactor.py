@@ -196,7 +196,7 @@ class Redactor:
 
     def model_name(self, value: str) -> str:
         """Return the name of a model or of who serves it, redacted at the strictest level."""
-        name: str = self._recurring(value, lambda: self.name(value, "aggregated")) if value else ""
+        name: str = self._recurring(("name", value), lambda: self.name(value, "aggregated"))
         return name
 
     @default_on_error(())  # whatever it holds, the run is recorded
@@ -217,14 +217,16 @@ class Redactor:
         def clean(text: str) -> str:
             return str(self._redact(text, "aggregated", is_name=True)) if text else text
 
-        definitions = self._recurring(json_text(tools), lambda: tuple(map_texts(tools, clean)))
+        definitions = self._recurring(
+            ("tools", json_text(tools)), lambda: tuple(map_texts(tools, clean))
+        )
         return () if self.has_failed else definitions
 
-    def _recurring(self, key: str, redact: Callable[[], Any]) -> Any:
+    def _recurring(self, key: tuple[str, str], redact: Callable[[], Any]) -> Any:
         """Return what most runs have alike, as it was redacted before if this one names no secret.
 
         Args:
-            key: What it is redacted from.
+            key: What it is, and what it is redacted from.
             redact: Redacts it.
         """
         if self._hook is not None or self.secrets or self._is_out_of_order:
@@ -241,7 +243,7 @@ class Redactor:
 
 
 _MOST_RECURRING = 500
-_recurring: dict[str, tuple[Rules | None, Any]] = {}
+_recurring: dict[tuple[str, str], tuple[Rules | None, Any]] = {}
 
 
 # ------------------------------------------------------------------ secrets of earlier runs

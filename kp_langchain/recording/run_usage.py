@@ -102,7 +102,7 @@ def _fields(tokens: Tokens | None) -> dict[str, int]:
 def _busy_ms(calls: Iterable[Call]) -> float | None:
     """Return in how many milliseconds at least one of some calls was under way.
 
-    None if no call's time is known; 0 without calls.
+    None if the time of one is not known; 0 without calls.
     """
     extents = list(_extents(calls))
     if any(extent is None for extent in extents):

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 import sqlite3
+import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -29,6 +30,7 @@ from kp_langchain.demo.scripted import ScriptedChatModel
 from kp_langchain.prices import ModelPrice, Prices
 from kp_langchain.usage import ModelUsage, Tokens, Usage, merge, read_tokens
 from tests.agents import ASK, agent, call, handler, run, say, search
+from tests.importing.spans import genai_spans, lines, span
 from tests.importing.ways import import_values, traced
 
 SMALL, LARGE = "small-1-2026-01-01", "large-1"
@@ -249,29 +251,38 @@ def test_the_time_of_a_pause_for_a_human_does_not_count(tmp_path: Path) -> None:
     last = counted(say("blue"), 20, 2)
     runnable = agent(first, last, tools=(ask_human,), checkpointer=InMemorySaver())
     scored: list[ScoredTrace] = []
+    at_work_s = 0.0
     for inputs in (ASK, Command(resume="blue")):  # each in a handler of its own, as in a service
         watching = handler(on_scored=scored.append, store=str(tmp_path / "runs.db"))
         config = {"callbacks": [watching], "configurable": {"thread_id": "t"}}
+        began_s = time.perf_counter()
         runnable.invoke(inputs, config)
+        at_work_s += time.perf_counter() - began_s
         assert watching.flush(120)
     (one,) = scored
     usage = usage_of(one)
     assert usage.tokens == Tokens(input_tokens=30, output_tokens=3)
     assert usage.model_calls == 2
     assert usage.duration_ms is not None
+    assert usage.duration_ms <= at_work_s * 1000  # without what passed between the two
     assert [call.total_tokens for call in one.model_calls] == [11, 22]
     assert {call.model for call in one.model_calls} == {SMALL}
     assert [tool["name"] for tool in one.tools] == ["ask_human"]
 
 
-def test_calls_side_by_side_count_once_in_time() -> None:
-    calls = [call("search", q=str(number)) for number in range(3)]
-    scored = run(agent(say("", *calls), say("done")))
-    usage = usage_of(scored)
-    assert usage.tool_calls == 3
-    assert usage.tool_ms is not None
-    assert usage.duration_ms is not None
-    assert usage.tool_ms <= usage.duration_ms
+def test_calls_side_by_side_count_once_in_time(tmp_path: Path) -> None:
+    root, asked, tool, last = genai_spans()  # the tool from 30 to 40 ms
+    beside = {
+        "gen_ai.operation.name": "execute_tool",
+        "gen_ai.tool.name": "add",
+        "gen_ai.tool.call.id": "c2",
+    }
+    (imported,) = import_values(
+        lines(root, asked, tool, span(7, 1, 35, 48, having=beside), last), tmp_path
+    )
+    assert imported.scored is not None
+    usage = usage_of(imported.scored)
+    assert (usage.tool_calls, usage.tool_ms) == (2, pytest.approx(18))
 
 
 def test_a_model_that_returns_plain_text_reports_by_llm_output() -> None:
@@ -301,6 +312,19 @@ def test_whatever_a_model_reports_the_run_is_recorded(usage: Any) -> None:
     found = usage_of(run(agent(answer)))
     assert found.tokens is None
     assert found.unreported_calls == 1
+
+
+def test_a_model_may_have_any_name() -> None:
+    tools = '[{"name":"search","description":"Search."}]'
+    for name in (tools, "a\nb\x1b[2J", "n" * 5000, "sk-proj-Ab12Cd34Ef56Gh78Ij90Kl12Mn34Op56Qr"):
+        bound = ScriptedChatModel([counted(say("42"), 5, 1, model=name)]).bind(
+            tools=[{"type": "function", "function": {"name": "search", "description": "Search."}}]
+        )
+        scored = run(bound, "hello")
+        (model,) = usage_of(scored).models
+        assert [tool["name"] for tool in scored.tools] == ["search"]
+        assert len(model.model) <= 200
+        assert "sk-proj" not in model.model
 
 
 def test_beyond_the_most_calls_the_rest_are_counted_as_not_counted(
@@ -422,7 +446,9 @@ def test_tools_that_change_during_a_run_are_all_kept_and_odd_ones_lose_no_run() 
         assert run(ScriptedChatModel([say("42")]).bind(tools=tools), "hello").tools == ()
 
 
-def test_the_log_has_what_a_run_took(caplog: pytest.LogCaptureFixture) -> None:
+def test_the_log_has_what_a_run_took(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with caplog.at_level("INFO", logger="kp_langchain"):
         run(searching())
     (record,) = [one for one in caplog.records if getattr(one, "kp_event", "") == "kp.trace_scored"]
@@ -430,6 +456,12 @@ def test_the_log_has_what_a_run_took(caplog: pytest.LogCaptureFixture) -> None:
     assert (fields["input_tokens"], fields["cached_tokens"], fields["models"]) == (250, 90, SMALL)
     assert fields["model_calls"] == 2
     assert fields["cost"] is None
+    caplog.clear()
+    monkeypatch.setenv("KP_PRICES", json.dumps({"small-1": {"input": 1000, "output": 0}}))
+    with caplog.at_level("INFO", logger="kp_langchain"):
+        run(searching())
+    (record,) = [one for one in caplog.records if getattr(one, "kp_event", "") == "kp.trace_scored"]
+    assert vars(record)["cost"] == pytest.approx(0.25)
 
 
 # ------------------------------------------------------------------ sums and prices
