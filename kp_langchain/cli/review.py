@@ -303,24 +303,9 @@ def _print_domain(one: DomainStats, console: Console) -> None:
 
 
 def _usage_table(one: DomainStats) -> Table:
-    from kp_langchain.review.usage_facts import cost_text, seconds_text
-
     table = make_table(("runs", ">", "tokens>", "took>", "cost>", "spent for one>"))
     for group in one.usage:
-        tokens, spent = group.tokens, group.spent_tokens
-        texts = [
-            "" if spent is None else f"{spent:,.0f} tokens",
-            seconds_text(group.spent_ms),
-            cost_text(group.spent_cost),
-        ]
-        table.add_row(
-            group.runs,
-            f"{group.count:,}",
-            "-" if tokens is None else f"{tokens:,.0f}",
-            seconds_text(group.duration_ms) or "-",
-            cost_text(group.cost) or "-",
-            "" if group.runs == "all" else ", ".join(filter(None, texts)),
-        )
+        table.add_row(group.runs, f"{group.count:,}", *group.cells())
     return table
 
 

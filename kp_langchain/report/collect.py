@@ -16,8 +16,6 @@ from kp_langchain.errors import KPError, StoreError
 from kp_langchain.report.records import Body, body_of, domain_name, figure, record_of
 from kp_langchain.review.recall_facts import credit_text
 from kp_langchain.review.stats import DomainStats, domain_stats
-from kp_langchain.review.usage_facts import cost_text, seconds_text
-from kp_langchain.review.usage_stats import UsageStats
 from kp_langchain.text import one_line
 
 if TYPE_CHECKING:
@@ -246,19 +244,6 @@ def _domain(stats: DomainStats, basis: Basis | None) -> dict[str, Any]:
         "recovered": stats.recovered,
         "compared": stats.compared,
         "vetoed": dict(stats.vetoed),
-        "usage": [_usage(group) for group in stats.usage],
+        "usage": [[f"{one.runs} ({one.count:,})", *one.cells()] for one in stats.usage],
         "unpriced": stats.usage[0].unpriced if stats.usage else 0,
     }
-
-
-def _usage(group: UsageStats) -> list[str]:
-    """Return what some runs of a domain took, as the cells of a row."""
-    spent = "" if group.spent_tokens is None else f"{group.spent_tokens:,.0f} tokens"
-    for_one = [spent, seconds_text(group.spent_ms), cost_text(group.spent_cost)]
-    return [
-        f"{group.runs} ({group.count:,})",
-        "-" if group.tokens is None else f"{group.tokens:,.0f}",
-        seconds_text(group.duration_ms) or "-",
-        cost_text(group.cost) or "-",
-        "" if group.runs == "all" else ", ".join(filter(None, for_one)),
-    ]

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from kp_langchain.review.usage_facts import cost_text, seconds_text
 from kp_langchain.usage import MOST_TOKENS, TOKEN_FIELDS, ModelUsage, Usage
 
 if TYPE_CHECKING:
@@ -46,6 +47,17 @@ class UsageStats:
     spent_tokens: float | None = None
     spent_ms: float | None = None
     spent_cost: float | None = None
+
+    def cells(self) -> list[str]:
+        """Return tokens, time, cost and what was spent for one in words, as the cells of a row."""
+        spent = "" if self.spent_tokens is None else f"{self.spent_tokens:,.0f} tokens"
+        for_one = [spent, seconds_text(self.spent_ms), cost_text(self.spent_cost)]
+        return [
+            "-" if self.tokens is None else f"{self.tokens:,.0f}",
+            seconds_text(self.duration_ms) or "-",
+            cost_text(self.cost) or "-",
+            "" if self.runs == "all" else ", ".join(filter(None, for_one)),
+        ]
 
 
 def usage_stats(
