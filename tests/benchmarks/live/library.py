@@ -202,8 +202,9 @@ _QUESTIONS = {
 
 LIBRARY = DatabaseWorld(
     name="library",
-    instructions="You answer questions about a public library from its database. Be exact. Call one "
-    "tool at a time, and give the final answer with the tool `answer`.",
+    instructions="You answer questions about a public library from its SQLite database. Look at the "
+    "tables and columns that you need before you query them. If a query fails, mend it and try "
+    "again. Call one tool at a time, and give the final answer with the tool `answer`.",
     schema=_SCHEMA,
     fill=_fill,
     questions=_QUESTIONS,

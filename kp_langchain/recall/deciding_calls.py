@@ -1,0 +1,160 @@
+"""Which calls of a run its answer rests on, and what they gave to later ones.
+
+A run also looks around: it lists, describes, tries. Shown as an example, that makes a model look
+around as well. What helps is the call that decides (`python -m tests.benchmarks.live`). Of the
+calls that did not fail, these decide:
+
+- the one whose output is the answer: the answer of such a tool is the run's own;
+- those that change something, which is taken of every tool whose name does not say that it reads;
+- those whose outputs hold what the answer says, or what the input of a call that decides has, and
+  what was in neither the task nor an earlier output: numbers, ids, names, whole values.
+
+So the values are followed back from the answer, as a program slice follows variables (Weiser,
+"Program slicing", ICSE 1981), and a call that only looks around is none of them. If nothing
+decides, all calls do that did not fail.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from kp_langchain.calibration.tool_calls import TracedCall, calls_of
+from kp_langchain.values import members
+
+if TYPE_CHECKING:
+    from kp_langchain.schema import ReasoningTrace
+
+# Words with which the names of tools begin that change nothing.
+_READING = frozenset(
+    "browse calculate check compare compute count describe explain fetch find get inspect is list "
+    "look lookup open peek preview query read retrieve scan search select show summarize think "
+    "verify view".split()
+)
+_READING_STATEMENT = re.compile(
+    r"\s*\(*(?:select|with|explain|pragma|show|describe)\b", re.IGNORECASE
+)
+_NAME_WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|[0-9]+")
+# Numbers, ids and addresses; texts in quotes.
+_VALUE = re.compile(
+    r"""[\w@+#-]*\d(?:[\w@+#:./-]*\w)?|[\w.+-]+@[\w.-]*\w|'([^'\n]{2,60})'|"([^"\n]{2,60})\""""
+)
+# Several words with capitals, or one that does not begin a sentence.
+_NAME = re.compile(r"[A-Z]\w+(?: (?:of |de |the )?[A-Z]\w+)+|(?<=[\w,;] )[A-Z]\w{2,}")
+_WHOLE_CHARS = 60  # a text of so many characters is a value as a whole
+_TEXT_CHARS = 4_000
+_OUTPUT_CHARS = 20_000
+_MOST_CALLS = 60
+
+
+@dataclass(frozen=True, slots=True)
+class DecidingCall:
+    """A call that a run's answer rests on.
+
+    Attributes:
+        position: Its position among the calls of the trace, from 0.
+        gives: Values of its output that the answer or the input of a later deciding call has, as
+            they stand there.
+        is_answer: Whether its output is the run's answer.
+    """
+
+    position: int
+    gives: tuple[str, ...] = ()
+    is_answer: bool = False
+
+
+def deciding_calls(trace: ReasoningTrace) -> list[DecidingCall]:
+    """Return the calls that decide, in their order; empty if none of the run's succeeded.
+
+    Args:
+        trace: The trace. Of more than 60 calls, the last 60 are looked at.
+    """
+    calls = [one for one in calls_of(trace.steps) if one.call is not None]
+    last = len(calls) - 1
+    good = [
+        at
+        for at in range(max(0, len(calls) - _MOST_CALLS), len(calls))
+        if calls[at].output is not None and not calls[at].has_failed
+    ]
+    task, answer = trace.task.objective[:_TEXT_CHARS].casefold(), trace.outcome.result_summary
+    is_own = last in good and _output_of(calls[last]).strip() == answer.strip()
+    deciding = {at for at in good if not _only_reads(calls[at])} | ({last} if is_own else set())
+    claims = {} if is_own else values_in(answer, with_names=True)
+    wanted = {key: value for key, value in claims.items() if not _holds(task, key)}
+    gives: dict[int, tuple[str, ...]] = {}
+    for at in reversed(good):
+        output, own = _output_of(calls[at]).casefold(), input_values(calls[at])
+        found = [key for key in wanted if key not in own and _holds(output, key)]
+        if found:
+            deciding.add(at)
+            values = {key: wanted.pop(key) for key in found}
+            gives[at] = tuple(
+                values[key] for key in found if not any(key != one and key in one for one in found)
+            )
+        if at in deciding:
+            wanted |= {key: value for key, value in own.items() if not _holds(task, key)}
+    return [
+        DecidingCall(at, gives.get(at, ()), is_own and at == last)
+        for at in (sorted(deciding) or good)
+    ]
+
+
+def values_in(text: str, *, with_names: bool = False) -> dict[str, str]:
+    """Return the numbers, ids, addresses and quoted texts of a text, by how they read folded.
+
+    Args:
+        text: The text; a short one is a value as a whole, too.
+        with_names: Whether words with capitals are values, as in prose.
+    """
+    text = text[:_TEXT_CHARS]
+    values = [next(filter(None, match.groups()), match[0]) for match in _VALUE.finditer(text)]
+    if with_names:
+        values += _NAME.findall(text)
+    if 0 < len(text.strip()) <= _WHOLE_CHARS:
+        values.append(text.strip())
+    return {value.casefold(): value for value in values}
+
+
+def input_values(call: TracedCall) -> dict[str, str]:
+    """Return the values of the input of a call, as `values_in` does."""
+    values: dict[str, str] = {}
+    for text in _input_texts(call):
+        values |= values_in(text)
+    return values
+
+
+def _input_texts(call: TracedCall) -> Iterator[str]:
+    inputs = None if call.call is None else call.call.input
+    for _, value in members(inputs or {}):
+        if isinstance(value, str):
+            yield value
+        elif isinstance(value, int | float) and not isinstance(value, bool):
+            yield str(value)
+
+
+def _only_reads(call: TracedCall) -> bool:
+    words = [word.lower() for word in _NAME_WORD.findall(call.tool_name)]
+    return not _READING.isdisjoint(words[:2]) or any(
+        _READING_STATEMENT.match(text) for text in _input_texts(call)
+    )
+
+
+def _output_of(call: TracedCall) -> str:
+    if call.output is None:
+        return ""
+    text = call.output.output_summary if call.output.content is None else call.output.content
+    return (text or "")[:_OUTPUT_CHARS]
+
+
+def _holds(text: str, value: str) -> bool:
+    """Return whether a text has a value, not as a part of a longer word or number."""
+    at = text.find(value)
+    while at >= 0:
+        before, after = text[max(at - 1, 0) : at], text[at + len(value) :][:1]
+        begins = not (before.isalnum() and value[0].isalnum())
+        if begins and not (after.isalnum() and value[-1].isalnum()):
+            return True
+        at = text.find(value, at + 1)
+    return False
