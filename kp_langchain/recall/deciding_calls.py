@@ -38,11 +38,12 @@ _READING_STATEMENT = re.compile(
 )
 _NAME_WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|[0-9]+")
 # Numbers, ids and addresses; texts in quotes.
-_VALUE = re.compile(
-    r"""[\w@+#-]*\d(?:[\w@+#:./-]*\w)?|[\w.+-]+@[\w.-]*\w|'([^'\n]{2,60})'|"([^"\n]{2,60})\""""
+VALUE = re.compile(
+    r"[\w@+#-]*\d(?:[\w@+#:./-]*\w)?|[\w.+-]+@[\w.-]*\w"
+    r"""|(?<!\w)'([^'\n]{1,60})'(?!\w)|"([^"\n]{1,60})\""""
 )
 # Several words with capitals, or one that does not begin a sentence.
-_NAME = re.compile(r"[A-Z]\w+(?: (?:of |de |the )?[A-Z]\w+)+|(?<=[\w,;] )[A-Z]\w{2,}")
+NAME = re.compile(r"[A-Z]\w+(?: (?:of |de |the )?[A-Z]\w+)+|(?<=[\w,;] )[A-Z]\w{2,}")
 _WHOLE_CHARS = 60  # a text of so many characters is a value as a whole
 _TEXT_CHARS = 4_000
 _OUTPUT_CHARS = 20_000
@@ -82,11 +83,11 @@ def deciding_calls(trace: ReasoningTrace) -> list[DecidingCall]:
     is_own = last in good and _output_of(calls[last]).strip() == answer.strip()
     deciding = {at for at in good if not _only_reads(calls[at])} | ({last} if is_own else set())
     claims = {} if is_own else values_in(answer, with_names=True)
-    wanted = {key: value for key, value in claims.items() if not _holds(task, key)}
+    wanted = {key: value for key, value in claims.items() if not holds(task, key)}
     gives: dict[int, tuple[str, ...]] = {}
     for at in reversed(good):
         output, own = _output_of(calls[at]).casefold(), input_values(calls[at])
-        found = [key for key in wanted if key not in own and _holds(output, key)]
+        found = [key for key in wanted if key not in own and holds(output, key)]
         if found:
             deciding.add(at)
             values = {key: wanted.pop(key) for key in found}
@@ -94,7 +95,7 @@ def deciding_calls(trace: ReasoningTrace) -> list[DecidingCall]:
                 values[key] for key in found if not any(key != one and key in one for one in found)
             )
         if at in deciding:
-            wanted |= {key: value for key, value in own.items() if not _holds(task, key)}
+            wanted |= {key: value for key, value in own.items() if not holds(task, key)}
     return [
         DecidingCall(at, gives.get(at, ()), is_own and at == last)
         for at in (sorted(deciding) or good)
@@ -109,9 +110,9 @@ def values_in(text: str, *, with_names: bool = False) -> dict[str, str]:
         with_names: Whether words with capitals are values, as in prose.
     """
     text = text[:_TEXT_CHARS]
-    values = [next(filter(None, match.groups()), match[0]) for match in _VALUE.finditer(text)]
+    values = [next(filter(None, match.groups()), match[0]) for match in VALUE.finditer(text)]
     if with_names:
-        values += _NAME.findall(text)
+        values += NAME.findall(text)
     if 0 < len(text.strip()) <= _WHOLE_CHARS:
         values.append(text.strip())
     return {value.casefold(): value for value in values}
@@ -120,12 +121,13 @@ def values_in(text: str, *, with_names: bool = False) -> dict[str, str]:
 def input_values(call: TracedCall) -> dict[str, str]:
     """Return the values of the input of a call, as `values_in` does."""
     values: dict[str, str] = {}
-    for text in _input_texts(call):
+    for text in input_texts(call):
         values |= values_in(text)
     return values
 
 
-def _input_texts(call: TracedCall) -> Iterator[str]:
+def input_texts(call: TracedCall) -> Iterator[str]:
+    """Yield the texts and numbers in the input of a call."""
     inputs = None if call.call is None else call.call.input
     for _, value in members(inputs or {}):
         if isinstance(value, str):
@@ -137,7 +139,7 @@ def _input_texts(call: TracedCall) -> Iterator[str]:
 def _only_reads(call: TracedCall) -> bool:
     words = [word.lower() for word in _NAME_WORD.findall(call.tool_name)]
     return not _READING.isdisjoint(words[:2]) or any(
-        _READING_STATEMENT.match(text) for text in _input_texts(call)
+        _READING_STATEMENT.match(text) for text in input_texts(call)
     )
 
 
@@ -148,9 +150,9 @@ def _output_of(call: TracedCall) -> str:
     return (text or "")[:_OUTPUT_CHARS]
 
 
-def _holds(text: str, value: str) -> bool:
+def holds(text: str, value: str) -> bool:
     """Return whether a text has a value, not as a part of a longer word or number."""
-    at = text.find(value)
+    at = text.find(value) if value else -1
     while at >= 0:
         before, after = text[max(at - 1, 0) : at], text[at + len(value) :][:1]
         begins = not (before.isalnum() and value[0].isalnum())

@@ -18,7 +18,7 @@ from kp_langchain.errors import ConfigError, MissingExtraError
 from kp_langchain.gate.run import ShownTrace
 from kp_langchain.recall.few_shot import FewShot, compose_few_shot
 from kp_langchain.recall.ranking import Candidate, Trust, rank, same_task_cosine
-from kp_langchain.recall.task_index import TaskIndex, read_trace
+from kp_langchain.recall.task_index import TaskIndex, both_vectors, read_trace
 from kp_langchain.run_keys import namespace_forms
 from kp_langchain.schema import ReasoningTrace
 from kp_langchain.store.rows import clean_name
@@ -190,7 +190,10 @@ class ExampleSearch:
         index.update()
         rules = Settings.current().redaction
         forms = [] if namespace is None else namespace_forms(namespace, rules)
-        candidates, domain_floor = index.nearest(embedding.vector, forms, frozenset(tools))
+        masked = index.masked(task, forms)
+        other = embedding if masked == task else embed_texts(self._embedder, [masked])[0]
+        vector = both_vectors(embedding.vector, other.vector)
+        candidates, domain_floor = index.nearest(vector, forms, frozenset(tools))
         least = domain_floor if floor is None else floor
         best = rank(candidates, floor=least)
         examples = self._read(best, limit, same_task_cosine(embedding.identity.baseline))

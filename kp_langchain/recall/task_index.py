@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json
 import time
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from itertools import islice
 from typing import TYPE_CHECKING
 
 from kp_langchain._forksafe import ForkSafeLock, fork_gate
@@ -17,9 +16,10 @@ from kp_langchain.embedding.embedder import embed_texts
 from kp_langchain.errors import StoreError
 from kp_langchain.recall.credit import NO_CREDIT, Credit, credits_of
 from kp_langchain.recall.ranking import DEFAULT_FLOOR, Candidate, Trust, calibrate_floor
+from kp_langchain.recall.task_shape import masked, plan_of
 from kp_langchain.schema import ReasoningTrace
 from kp_langchain.scoring.dimensions import novelty
-from kp_langchain.store.recall_tasks import UNREADABLE, StoredTask, TaskVector
+from kp_langchain.store.recall_tasks import UNREADABLE, Plan, StoredTask, TaskVector
 
 if TYPE_CHECKING:
     import numpy as np
@@ -35,7 +35,6 @@ _BATCH_SIZE = 64
 _CREDITS_EVERY_S = 10.0
 # How many runs, and how many units, are ranked by more than similarity.
 _MOST_RANKED = 100
-_MOST_TOOLS = 100
 _SMALLEST_CHANGE = 0.1  # of the number of tasks; a larger one calibrates the floor anew
 
 
@@ -71,9 +70,10 @@ class TaskIndex:
         self._has_changed = False
         self._credits: Mapping[str, Credit] = {}
         self._credits_due_s = float("-inf")  # by the monotonic clock
-        # The tasks that are searched, with their normalised vectors, shape (n, dimensions).
+        # The tasks that are searched, with their vectors, normalised, shape (n, 2 * dimensions).
         self._eligible: list[StoredTask] = []
-        self._matrix = np.empty((0, dimensions), np.float32)
+        self._matrix = np.empty((0, 2 * dimensions), np.float32)
+        self._values: dict[str | None, frozenset[str]] = {}  # of these tasks, by namespace
         self._floor = DEFAULT_FLOOR
         self._calibrated_at = -1  # for how many tasks the floor was calibrated
 
@@ -94,6 +94,17 @@ class TaskIndex:
             if self._has_changed:
                 self._rebuild()
 
+    def masked(self, task: str, namespaces: Collection[str]) -> str:
+        """Return a task with typical values in the place of those that kept tasks have, too.
+
+        Args:
+            task: The task in words.
+            namespaces: The forms of the run's namespace; the values of others are left alone.
+        """
+        with self._lock:
+            known = [self._values.get(name, frozenset()) for name in (None, *namespaces)]
+        return masked(task, frozenset().union(*known))
+
     def nearest(
         self,
         vector: NDArray[np.float32],
@@ -106,7 +117,8 @@ class TaskIndex:
         store's runs.
 
         Args:
-            vector: The embedding of the task, shape (dimensions,).
+            vector: The embeddings of the task, as it reads and masked, one after the other, shape
+                (2 * dimensions,).
             namespaces: The forms of the run's namespace; traces of others are left out.
             tools: The names of the tools that the agent has; empty if unknown.
 
@@ -118,7 +130,7 @@ class TaskIndex:
         candidates: dict[bool, list[Candidate]] = {True: [], False: []}  # runs, and units
         with self._lock:
             with fork_gate:
-                cosines = self._matrix @ _normalise(vector)
+                cosines = self._matrix @ _normalised(vector)
                 order = np.argsort(-cosines, kind="stable").tolist()
             for at in order:
                 task = self._eligible[at]
@@ -135,7 +147,7 @@ class TaskIndex:
     ) -> Candidate:
         baseline = self._identity.baseline
         trust: Trust = "verdict" if task.is_stated else "own" if task.is_own else "registry"
-        plan = {} if task.task_vector is None else task.task_vector.plan
+        plan = Plan() if task.task_vector is None else task.task_vector.plan
         return Candidate(
             trace_id=task.trace_id,
             similarity=1.0 - novelty(cosine, baseline) if cosine > baseline else 0.0,
@@ -188,8 +200,16 @@ class TaskIndex:
         Raises:
             EmbedderError, MissingExtraError: The embedder fails, and nothing is in the index.
         """
+        bodies = self._store.recall_tasks.bodies([task.trace_id for task in tasks])
+        traces = [read_trace(bodies.get(task.trace_id)) for task in tasks]
+        plans = [Plan() if trace is None else plan_of(trace) for trace in traces]
+        objectives = [task.objective or " " for task in tasks]
+        texts = objectives + [
+            masked(objective, plan.values)
+            for objective, plan in zip(objectives, plans, strict=True)
+        ]
         try:
-            embeddings = embed_texts(self._embedder, [task.objective or " " for task in tasks])
+            embeddings = embed_texts(self._embedder, texts)
         except Exception as error:
             self._failed.update(task.trace_id for task in tasks)
             if all(task.task_vector is None for task in self._tasks.values()):
@@ -201,18 +221,18 @@ class TaskIndex:
                 describe_error(error),
             )
             return False
-        self._add(tasks, embeddings)
+        task_vectors: dict[str, TaskVector] = {}
+        for at, (task, trace, plan) in enumerate(zip(tasks, traces, plans, strict=True)):
+            plain, of_masked = embeddings[at].vector, embeddings[len(tasks) + at].vector
+            vector = None if plain is None else both_vectors(plain, of_masked)
+            planted = _planted_in(trace, is_own=task.is_own)
+            task_vectors[task.trace_id] = TaskVector(vector, planted, plan)
+        self._add(task_vectors)
         return True
 
-    def _add(self, tasks: Sequence[StoredTask], embeddings: Sequence[Embedding]) -> None:
-        bodies = self._store.recall_tasks.bodies([task.trace_id for task in tasks])
-        task_vectors: dict[str, TaskVector] = {}
-        for task, embedding in zip(tasks, embeddings, strict=True):
-            task_vector = _task_vector(
-                bodies.get(task.trace_id), embedding.vector, is_own=task.is_own
-            )
-            task_vectors[task.trace_id] = task_vector
-            self._tasks[task.trace_id] = replace(task, task_vector=task_vector)
+    def _add(self, task_vectors: Mapping[str, TaskVector]) -> None:
+        for trace_id, task_vector in task_vectors.items():
+            self._tasks[trace_id] = replace(self._tasks[trace_id], task_vector=task_vector)
         self._failed -= task_vectors.keys()
         self._has_changed = True
         try:
@@ -231,6 +251,7 @@ class TaskIndex:
 
         self._has_changed = False
         self._eligible, vectors = [], []
+        values: defaultdict[str | None, set[str]] = defaultdict(set)
         for task in self._tasks.values():
             task_vector = task.task_vector
             if task_vector is None or task_vector.vector is None or task_vector.planted is not None:
@@ -238,9 +259,11 @@ class TaskIndex:
             if task.success and not self._credits.get(task.trace_id, NO_CREDIT).hurts:
                 self._eligible.append(task)
                 vectors.append(task_vector.vector)
+                values[task.namespace].update(task_vector.plan.values)
+        self._values = {name: frozenset(own) for name, own in values.items()}
         with fork_gate:
             matrix = np.array(vectors, np.float32).reshape(len(vectors), self._matrix.shape[1])
-            self._matrix = _normalise(matrix)
+            self._matrix = _normalised(matrix)
         change = abs(len(vectors) - self._calibrated_at)
         if change > _SMALLEST_CHANGE * self._calibrated_at:
             self._calibrated_at = len(vectors)
@@ -253,17 +276,37 @@ class TaskIndex:
         """
         own = [at for at, task in enumerate(self._eligible) if task.is_own]
         task_vectors = [self._eligible[at].task_vector for at in own]
-        plans = [{} if one is None else one.plan for one in task_vectors]
+        plans = [Plan() if one is None else one.plan for one in task_vectors]
         with fork_gate:
             return calibrate_floor(self._matrix[own], plans, self._identity.baseline)
 
 
-def _normalise(rows: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Return vectors with the length 1, but for those of zeros; shape (n, dimensions) or less."""
+def both_vectors(
+    plain: NDArray[np.float32], masked: NDArray[np.float32] | None
+) -> NDArray[np.float32]:
+    """Return the vectors of a task as it reads and masked, one after the other.
+
+    Args:
+        plain: The embedding of the task as it reads.
+        masked: That of the masked task; None if it cannot be embedded: the other stands for it.
+    """
     import numpy as np
 
-    lengths = np.linalg.norm(rows, axis=-1, keepdims=True)
-    unit_rows: NDArray[np.float32] = np.divide(rows, lengths, out=rows.copy(), where=lengths > 0)
+    return np.concatenate([plain, plain if masked is None else masked])
+
+
+def _normalised(rows: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Return pairs of vectors whose products are the means of the cosines of both.
+
+    Args:
+        rows: Two vectors, one after the other, in each row; shape (n, 2 * dimensions) or less.
+    """
+    import numpy as np
+
+    pairs = rows.reshape(*rows.shape[:-1], 2, -1)
+    lengths = np.linalg.norm(pairs, axis=-1, keepdims=True) * np.float32(2**0.5)
+    unit_pairs = np.divide(pairs, lengths, out=pairs.copy(), where=lengths > 0)
+    unit_rows: NDArray[np.float32] = unit_pairs.reshape(rows.shape)
     return unit_rows
 
 
@@ -275,14 +318,9 @@ def read_trace(body: str | None) -> ReasoningTrace | None:
         return None
 
 
-def _task_vector(
-    body: str | None, vector: NDArray[np.float32] | None, *, is_own: bool
-) -> TaskVector:
-    """Return what is compared of a trace; one that cannot be read is never shown."""
-    trace = read_trace(body)
+def _planted_in(trace: ReasoningTrace | None, *, is_own: bool) -> str | None:
+    """Return what looks like planted instructions; a trace that is unreadable is never shown."""
     if trace is None:
-        return TaskVector(vector, UNREADABLE)
+        return UNREADABLE
     kinds = sorted({finding.kind for finding in find_planted(trace, is_foreign=not is_own)})
-    calls = [step.tool.name for step in trace.steps if step.type == "tool_call" and step.tool]
-    plan = dict(islice(Counter(calls).items(), _MOST_TOOLS))
-    return TaskVector(vector, ", ".join(kinds) or None, plan)
+    return ", ".join(kinds) or None

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import sqlalchemy as sa
@@ -47,18 +47,34 @@ _OF_TASK = (_t.trace_id.is_not(None).label("is_embedded"), _t.vector, _t.planted
 
 
 @dataclass(frozen=True, slots=True)
+class Plan:
+    """What a run did, whatever its values.
+
+    Attributes:
+        tools: How often it called each tool, by the tool's name.
+        words: The words of the inputs of the calls that decide, without values.
+        values: The values that it took from its task into these inputs, in lower case.
+    """
+
+    tools: Mapping[str, int] = field(default_factory=dict)
+    words: Sequence[str] = ()
+    values: Sequence[str] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class TaskVector:
     """What recall compares of one kept trace.
 
     Attributes:
-        vector: Embedding of its task, float32, shape (dimensions,); None if the task is unreadable.
+        vector: The embeddings of its task, as it reads and with typical values, one after the
+            other, float32, shape (2 * dimensions,); None if the task is unreadable.
         planted: What looks like planted instructions in it; None if nothing does.
-        plan: How often it called each tool, by the tool's name.
+        plan: What it did.
     """
 
     vector: NDArray[np.float32] | None
     planted: str | None = None
-    plan: Mapping[str, int] = field(default_factory=dict)
+    plan: Plan = field(default_factory=Plan)
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,7 +228,7 @@ class RecallTasks(StorePart):
                     "kind": "task",
                     "trace_id": trace_id,
                     "vector": content_of(vectors[trace_id].vector),
-                    "plan": dict(vectors[trace_id].plan),
+                    "plan": asdict(vectors[trace_id].plan),
                     "planted": vectors[trace_id].planted,
                     "scan_version": scan_version,
                     **embedder_columns(embedder),
@@ -305,7 +321,7 @@ def _read_tasks(connection: sa.Connection, select: sa.Select[Any]) -> list[Store
             success=row.success,
             confidence=row.confidence,
             worth=row.worth,
-            task_vector=TaskVector(vector_of(row.vector), row.planted, row.plan)
+            task_vector=TaskVector(vector_of(row.vector), row.planted, Plan(**row.plan))
             if row.is_embedded
             else None,
         )

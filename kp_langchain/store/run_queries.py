@@ -31,7 +31,7 @@ from kp_langchain.store.tables import (
     tool_sets,
     verdicts,
 )
-from kp_langchain.store.vectors import forget
+from kp_langchain.store.vectors import forget, remove
 from kp_langchain.usage import ModelCall
 from kp_langchain.values import clean_text
 from kp_langchain.verdict import Verdict
@@ -80,8 +80,9 @@ def update(connection: sa.Connection, trace_id: str, changes: Mapping[str, Any])
 
 
 def delete_bodies(connection: sa.Connection, trace_ids: Collection[str]) -> None:
-    """Delete the traces of runs, of which the figures stay."""
+    """Delete the traces of runs, of which the figures stay, and what recall has of their texts."""
     if trace_ids:
+        remove(connection, "task", trace_ids)
         connection.execute(_DELETE_BODY, [{"body_of": id_} for id_ in sorted(trace_ids)])
 
 

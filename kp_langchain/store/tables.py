@@ -21,7 +21,7 @@ from kp_langchain.store.rows import dumps
 from kp_langchain.store.run_columns import COLUMNS, KEY_COLUMNS, OtherColumns, StoredRun
 from kp_langchain.usage import Usage
 
-SCHEMA_VERSION = "23"
+SCHEMA_VERSION = "24"
 """Raised with every change of the tables. A store of another version is refused."""
 
 VERSION_TABLE = "kp_schema"
@@ -210,8 +210,8 @@ vectors = sa.Table(
     # Of a run: how sure the gate is of it, and whether a verdict states its success.
     sa.Column("confidence", sa.Double()),
     sa.Column("is_stated", sa.Boolean()),
-    # Of a task: how often the trace called each tool, by its name; what looks like planted
-    # instructions in the trace, and the version of the rules that looked.
+    # Of a task: what the trace did, without values but those that the task states; what looks like
+    # planted instructions in the trace, and the version of the rules that looked.
     sa.Column("plan", _json()),
     sa.Column("planted", sa.String()),
     sa.Column("scan_version", sa.Integer()),

@@ -1,0 +1,97 @@
+"""What a task is like whatever its values, and what its run did whatever its values.
+
+"Count Rita's customers of tier gold" should find a run that counted Omar's of tier silver, rather
+than one that looked up Rita's address. So a task is compared twice: as it reads, and with typical
+values in the place of its own: numbers, dates, ids, names, and what runs took from their tasks into
+the inputs of their tools. The other words of these inputs, such as those of an SQL statement, say
+how alike two runs are that call the same tools.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from kp_langchain.calibration.tool_calls import calls_of
+from kp_langchain.recall.deciding_calls import (
+    NAME,
+    VALUE,
+    deciding_calls,
+    holds,
+    input_texts,
+    input_values,
+)
+from kp_langchain.store.recall_tasks import Plan
+
+if TYPE_CHECKING:
+    from kp_langchain.schema import ReasoningTrace
+
+_MOST_TOOLS, _MOST_WORDS, _MOST_VALUES = 100, 60, 20
+_READ_CHARS = 2_000
+_VALUE_CHARS = 2  # a shorter one is no value of a task
+_WORD = re.compile(r"[^\W\d_]\w*")
+_DATE = re.compile(r"\d{4}-\d\d-\d\d|\d{1,2}[./]\d{1,2}[./]\d{2,4}")
+_NUMBER = re.compile(r"[\d.,]+")
+# A name stands for what is known to be a value but reads like none.
+_TYPICAL_DATE, _TYPICAL_NUMBER, _TYPICAL_NAME = "2020-01-01", "7", "Alex"
+
+
+def plan_of(trace: ReasoningTrace) -> Plan:
+    """Return what is compared of a run, and the values that it took from its task.
+
+    Args:
+        trace: The trace.
+    """
+    calls = [one for one in calls_of(trace.steps) if one.call is not None]
+    tools = Counter(one.call.tool.name for one in calls if one.call and one.call.tool)
+    task = trace.task.objective[:_READ_CHARS].casefold()
+    words: dict[str, None] = {}
+    values: dict[str, None] = {}
+    deciding = deciding_calls(trace)
+    given = {value.casefold() for one in deciding for value in one.gives}
+    for call in (calls[one.position] for one in deciding):
+        values |= dict.fromkeys(
+            key for key in input_values(call) if len(key) >= _VALUE_CHARS and holds(task, key)
+        )
+        for text in input_texts(call):
+            folded = text[:_READ_CHARS].casefold()
+            if folded not in given and not holds(task, folded.strip()):
+                words |= dict.fromkeys(_WORD.findall(VALUE.sub(" ", folded)))
+    return Plan(
+        tools=dict(islice(tools.items(), _MOST_TOOLS)),
+        words=tuple(islice(words, _MOST_WORDS)),
+        values=tuple(islice(values, _MOST_VALUES)),
+    )
+
+
+def masked(task: str, values: Iterable[str] = ()) -> str:
+    """Return a task with typical values in the place of its own.
+
+    Args:
+        task: The task in words.
+        values: What else is known to be a value, in lower case.
+    """
+    text = task[:_READ_CHARS]
+    spans = [(*match.span(), _typical(match[0])) for match in VALUE.finditer(text)]
+    spans += [(*match.span(), _TYPICAL_NAME) for match in NAME.finditer(text)]
+    folded = text.casefold()
+    if len(folded) == len(text):  # else places differ
+        for value in values:
+            if value in folded:
+                pattern = rf"(?<!\w){re.escape(value)}(?!\w)"
+                spans += [(*one.span(), _TYPICAL_NAME) for one in re.finditer(pattern, folded)]
+    parts, at = [], 0
+    for start, end, typical in sorted(spans, key=lambda span: (span[0], -span[1])):
+        if start >= at:
+            parts += [text[at:start], typical]
+            at = end
+    return "".join([*parts, text[at:], task[_READ_CHARS:]])
+
+
+def _typical(value: str) -> str:
+    if _DATE.fullmatch(value):
+        return _TYPICAL_DATE
+    return _TYPICAL_NUMBER if _NUMBER.fullmatch(value) else _TYPICAL_NAME
