@@ -10,8 +10,10 @@ from __future__ import annotations
 import json
 import re
 import sqlite3
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from random import Random
 from typing import Any, NamedTuple, Protocol
 
@@ -21,6 +23,8 @@ ANSWER = "answer"
 """The tool by which a run ends; its only argument is `value`."""
 
 MOST_ROWS = 20
+
+_NUMBER = r"-?\d+(?:\.\d+)?"
 
 
 class Call(NamedTuple):
@@ -65,8 +69,11 @@ class World(Protocol):
         kinds: The names of its kinds of tasks.
     """
 
-    name: str
-    instructions: str
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def instructions(self) -> str: ...
 
     @property
     def kinds(self) -> Sequence[str]: ...
@@ -97,16 +104,30 @@ def answer_tool() -> BaseTool:
     return StructuredTool.from_function(answer, return_direct=True)
 
 
-def is_same_value(one: str, other: str) -> bool:
-    """Return whether two answers have the same numbers, or without numbers the same words."""
-    numbers = [
-        [round(float(text), 2) for text in re.findall(r"-?\d+(?:\.\d+)?", each.replace(",", ""))]
-        for each in (one, other)
-    ]
-    if numbers[0] or numbers[1]:
-        return numbers[0] == numbers[1]
-    words = [set(re.findall(r"\w+", each.casefold())) for each in (one, other)]
+def is_same_value(answer: str, truth: str) -> bool:
+    """Return whether an answer has the number that is right, or if that is none the same words."""
+    if re.fullmatch(_NUMBER, truth):
+        numbers = re.findall(_NUMBER, answer.replace(",", ""))
+        return [round(float(number), 2) for number in numbers] == [round(float(truth), 2)]
+    words = [set(re.findall(r"\w+", text.casefold())) for text in (answer, truth)]
     return words[0] == words[1]
+
+
+def choose(pools: Mapping[str, Sequence[str]], number: int, *, is_kept: bool) -> Mapping[str, str]:
+    """Return the values of a task.
+
+    Args:
+        pools: By name, what a value may be; the first half is of tasks that runs are kept of.
+        number: Which task, from 0.
+        is_kept: Whether a right run of it is kept, or it is asked later.
+    """
+    values, at = {}, number
+    for name, pool in pools.items():
+        half = len(pool) // 2
+        own = pool[:half] if is_kept else pool[half:]
+        values[name] = own[at % len(own)]
+        at += at // len(own) + 1  # other pairs of values, once the first have been used up
+    return values
 
 
 # ------------------------------------------------------------------ worlds of one database
@@ -159,24 +180,22 @@ class DatabaseWorld:
         """Return a question; see `World`."""
         question = self.questions[kind]
         wordings = question.kept if is_kept else question.asked
-        values, at = {}, number
-        for name, pool in question.values.items():
-            half = len(pool) // 2
-            own = pool[:half] if is_kept else pool[half:]
-            values[name] = own[at % len(own)]
-            at += at // len(own) + 1  # other pairs of values, once the first have been used up
+        values = choose(question.values, number, is_kept=is_kept)
         text = wordings[number % len(wordings)].format(**values)
         written = {
             name: question.as_sql[name](value) if name in question.as_sql else value
             for name, value in values.items()
         }
         sql = question.sql.format(**written)
-        room = self.open()
-        tables = [name for name in room.table_names() if re.search(rf"\b{name}\b", sql)]
+        tables = [name for name in self._room.table_names() if re.search(rf"\b{name}\b", sql)]
         calls = [Call("list_tables", {})]
         calls += [Call("describe_table", {"table": name}) for name in tables]
         calls.append(Call("run_sql", {"query": sql}))
-        return Task(kind, text, calls, room.value_of(sql))
+        return Task(kind, text, calls, self._room.value_of(sql))
+
+    @cached_property
+    def _room(self) -> DatabaseRoom:
+        return self.open()
 
     def open(self) -> DatabaseRoom:
         """Return the database as a run finds it."""
@@ -192,6 +211,7 @@ class DatabaseRoom:
 
     def __init__(self, world: DatabaseWorld) -> None:
         self._connection = sqlite3.connect(":memory:", check_same_thread=False)
+        weakref.finalize(self, self._connection.close)
         self._connection.executescript(world.schema)
         world.fill(self._connection, Random(world.name))
         self._connection.commit()
