@@ -43,7 +43,8 @@ VALUE = re.compile(
     r"""|(?<!\w)'([^'\n]{1,60})'(?!\w)|"([^"\n]{1,60})\""""
 )
 # Several words with capitals, or one that does not begin a sentence.
-NAME = re.compile(r"[A-Z]\w+(?: (?:of |de |the )?[A-Z]\w+)+|(?<=[\w,;] )[A-Z]\w{2,}")
+_CAPITAL = r"[A-Z][^\W\dA-Z_]\w*"
+NAME = re.compile(rf"{_CAPITAL}(?: (?:of |de |the )?{_CAPITAL})+|(?<=[\w,;:] ){_CAPITAL}")
 _WHOLE_CHARS = 60  # a text of so many characters is a value as a whole
 _TEXT_CHARS = 4_000
 _OUTPUT_CHARS = 20_000
@@ -96,6 +97,8 @@ def deciding_calls(trace: ReasoningTrace) -> list[DecidingCall]:
             )
         if at in deciding:
             wanted |= {key: value for key, value in own.items() if not holds(task, key)}
+    if is_own and deciding == {last}:  # what it says was worked out from the call before
+        deciding.update(good[-2:])
     return [
         DecidingCall(at, gives.get(at, ()), is_own and at == last)
         for at in (sorted(deciding) or good)

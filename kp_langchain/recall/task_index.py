@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from kp_langchain.embedding.embedder import Embedder, EmbedderIdentity, Embedding
+    from kp_langchain.embedding.embedder import Embedder, EmbedderIdentity
     from kp_langchain.store import TraceStore
     from kp_langchain.store.vectors import Page
 

@@ -54,7 +54,9 @@ def plan_of(trace: ReasoningTrace) -> Plan:
     given = {value.casefold() for one in deciding for value in one.gives}
     for call in (calls[one.position] for one in deciding):
         values |= dict.fromkeys(
-            key for key in input_values(call) if len(key) >= _VALUE_CHARS and holds(task, key)
+            key
+            for key, value in input_values(call).items()
+            if len(key) >= _VALUE_CHARS and _is_term(value) and holds(task, key)
         )
         for text in input_texts(call):
             folded = text[:_READ_CHARS].casefold()
@@ -65,6 +67,11 @@ def plan_of(trace: ReasoningTrace) -> Plan:
         words=tuple(islice(words, _MOST_WORDS)),
         values=tuple(islice(values, _MOST_VALUES)),
     )
+
+
+def _is_term(value: str) -> bool:
+    """Return whether a value may be a name, a number or a code, and not a sentence."""
+    return " " not in value or value != value.lower() or any(map(str.isdigit, value))
 
 
 def masked(task: str, values: Iterable[str] = ()) -> str:

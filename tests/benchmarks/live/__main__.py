@@ -22,12 +22,16 @@ from tempfile import TemporaryDirectory
 from types import MappingProxyType
 
 from tests.benchmarks.harness import machine, parser, table
+from tests.benchmarks.live.clinic import CLINIC
+from tests.benchmarks.live.hotel import HOTEL
 from tests.benchmarks.live.library import LIBRARY
 from tests.benchmarks.live.model import INSTALL_HINT, ToolCaller, joined_weights, server_of
 from tests.benchmarks.live.runs import Kept, Row, Shown, run
 from tests.benchmarks.live.worlds import Task, World
 
-WORLDS: Mapping[str, World] = MappingProxyType({one.name: one for one in (LIBRARY,)})
+WORLDS: Mapping[str, World] = MappingProxyType(
+    {one.name: one for one in (LIBRARY, CLINIC, HOTEL)}
+)
 ARMS = MappingProxyType(
     {
         "nothing": Shown("nothing", {}),

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from langchain.agents import create_agent
 from langchain.agents.middleware import AgentMiddleware, ModelCallLimitMiddleware
-from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
+from langchain_core.messages import AIMessage, HumanMessage, ToolCall, ToolMessage
 
 from kp_langchain import (
     DomainPolicy,
@@ -21,9 +21,9 @@ from kp_langchain import (
     TraceStore,
     to_few_shot,
 )
-from kp_langchain.demo.scripted import ScriptedChatModel, call, say
+from kp_langchain.demo.scripted import ScriptedChatModel, say
 from kp_langchain.recall import ExampleSearch
-from tests.benchmarks.live.worlds import ANSWER, Task, World
+from tests.benchmarks.live.worlds import ANSWER, Call, Task, World
 
 if TYPE_CHECKING:
     from tests.benchmarks.live.model import ToolCaller
@@ -112,8 +112,11 @@ class Kept:
 
     def _record(self, handler: KPCallbackHandler, task: Task) -> ReasoningTrace:
         room = self.world.open()
-        answers = [say("", call(one.name, **one.arguments)) for one in task.calls]
-        answers.append(say("", call(ANSWER, value=task.truth or "done")))
+        calls = [*task.calls, Call(ANSWER, {"value": task.truth or "done"})]
+        answers = [
+            say("", ToolCall(name=one.name, args=dict(one.arguments), id=f"call_{n}"))
+            for n, one in enumerate(calls)
+        ]
         agent = create_agent(
             ScriptedChatModel(answers), list(room.tools), system_prompt=self.world.instructions
         )
