@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -15,6 +16,7 @@ from pydantic import PrivateAttr
 
 from kp_langchain.errors import ConfigError
 from kp_langchain.recall.example_search import Example, check_options, search_of
+from kp_langchain.recall.few_shot import Calls, check_calls
 from kp_langchain.recording.answers import objective_in
 from kp_langchain.recording.handler import KPCallbackHandler
 from kp_langchain.recording.langchain_context import ambient_run_id, current_handlers
@@ -97,12 +99,16 @@ class _ExampleFinder:
         floor: float | None,
         max_tokens: int,
         with_outputs: bool,
+        calls: Calls,
         embedder: object,
     ) -> None:
         check_options(limit, floor, max_tokens)
+        check_calls(calls)
         self.domain, self._namespace = domain, check_namespace(namespace)
         self._limit, self._floor = limit, floor
-        self._max_tokens, self._with_outputs = max_tokens, with_outputs
+        self._write = partial(
+            Example.as_text, max_tokens=max_tokens, with_outputs=with_outputs, calls=calls
+        )
         trace_store = store if isinstance(store, TraceStore) else default_store(store)
         self._search = search_of(trace_store, embedder)
 
@@ -128,8 +134,7 @@ class _ExampleFinder:
             limit=self._limit,
             floor=self._floor,
         ).matches
-        tokens, outputs = self._max_tokens, self._with_outputs
-        pairs = [(one, one.as_text(max_tokens=tokens, with_outputs=outputs)) for one in examples]
+        pairs = [(one, self._write(one)) for one in examples]
         shown = [(one, text) for one, text in pairs if text]
         text = "\n".join(text for _, text in shown)
         note_shown([one for one, _ in shown], text, run_id=run_id, handlers=handlers)
@@ -156,6 +161,8 @@ class KPRetriever(BaseRetriever):
             domain.
         max_tokens: The longest text of one trace, in estimated tokens.
         with_outputs: Whether the outputs of tools are shown, and not only how they ended.
+        calls: Which calls of a trace are shown: `deciding`, those that its answer rests on, or
+            `all`.
         embedder: As for `Scorer`.
         **fields: Those of `BaseRetriever`, such as `tags`.
 
@@ -176,12 +183,13 @@ class KPRetriever(BaseRetriever):
         floor: float | None = None,
         max_tokens: int = 800,
         with_outputs: bool = False,
+        calls: Calls = "deciding",
         embedder: object = "auto",
         **fields: Any,
     ) -> None:
         super().__init__(**fields)
         self._finder = _ExampleFinder(
-            domain, namespace, store, limit, floor, max_tokens, with_outputs, embedder
+            domain, namespace, store, limit, floor, max_tokens, with_outputs, calls, embedder
         )
 
     def _get_relevant_documents(
@@ -224,6 +232,8 @@ class KPExampleSelector(BaseExampleSelector):
             domain.
         max_tokens: The longest text of one example, in estimated tokens.
         with_outputs: Whether the outputs of tools are shown, and not only how they ended.
+        calls: Which calls of a trace are shown: `deciding`, those that its answer rests on, or
+            `all`.
         escape_braces: Whether braces are doubled, because `FewShotPromptTemplate` reads examples as
             part of an f-string template. Set it to False for `FewShotChatMessagePromptTemplate`,
             which does not. Do not use the former with `jinja2` or `mustache` templates: what a
@@ -246,11 +256,12 @@ class KPExampleSelector(BaseExampleSelector):
         floor: float | None = None,
         max_tokens: int = 800,
         with_outputs: bool = False,
+        calls: Calls = "deciding",
         escape_braces: bool = True,
         embedder: object = "auto",
     ) -> None:
         self._finder = _ExampleFinder(
-            domain, namespace, store, limit, floor, max_tokens, with_outputs, embedder
+            domain, namespace, store, limit, floor, max_tokens, with_outputs, calls, embedder
         )
         self._task_key = task_key
         self._escape_braces = escape_braces

@@ -25,6 +25,7 @@ from kp_langchain.store.rows import clean_name
 
 if TYPE_CHECKING:
     from kp_langchain.embedding.embedder import EmbedderIdentity
+    from kp_langchain.recall.few_shot import Calls
     from kp_langchain.store import TraceStore
 
 # Runs name their domains themselves. 10,000 tasks of one take 30 MB.
@@ -51,18 +52,20 @@ class Example:
     trust: Trust
     credit: float
 
-    def as_text(self, *, max_tokens: int, with_outputs: bool) -> str:
+    def as_text(self, *, max_tokens: int, with_outputs: bool, calls: Calls = "deciding") -> str:
         """Return it as an example for a prompt, with its rank for its number.
 
         Args:
             max_tokens: As for `to_few_shot`.
             with_outputs: As for `to_few_shot`.
+            calls: As for `to_few_shot`.
         """
         return compose_few_shot(
             self.trace,
             trust=self.trust,
             max_tokens=max_tokens,
             with_outputs=with_outputs,
+            calls=calls,
             first_number=self.rank,
         ).text
 
@@ -89,18 +92,22 @@ class Examples:
     floor: float = 0.0
     reason: str = ""
 
-    def compose(self, *, max_tokens: int = 800, with_outputs: bool = False) -> FewShot:
+    def compose(
+        self, *, max_tokens: int = 800, with_outputs: bool = False, calls: Calls = "deciding"
+    ) -> FewShot:
         """Return the examples as the text of a prompt, and which of them are shown.
 
         Args:
             max_tokens: As for `to_few_shot`.
             with_outputs: As for `to_few_shot`.
+            calls: As for `to_few_shot`.
         """
         return compose_few_shot(
             [one.trace for one in self.matches],
             trust=[one.trust for one in self.matches],
             max_tokens=max_tokens,
             with_outputs=with_outputs,
+            calls=calls,
         )
 
 

@@ -27,6 +27,7 @@ from kp_langchain.recall.chains import (
     note_shown,
 )
 from kp_langchain.recall.example_search import check_options, search_of
+from kp_langchain.recall.few_shot import check_calls
 from kp_langchain.recording.answers import objective_in
 from kp_langchain.recording.langchain_context import ambient_run_id
 from kp_langchain.recording.user_calls import SEARCHING, lane_for
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
     from langchain.agents.middleware import ModelRequest, ModelResponse
 
     from kp_langchain.recall.example_search import Example
+    from kp_langchain.recall.few_shot import Calls
 
     _Middleware = AgentMiddleware[Any, Any, Any]
 else:
@@ -135,6 +137,8 @@ class KPMiddleware(_Middleware):
         floor: The similarity (0 to 1) of tasks that is asked for; by default calibrated for the
             domain.
         with_outputs: Whether the outputs of tools are shown, and not only how they ended.
+        calls: Which calls of a trace are shown: `deciding`, those that its answer rests on, or
+            `all`.
         timeout_s: Longest wait of a run for its examples, in seconds. If the search takes longer,
             the run goes without, and so do those that begin before that search is done. The first
             search waits for the embedding model to load: call `load` before the first run.
@@ -155,19 +159,21 @@ class KPMiddleware(_Middleware):
         held_out: float = 0.1,
         floor: float | None = None,
         with_outputs: bool = False,
+        calls: Calls = "deciding",
         timeout_s: float = 1.0,
         embedder: object = "auto",
     ) -> None:
         super().__init__()
         self.tools = []
         check_options(limit, floor, max_tokens)
+        check_calls(calls)
         if not 0 <= held_out < 1:
             raise ConfigError(f"held_out={held_out!r} must be a share from 0 to below 1")
         if not 0 < timeout_s < float("inf"):
             raise ConfigError(f"timeout_s={timeout_s!r} must be seconds above 0")
         self._domain = domain
         self._limit, self._floor = limit, floor
-        self._max_tokens, self._with_outputs = max_tokens, with_outputs
+        self._max_tokens, self._with_outputs, self._calls = max_tokens, with_outputs, calls
         self._held_out = held_out
         self._timeout_s = timeout_s
         self._search = search_of(
@@ -324,7 +330,9 @@ class KPMiddleware(_Middleware):
         )
         if not examples.matches:
             return _Response(floor=examples.floor, reason=examples.reason)
-        few_shot = examples.compose(max_tokens=self._max_tokens, with_outputs=self._with_outputs)
+        few_shot = examples.compose(
+            max_tokens=self._max_tokens, with_outputs=self._with_outputs, calls=self._calls
+        )
         shown = tuple(examples.matches[at] for at in few_shot.shown)
         reason = "" if shown else f"no example fits in max_tokens={self._max_tokens}"
         return _Response(shown, few_shot.text, examples.floor, reason)

@@ -29,15 +29,17 @@ from tests.benchmarks.live.model import INSTALL_HINT, ToolCaller, joined_weights
 from tests.benchmarks.live.runs import Kept, Row, Shown, run
 from tests.benchmarks.live.worlds import Task, World
 
-WORLDS: Mapping[str, World] = MappingProxyType(
-    {one.name: one for one in (LIBRARY, CLINIC, HOTEL)}
-)
+WORLDS: Mapping[str, World] = MappingProxyType({one.name: one for one in (LIBRARY, CLINIC, HOTEL)})
 ARMS = MappingProxyType(
     {
         "nothing": Shown("nothing", {}),
         "random": Shown("random", {}),
         "recall": Shown("recall", {}),
+        "recall, one": Shown("recall", {"limit": 1}),
+        "recall, three": Shown("recall", {"limit": 3}),
+        "recall, all calls": Shown("recall", {"calls": "all"}),
         "right kind": Shown("right kind", {}),
+        "right kind, all calls": Shown("right kind", {"calls": "all"}),
     }
 )
 
@@ -118,16 +120,30 @@ def main(words: Sequence[str] | None = None) -> int:
             own = [row for row in rows if (row.world, row.arm) == (name, arm)]
             if own:
                 n = len(own)
-                lines.append([
-                    name, arm, f"{sum(row.solved for row in own)} of {n}",
-                    sum(not row.answered for row in own),
-                    round(sum(row.prompt_tokens for row in own) / n),
-                    round(sum(row.first_prompt_tokens for row in own) / n),
-                    f"{sum(row.prompt_tokens for row in own) / sum(row.model_calls for row in own):.0f}",
-                    f"{sum(row.model_calls for row in own) / n:.1f}",
-                    f"{sum(row.seconds for row in own) / n:.1f}",
-                ])
-    head = ["world", "arm", "solved", "without an answer", "prompt tokens of a run", "of its first call", "of a call", "calls", "s"]
+                lines.append(
+                    [
+                        name,
+                        arm,
+                        f"{sum(row.solved for row in own)} of {n}",
+                        sum(not row.answered for row in own),
+                        round(sum(row.prompt_tokens for row in own) / n),
+                        round(sum(row.first_prompt_tokens for row in own) / n),
+                        f"{sum(row.prompt_tokens for row in own) / sum(row.model_calls for row in own):.0f}",
+                        f"{sum(row.model_calls for row in own) / n:.1f}",
+                        f"{sum(row.seconds for row in own) / n:.1f}",
+                    ]
+                )
+    head = [
+        "world",
+        "arm",
+        "solved",
+        "without an answer",
+        "prompt tokens of a run",
+        "of its first call",
+        "of a call",
+        "calls",
+        "s",
+    ]
     print(table("Runs", head, lines))
     return 0
 
