@@ -15,19 +15,26 @@ import json
 import logging
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import MappingProxyType
 
-from tests.benchmarks.harness import machine, parser, table
+from tests.benchmarks.harness import machine, parser
 from tests.benchmarks.live.clinic import CLINIC
+from tests.benchmarks.live.figures import (
+    as_it_reads,
+    choice_row,
+    choice_table,
+    run_tables,
+    tasks_of,
+)
 from tests.benchmarks.live.hotel import HOTEL
 from tests.benchmarks.live.library import LIBRARY
 from tests.benchmarks.live.model import INSTALL_HINT, ToolCaller, joined_weights, server_of
 from tests.benchmarks.live.runs import Kept, Row, Shown, run
-from tests.benchmarks.live.worlds import Task, World
+from tests.benchmarks.live.worlds import World
 
 WORLDS: Mapping[str, World] = MappingProxyType({one.name: one for one in (LIBRARY, CLINIC, HOTEL)})
 ARMS = MappingProxyType(
@@ -42,13 +49,6 @@ ARMS = MappingProxyType(
         "right kind, all calls": Shown("right kind", {"calls": "all"}),
     }
 )
-
-
-def tasks_of(world: World, of_each: int) -> Iterator[tuple[int, Task]]:
-    """Yield the tasks that are asked, with their numbers, one of each kind after the other."""
-    for number in range(of_each):
-        for kind in world.kinds:
-            yield number, world.task(kind, number, is_kept=False)
 
 
 def read_rows(path: Path) -> list[Row]:
@@ -104,6 +104,12 @@ def main(words: Sequence[str] | None = None) -> int:
     with ExitStack() as stack:
         folder = Path(stack.enter_context(TemporaryDirectory()))
         kept = {name: Kept(WORLDS[name], folder) for name in chosen.worlds}
+        rows = [choice_row(f"{name}, both ways", one, chosen.tasks) for name, one in kept.items()]
+        with as_it_reads():
+            for name in chosen.worlds:
+                plain = Kept(WORLDS[name], folder / "plain")
+                rows.append(choice_row(f"{name}, as it reads", plain, chosen.tasks))
+        print(choice_table(rows), flush=True)
         if chosen.minutes:
             try:
                 url = chosen.server or stack.enter_context(
@@ -113,38 +119,7 @@ def main(words: Sequence[str] | None = None) -> int:
                 print(f"{error}: {INSTALL_HINT}", file=sys.stderr)
                 return 1
             do_runs(kept, chosen.arms, chosen.tasks, url, chosen.rows, end_s)
-    rows = read_rows(chosen.rows)
-    lines = []
-    for name in chosen.worlds:
-        for arm in chosen.arms:
-            own = [row for row in rows if (row.world, row.arm) == (name, arm)]
-            if own:
-                n = len(own)
-                lines.append(
-                    [
-                        name,
-                        arm,
-                        f"{sum(row.solved for row in own)} of {n}",
-                        sum(not row.answered for row in own),
-                        round(sum(row.prompt_tokens for row in own) / n),
-                        round(sum(row.first_prompt_tokens for row in own) / n),
-                        f"{sum(row.prompt_tokens for row in own) / sum(row.model_calls for row in own):.0f}",
-                        f"{sum(row.model_calls for row in own) / n:.1f}",
-                        f"{sum(row.seconds for row in own) / n:.1f}",
-                    ]
-                )
-    head = [
-        "world",
-        "arm",
-        "solved",
-        "without an answer",
-        "prompt tokens of a run",
-        "of its first call",
-        "of a call",
-        "calls",
-        "s",
-    ]
-    print(table("Runs", head, lines))
+    print(*run_tables(read_rows(chosen.rows), chosen.arms), sep="\n")
     return 0
 
 

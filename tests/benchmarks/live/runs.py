@@ -93,6 +93,7 @@ class Kept:
 
     def __init__(self, world: World, folder: Path, kinds: Sequence[str] | None = None) -> None:
         self.world = world
+        folder.mkdir(exist_ok=True)
         self.store = TraceStore(folder / f"{world.name}.db")
         self.kinds: dict[str, str] = {}  # by the text of the task
         self.traces: dict[str, list[ReasoningTrace]] = {}
@@ -128,9 +129,8 @@ class Kept:
         handler.flush()
         return scored.trace
 
-    def kinds_found(self, task: Task, **options: Any) -> tuple[list[str], float, float]:
-        """Return the kinds of what recall finds for a task, the best first, its floor and the best
-        similarity.
+    def kinds_found(self, task: Task, **options: Any) -> list[str]:
+        """Return the kinds of what recall finds for a task, the best first.
 
         Args:
             task: The task.
@@ -138,9 +138,7 @@ class Kept:
         """
         tools = [tool.name for tool in self.world.open().tools]
         found = self.search.find(task.text, domain=self.world.name, tools=tools, **options)
-        best = max((one.similarity for one in found.matches), default=0.0)
-        kinds = [self.kinds[one.trace.task.objective] for one in found.matches]
-        return kinds, found.floor, best
+        return [self.kinds[one.trace.task.objective] for one in found.matches]
 
     def middleware(self, task: Task, shown: Shown) -> tuple[list[Any], list[str]]:
         """Return the middleware that shows a run what its arm is shown, and the kinds of that."""
@@ -148,7 +146,7 @@ class Kept:
             return [], []
         if shown.choice == "recall":
             limit = {"limit": shown.options["limit"]} if "limit" in shown.options else {}
-            kinds, _, _ = self.kinds_found(task, **limit)
+            kinds = self.kinds_found(task, **limit)
             recall = KPMiddleware(
                 self.world.name, store=self.store, held_out=0.0, timeout_s=300.0, **shown.options
             )
