@@ -14,8 +14,8 @@ runs only look successful. It changes the rank of a trace, and never makes it hu
 A trace *hurts* if at least five runs with a verdict were shown it, and their success rate is lower
 by more than two deviations and 0.2. This must also hold without the runs of each one namespace: no
 namespace alone takes a shared trace from others. The runs of the namespace that the trace belongs
-to are never left out. Runs without a namespace are the host's own, and count. A trace that hurts is no longer shown, until
-later verdicts on these runs say otherwise.
+to are never left out. Runs without a namespace are the host's own, and count. A trace that hurts is
+no longer shown, until later verdicts on these runs say otherwise.
 
 The rule is applied after each run. How often it calls a trace harmful at any time, if all runs have
 a verdict, a tenth is held out, and the domain has 360 runs with other traces, by

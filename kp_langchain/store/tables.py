@@ -21,7 +21,7 @@ from kp_langchain.store.rows import dumps
 from kp_langchain.store.run_columns import COLUMNS, KEY_COLUMNS, OtherColumns, StoredRun
 from kp_langchain.usage import Usage
 
-SCHEMA_VERSION = "23"
+SCHEMA_VERSION = "24"
 """Raised with every change of the tables. A store of another version is refused."""
 
 VERSION_TABLE = "kp_schema"
@@ -168,6 +168,19 @@ shown_traces = sa.Table(
     sa.Column("similarity", sa.Double(), nullable=False),
     sa.Column("held_out", sa.Boolean(), nullable=False),
     sa.Index("ix_shown_traces_shown_id", "shown_id"),
+)
+
+# What a person decided of the examples of a domain, and since when runs count towards what these
+# do; null for all runs.
+recall_decisions = sa.Table(
+    "recall_decisions",
+    metadata,
+    sa.Column("domain", sa.String(), primary_key=True),
+    sa.Column("shows", sa.Boolean(), nullable=False),
+    sa.Column("at", UtcTime(), nullable=False),
+    sa.Column("counted_from", UtcTime()),
+    sa.Column("source", sa.String(), nullable=False),
+    sa.Column("note", sa.String()),
 )
 
 # Units of a registry. None is shown to a run before it is admitted.
