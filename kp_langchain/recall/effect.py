@@ -12,10 +12,9 @@ the difference of their success rates, by verdicts alone, with its interval, and
 
 The interval holds however often one looks: the true difference is outside it at any time in at most
 5 % of all domains. It is a confidence sequence by a normal mixture (Robbins, "Statistical methods
-related to the law of the iterated logarithm", Annals of Mathematical Statistics 41, 1970; for
-comparisons of two rates Johari, Koomen, Pekelis and Walsh, "Peeking at A/B tests", KDD 2017; Howard,
-Ramdas, McAuliffe and Sekhon, "Time-uniform, nonparametric, nonasymptotic confidence sequences",
-Annals of Statistics 49, 2021):
+related to the law of the iterated logarithm", Annals of Mathematical Statistics 41, 1970; Johari,
+Koomen, Pekelis and Walsh, "Peeking at A/B tests", KDD 2017; Howard, Ramdas, McAuliffe and Sekhon,
+"Time-uniform, nonparametric, nonasymptotic confidence sequences", Annals of Statistics 49, 2021):
 
     D +- sqrt(2 V (V + t^2) / t^2 * ln(sqrt((V + t^2) / V) / 0.05))
 
