@@ -175,7 +175,7 @@ def _domains(
             replace(run, domain=domain_name(run.domain)) for run in signed
         )
     }
-    effects = _effects(store)
+    effects = _effects(store, filters.get("domain"))
     return [
         _domain(stats, bases.get(stats.domain))
         | {
@@ -186,10 +186,14 @@ def _domains(
     ]
 
 
-def _effects(store: TraceStore) -> dict[str, dict[str, Any]]:
+def _effects(store: TraceStore, domain: str | None) -> dict[str, dict[str, Any]]:
     """Return what examples do in each domain, in words, by what it is called on the page.
 
     Unlike the other figures, those are of all runs of the domain.
+
+    Args:
+        store: The store.
+        domain: Only this domain; None for all.
     """
     from kp_langchain.recall.effect import effects_in
 
@@ -198,7 +202,7 @@ def _effects(store: TraceStore) -> dict[str, dict[str, Any]]:
             "lines": [one_line(line, _SENTENCE_CHARS) for line in effect_lines(one)],
             "is_stopped": bool(one.stop_reason),
         }
-        for one in effects_in(store)
+        for one in effects_in(store, domain)
     }
 
 

@@ -212,9 +212,9 @@ def main(words: Sequence[str] | None = None) -> int:
     print(table("Share called harmful", ["the trace", "ever", "at last"], rows))
     rows = []
     for name, domain in DOMAINS.items():
-        words = simulate_domain(domain, times)
-        runs = "" if words.median_runs is None else f"{words.median_runs:.0f}"
-        rows.append([name, f"{words.hurt:.1%}", f"{words.help:.1%}", runs])
+        said = simulate_domain(domain, times)
+        runs = "" if said.median_runs is None else f"{said.median_runs:.0f}"
+        rows.append([name, f"{said.hurt:.1%}", f"{said.help:.1%}", runs])
     headings = ["examples", "ever said to hurt", "to help", "after so many runs, median"]
     print(table("Domains", headings, rows))
     return 0
