@@ -106,14 +106,14 @@ def effect_lines(effect: Effect) -> list[str]:
 
 
 def _proof_text(effect: Effect) -> str:
-    """Return `with examples 71% of 140 judged runs succeeded, without (held out) 63% of 18: +8`."""
+    """Return how many succeeded with and without, and the difference with its interval."""
     shown, held_out = effect.shown, effect.held_out
     judged = "no judged run"
     if shown.rate is not None:
-        judged = f"{shown.rate:.0%} of {count_text(shown.judged, 'judged run')} succeeded"
+        judged = f"{100 * shown.rate:.0f} % of {count_text(shown.judged, 'judged run')} succeeded"
     without = "no judged run"
     if held_out.rate is not None:
-        without = f"{held_out.rate:.0%} of {held_out.judged:,}"
+        without = f"{100 * held_out.rate:.0f} % of {held_out.judged:,}"
     text = f"with examples {judged}, without (held out) {without}"
     if effect.difference is None:
         return text

@@ -208,7 +208,7 @@ def test_where_examples_hurt_nothing_is_shown_until_a_person_decides(
     assert "kp-langchain recall --resume --domain finance" in events[-1].getMessage()
     assert f"Nothing is shown: {reason}" in recall(EURO, "--domain", "finance")
     listed = recall("--effect")
-    assert "without (held out) 88% of 25: -68 (" in listed
+    assert "without (held out) 88 % of 25: -68 (" in listed
     assert "; examples hurt\n" in listed
     assert f"Nothing is shown: {reason}" in listed
 

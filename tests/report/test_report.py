@@ -119,7 +119,7 @@ def test_a_domain_says_what_examples_do_in_all_its_runs(store: Store) -> None:
     assert effects()["code"] is None
     effect = effects()["finance"]
     proof, *_, reason = effect["lines"]
-    assert proof.startswith("with examples 0% of 20 judged runs succeeded, without (held out) 95%")
+    assert proof.startswith("with examples 0 % of 20 judged runs succeeded, without (held out) 95")
     assert proof.endswith("; examples hurt")
     assert reason.startswith("Nothing is shown: runs of this domain ended worse with examples")
     assert effect["is_stopped"]
