@@ -20,15 +20,16 @@ Koomen, Pekelis and Walsh, "Peeking at A/B tests", KDD 2017; Howard, Ramdas, McA
 
 D is the difference of the two rates, each of them with two more successes and two more failures
 (Agresti and Coull, "Approximate is better than exact", American Statistician 52, 1998), and V its
-variance. With one of each, as Agresti and Caffo (2000) have it for two rates, a domain in which
-examples change nothing is called one or the other in up to 5 % of the draws; with two, in 2 to 3 %.
+variance. A domain in which examples change nothing is said to be helped or hurt at some time of its
+first 1,000 runs in 1 to 4 % of the draws, of its first 10,000 in 5 %. With one of each, as Agresti
+and Caffo (2000) have it for two rates, that would be up to twice as often.
 The scale t = 0.2 is the size of differences that it is best at: below 0.1 nobody would notice, and
 above 0.3 few runs prove it whatever t is.
 
 Runs of one task end alike. That does not widen the interval, because each run is held out by a lot
 of its own: its task speaks for both sides alike. What is measured is the effect on the tasks that
-the domain has; with few of them it may differ for others. Figures by
-`python -m tests.benchmarks.credit`, under "Credit" in the README of the benchmarks.
+the domain has; with few of them it may differ for others. All figures are by
+`python -m tests.benchmarks.credit --times 1000`.
 
 What is not drawn by lot is not compared fairly: runs with examples by `KPRetriever`,
 `KPExampleSelector` or `note_shown`, or by agents with another share held out.
