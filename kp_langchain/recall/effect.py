@@ -21,8 +21,7 @@ Koomen, Pekelis and Walsh, "Peeking at A/B tests", KDD 2017; Howard, Ramdas, McA
 D is the difference of the two rates, each of them with two more successes and two more failures
 (Agresti and Coull, "Approximate is better than exact", American Statistician 52, 1998), and V its
 variance. A domain in which examples change nothing is said to be helped or hurt at some time of its
-first 1,000 runs in 1 to 4 % of the draws, of its first 10,000 in 5 %. With one of each, as Agresti
-and Caffo (2000) have it for two rates, that would be up to twice as often.
+first 1,000 runs in 1 to 4 % of the draws, of its first 10,000 in 5 %.
 The scale t = 0.2 is the size of differences that it is best at: below 0.1 nobody would notice, and
 above 0.3 few runs prove it whatever t is.
 
