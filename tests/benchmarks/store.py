@@ -144,11 +144,9 @@ def main(words: Sequence[str] | None = None) -> int:
             print(table("Milliseconds of what `review` asks", head, rows))
             stats_s = seconds(lambda: domain_stats(store.figures()))
             print(f"Statistics of all domains: {stats_s:.1f} s", flush=True)
-            for name, counts in (
-                ("effect", lambda: store.effects.counts("finance")),
-                ("credits", lambda: store.shown.outcome_counts("finance")),
-            ):
-                print(f"Counts of a domain for {name}: {median_ms(counts):.0f} ms", flush=True)
+            effect_ms = median_ms(lambda: store.effects.counts("finance"))
+            credits_ms = median_ms(lambda: store.shown.outcome_counts("finance"))
+            print(f"Counts of a domain: effect {effect_ms:.0f} ms, credits {credits_ms:.0f} ms")
             until = datetime.now(UTC) - timedelta(minutes=count - count // 10)
             delete_s = seconds(lambda: store.delete(until=until))
             print(f"{count - store.count():,} runs deleted in {delete_s:.1f} s")
