@@ -132,6 +132,7 @@ def _checks(context: _Context) -> Iterator[tuple[str, Callable[[], str]]]:
         yield "store", partial(_store, context)
         yield "model", partial(_models, context)
         yield "basis", partial(_bases, context)
+        yield "examples", partial(_examples, context)
         yield "registry", partial(_registry, context, settings)
         yield "agent", partial(_agent, context, settings)
         yield "visibility", partial(_visibility, context, settings)
@@ -248,6 +249,20 @@ def _bases(context: _Context) -> str:
         return ""
     bases = store.models.bases(store.models.largest_domains(_DOMAINS_SHOWN))
     return "\n".join(f"{printable(domain)}: {basis.text}" for domain, basis in bases.items())
+
+
+def _examples(context: _Context) -> str:
+    """Return the domains whose runs are shown no examples, and why."""
+    store = context.store
+    if store is None:
+        return ""
+    from kp_langchain.recall.effect import effects_in
+
+    stopped = [one for one in effects_in(store) if one.stop_reason]
+    lines = [f"{printable(one.domain)}: {one.stop_reason}" for one in stopped[:_DOMAINS_SHOWN]]
+    if more := len(stopped) - len(lines):
+        lines.append(f"and {more} more: kp-langchain recall --effect")
+    return "\n".join(lines)
 
 
 # ------------------------------------------------------------------ the registry

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import functools
+import getpass
 import inspect
 import re
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -109,6 +111,13 @@ def open_store(database: str | None, *, creates: bool = False) -> TraceStore:
 def is_missing(store: TraceStore) -> bool:
     """Return whether a store is a file that does not exist (yet)."""
     return "://" not in store.location and not Path(store.location).exists()
+
+
+def person() -> str:
+    """Return who decides something at the command line, as the store has it."""
+    with suppress(Exception):  # the system may know no name for this process
+        return f"person: {getpass.getuser()}"
+    return "person"
 
 
 def domain_hint(domain: str | None) -> str:

@@ -1,4 +1,4 @@
-"""The command `recall`: the examples that a run would be shown, and the credit of traces."""
+"""The command `recall`: the examples that a run would be shown, and what they did for runs."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from kp_langchain.cli import recall_effect
 from kp_langchain.cli.options import Database, domain_hint, new_app, open_store
 from kp_langchain.cli.output import Column, make_console, print_list, say, say_json, warn
 from kp_langchain.recall.credit import NO_CREDIT, credits_of
@@ -39,7 +40,7 @@ def recall(
         str | None, typer.Argument(metavar="TASK", help="The task of a run, in words.")
     ] = None,
     domain: Annotated[
-        str | None, typer.Option(help="The run's domain; with --credit, only this domain.")
+        str | None, typer.Option(help="The run's domain; with --credit or --effect, only this one.")
     ] = None,
     namespace: Annotated[
         str | None,
@@ -71,9 +72,23 @@ def recall(
     credit: Annotated[
         bool, typer.Option("--credit", help="List the traces that runs were shown, best first.")
     ] = False,
+    effect: Annotated[
+        bool, typer.Option("--effect", help="Say what examples do for the runs of each domain.")
+    ] = False,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Show examples again in the --domain, measured anew.")
+    ] = False,
+    stop: Annotated[
+        bool, typer.Option("--stop", help="Show nothing more in the --domain.")
+    ] = False,
+    note: Annotated[
+        str | None,
+        typer.Option(metavar="TEXT", help="With --resume or --stop, why. Stored redacted."),
+    ] = None,
     database: Database = None,
     as_json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON object; with --credit, one a line.")
+        bool,
+        typer.Option("--json", help="Print one JSON object; of --credit and --effect, one a line."),
     ] = False,
 ) -> None:
     """Show which kept traces a run with this task would be shown, or why none.
@@ -81,13 +96,28 @@ def recall(
     --credit lists the traces that runs were shown, with their credit: how much more often runs
     succeed with the trace than without it. A trace that runs ended worse with is no longer shown.
 
+    --effect compares, in each domain, runs with examples and runs that were held out from them, by
+    their verdicts. Where runs ended worse with examples, nothing more is shown until you decide, by
+    --resume or --stop.
+
     The first search in a domain embeds the tasks of its kept traces.
     """
-    if (task is None) is not credit:
-        raise typer.BadParameter("give either a TASK or --credit")
-    if task is not None and domain is None:
-        raise typer.BadParameter("give the domain of the run: --domain NAME")
+    if [task is not None, credit, effect, resume, stop].count(True) != 1:
+        raise typer.BadParameter(
+            "give either a TASK or one of --credit, --effect, --resume and --stop"
+        )
+    if note is not None and not (resume or stop):
+        raise typer.BadParameter("--note belongs to --resume or --stop")
+    if domain is None and not (credit or effect):
+        of = "run" if task is not None else "examples"
+        raise typer.BadParameter(f"give the domain of the {of}: --domain NAME")
     with open_store(database) as store:
+        if effect:
+            recall_effect.print_effects(store, domain, as_json=as_json)
+            return
+        if domain is not None and (resume or stop):
+            recall_effect.decide(store, domain, shows=resume, note=note, as_json=as_json)
+            return
         if task is None or domain is None:
             _list_credits(store, domain, limit or _ROWS, as_json=as_json)
             return

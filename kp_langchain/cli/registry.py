@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import getpass
 import time
 from collections import Counter
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -22,6 +20,7 @@ from kp_langchain.cli.options import (
     group_app,
     new_app,
     open_store,
+    person,
 )
 from kp_langchain.cli.output import (
     Column,
@@ -271,7 +270,7 @@ def admit(
         raise typer.BadParameter("--digest belongs to one ID")
     with open_store(database) as store:
         ids = _ids(store, unit_ids)
-        new_ids = store.pulled.admit(*ids, by=_user(), digest=digest)
+        new_ids = store.pulled.admit(*ids, by=person(), digest=digest)
         with_findings = sum(bool(_find(store, id_).findings) for id_ in new_ids)
     _report("admitted", new_ids, "Admitted {}; runs may be shown {}.", as_json=as_json)
     if with_findings and not as_json:
@@ -285,7 +284,7 @@ def reject(unit_ids: _UnitIds, database: Database = None, as_json: AsJson = Fals
     Their ids stay, so that a later pull does not bring them back.
     """
     with open_store(database) as store:
-        new_ids = store.pulled.reject(*_ids(store, unit_ids), by=_user())
+        new_ids = store.pulled.reject(*_ids(store, unit_ids), by=person())
     line = "Rejected {}; no run is shown {}, and the text is deleted. To give back its room in the "
     _report("rejected", new_ids, f"{line}file: kp-langchain store prune", as_json=as_json)
 
@@ -324,12 +323,6 @@ def _find(store: TraceStore, unit_id: str) -> PulledUnit:
             "list all: kp-langchain registry quarantine --state all"
         )
     return unit
-
-
-def _user() -> str:
-    with suppress(Exception):  # the system may know no name for this process
-        return f"person: {getpass.getuser()}"
-    return "person"
 
 
 _COLUMNS: tuple[Column[PulledUnit], ...] = (

@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from kp_langchain.calibration.planted_instructions import find_planted as find_planted
     from kp_langchain.recall.credit import Credit as Credit
     from kp_langchain.recall.credit import credits_of as credits_of
+    from kp_langchain.recall.effect import Effect as Effect
+    from kp_langchain.recall.effect import RunGroup as RunGroup
+    from kp_langchain.recall.effect import effects_in as effects_in
     from kp_langchain.recall.example_search import Example as Example
     from kp_langchain.recall.example_search import Examples as Examples
     from kp_langchain.recall.example_search import ExampleSearch as ExampleSearch
@@ -22,6 +25,7 @@ __all__, __getattr__ = lazy_names(
     __name__,
     {
         "kp_langchain.recall.credit": "Credit credits_of",
+        "kp_langchain.recall.effect": "Effect RunGroup effects_in",
         "kp_langchain.recall.example_search": "Example ExampleSearch Examples",
         "kp_langchain.calibration.planted_instructions": "PlantedInstruction find_planted",
     },

@@ -12,11 +12,10 @@ all its runs with examples. A run whose success no verdict states counts a quart
 runs only look successful. It changes the rank of a trace, and never makes it hurt.
 
 A trace *hurts* if at least five runs with a verdict were shown it, and their success rate is lower
-by more than two deviations and 0.2. This must also hold without the namespace that speaks most
-against the trace: no namespace alone takes a shared trace from others. The runs of the namespace
-that the trace belongs to are never left out.
-Runs without a namespace are the host's own, and count. A trace that hurts is no longer shown, until
-later verdicts on these runs say otherwise.
+by more than two deviations and 0.2. This must also hold without the runs of each one namespace: no
+namespace alone takes a shared trace from others. The runs of the namespace that the trace belongs
+to are never left out. Runs without a namespace are the host's own, and count. A trace that hurts is
+no longer shown, until later verdicts on these runs say otherwise.
 
 The rule is applied after each run. How often it calls a trace harmful at any time, if all runs have
 a verdict, a tenth is held out, and the domain has 360 runs with other traces, by
@@ -37,10 +36,9 @@ the American Statistical Association 70, 1975).
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 if TYPE_CHECKING:
     from kp_langchain.store.side_tables import OutcomeCount
@@ -82,19 +80,50 @@ NO_CREDIT = Credit()
 """The credit of a trace that no run was shown or held out from."""
 
 
+class RunCount(Protocol):
+    """How many runs with examples, or held out from them, ended in one way."""
+
+    @property
+    def held_out(self) -> bool:
+        """Whether they were held out."""
+
+    @property
+    def success(self) -> bool:
+        """Whether they succeeded."""
+
+    @property
+    def is_stated(self) -> bool:
+        """Whether a verdict says so, and not just the look of the run."""
+
+    @property
+    def runs(self) -> int:
+        """Their number."""
+
+    @property
+    def namespace(self) -> str | None:
+        """Their namespace; None for runs that are never left out."""
+
+
 @dataclass(slots=True)
-class _Tally:
+class Tally:
     """Weighted runs and successes, and the plain number of runs."""
 
     weight: float = 0.0
     successes: float = 0.0
     runs: int = 0
 
-    def add(self, count: OutcomeCount) -> None:
+    def add(self, count: RunCount) -> None:
+        """Add runs; those whose success no verdict states weigh less."""
         weight = count.runs * (1.0 if count.is_stated else GUESS_WEIGHT)
         self.weight += weight
         self.successes += weight * count.success
         self.runs += count.runs
+
+    def without(self, part: Tally) -> Tally:
+        """Return the runs that are not in a part of them."""
+        return Tally(
+            self.weight - part.weight, self.successes - part.successes, self.runs - part.runs
+        )
 
     def rate(self, prior: float, prior_runs: float) -> float:
         """Return the success rate, shrunk to a prior."""
@@ -103,6 +132,42 @@ class _Tally:
     def variance(self, rate: float, prior_runs: float) -> float:
         """Return the variance of that estimate."""
         return rate * (1 - rate) / (self.weight + prior_runs + 1)
+
+
+class Arms(NamedTuple):
+    """The runs that were shown examples, and those that were held out from them."""
+
+    shown: Tally
+    held_out: Tally
+
+    def without(self, part: Arms) -> Arms:
+        """Return the runs that are not in a part of them."""
+        return Arms(self.shown.without(part.shown), self.held_out.without(part.held_out))
+
+
+def arms_of(counts: Iterable[RunCount]) -> Arms:
+    """Return runs by whether they were held out."""
+    arms = Arms(Tally(), Tally())
+    for count in counts:
+        (arms.held_out if count.held_out else arms.shown).add(count)
+    return arms
+
+
+def holds_without_each(counts: Sequence[RunCount], holds: Callable[[Arms], bool]) -> bool:
+    """Return whether a rule holds, and still does whichever one namespace is left out.
+
+    Args:
+        counts: How runs ended.
+        holds: The rule.
+    """
+    arms = arms_of(counts)
+    if not holds(arms):
+        return False
+    by_namespace: dict[str, list[RunCount]] = {}
+    for count in counts:
+        if count.namespace is not None:
+            by_namespace.setdefault(count.namespace, []).append(count)
+    return all(holds(arms.without(arms_of(part))) for part in by_namespace.values())
 
 
 def credits_of(counts: Iterable[OutcomeCount]) -> dict[str, Credit]:
@@ -120,8 +185,11 @@ def credits_of(counts: Iterable[OutcomeCount]) -> dict[str, Credit]:
     domain, judged_domain = _rate_without(by_trace), _rate_without(judged_by_trace)
     return {
         trace_id: replace(
-            _credit(of_trace, domain),
-            hurts=_hurts(judged_by_trace.get(trace_id, ()), judged_domain),
+            _credit(arms_of(of_trace), domain),
+            hurts=holds_without_each(
+                judged_by_trace.get(trace_id, ()),
+                lambda arms: _is_loss(_credit(arms, judged_domain)),
+            ),
         )
         for trace_id, of_trace in by_trace.items()
     }
@@ -129,7 +197,7 @@ def credits_of(counts: Iterable[OutcomeCount]) -> dict[str, Credit]:
 
 def _rate_without(by_trace: Mapping[str, Sequence[OutcomeCount]]) -> float:
     """Return the success rate of a domain's runs without examples."""
-    everything, without = _Tally(), _Tally()
+    everything, without = Tally(), Tally()
     for of_trace in by_trace.values():
         for count in of_trace:
             everything.add(count)
@@ -138,28 +206,12 @@ def _rate_without(by_trace: Mapping[str, Sequence[OutcomeCount]]) -> float:
     return without.rate(everything.rate(0.5, PRIOR_RUNS_WITHOUT), PRIOR_RUNS_WITHOUT)
 
 
-def _credit(counts: Iterable[OutcomeCount], domain: float) -> Credit:
-    shown, held_out = _Tally(), _Tally()
-    for count in counts:
-        (held_out if count.held_out else shown).add(count)
+def _credit(arms: Arms, domain: float) -> Credit:
+    shown, held_out = arms
     without = held_out.rate(domain, PRIOR_RUNS_WITHOUT)
     rate = shown.rate(without, PRIOR_RUNS)
     variance = shown.variance(rate, PRIOR_RUNS) + held_out.variance(without, PRIOR_RUNS_WITHOUT)
     return Credit(rate - without, variance**0.5, shown.runs, held_out.runs)
-
-
-def _hurts(judged: Sequence[OutcomeCount], domain: float) -> bool:
-    """Return whether runs ended worse with a trace, whichever namespace is left out."""
-    if not _is_loss(_credit(judged, domain)):
-        return False
-    against: Counter[str] = Counter()
-    for count in judged:
-        if count.namespace is not None and count.success == count.held_out:
-            against[count.namespace] += count.runs
-    if not against:
-        return True
-    ((most, _),) = against.most_common(1)
-    return _is_loss(_credit((one for one in judged if one.namespace != most), domain))
 
 
 def _is_loss(credit: Credit) -> bool:

@@ -195,6 +195,8 @@ class ExampleSearch:
             return Examples(reason=f"the task cannot be embedded: {embedding.problem}")
         index = self._index(domain, embedding)
         index.update()
+        if index.stop_reason:
+            return Examples(reason=index.stop_reason)
         rules = Settings.current().redaction
         forms = [] if namespace is None else namespace_forms(namespace, rules)
         masked = index.masked(task, forms)

@@ -15,6 +15,7 @@ from kp_langchain.calibration.planted_instructions import SCAN_VERSION, find_pla
 from kp_langchain.embedding.embedder import embed_texts
 from kp_langchain.errors import StoreError
 from kp_langchain.recall.credit import NO_CREDIT, Credit, credits_of
+from kp_langchain.recall.effect import stop_reason
 from kp_langchain.recall.ranking import DEFAULT_FLOOR, Candidate, Trust, calibrate_floor
 from kp_langchain.recall.task_shape import masked, plan_of
 from kp_langchain.schema import ReasoningTrace
@@ -47,6 +48,9 @@ class TaskIndex:
         embedder: Embeds tasks.
         identity: The identity of the embedder.
         dimensions: The length of its vectors.
+
+    Attributes:
+        stop_reason: Why runs of the domain are shown nothing, in words; "" if they are.
     """
 
     def __init__(
@@ -70,6 +74,7 @@ class TaskIndex:
         self._has_changed = False
         self._credits: Mapping[str, Credit] = {}
         self._credits_due_s = float("-inf")  # by the monotonic clock
+        self.stop_reason = ""
         # The tasks that are searched, with their vectors, normalised, shape (n, 2 * dimensions).
         self._eligible: list[StoredTask] = []
         self._matrix = np.empty((0, 2 * dimensions), np.float32)
@@ -181,6 +186,7 @@ class TaskIndex:
             credits_ = credits_of(self._store.shown.outcome_counts(self._domain))
             self._has_changed = self._has_changed or credits_ != self._credits
             self._credits = credits_
+            self.stop_reason = stop_reason(self._store, self._domain)
 
     def _embed_missing(self) -> None:
         """Embed, scan and write the tasks that have no vector in the store."""

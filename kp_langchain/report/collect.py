@@ -14,7 +14,7 @@ from kp_langchain.calibration.failure_groups import failures_by_domain
 from kp_langchain.config import current_prices
 from kp_langchain.errors import KPError, StoreError
 from kp_langchain.report.records import Body, body_of, domain_name, figure, record_of
-from kp_langchain.review.recall_facts import credit_text
+from kp_langchain.review.recall_facts import credit_text, effect_lines
 from kp_langchain.review.stats import DomainStats, domain_stats
 from kp_langchain.text import one_line
 
@@ -175,11 +175,35 @@ def _domains(
             replace(run, domain=domain_name(run.domain)) for run in signed
         )
     }
+    effects = _effects(store, filters.get("domain"))
     return [
         _domain(stats, bases.get(stats.domain))
-        | {"failures": _failures(failures.get(stats.domain), positions, records)}
+        | {
+            "failures": _failures(failures.get(stats.domain), positions, records),
+            "effect": effects.get(stats.domain),
+        }
         for stats in domain_stats(figures, bases, current_prices())
     ]
+
+
+def _effects(store: TraceStore, domain: str | None) -> dict[str, dict[str, Any]]:
+    """Return what examples do in each domain, in words, by what it is called on the page.
+
+    Unlike the other figures, those are of all runs of the domain.
+
+    Args:
+        store: The store.
+        domain: Only this domain; None for all.
+    """
+    from kp_langchain.recall.effect import effects_in
+
+    return {
+        domain_name(one.domain): {
+            "lines": [one_line(line, _SENTENCE_CHARS) for line in effect_lines(one)],
+            "is_stopped": bool(one.stop_reason),
+        }
+        for one in effects_in(store, domain)
+    }
 
 
 def _failures(

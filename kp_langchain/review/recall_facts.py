@@ -6,12 +6,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from kp_langchain.text import count_text
+from kp_langchain.review.usage_facts import seconds_text, tokens_text
+from kp_langchain.text import count_text, one_line
 
 if TYPE_CHECKING:
     from kp_langchain.gate.run import ShownTrace
     from kp_langchain.recall.credit import Credit
+    from kp_langchain.recall.effect import Effect
     from kp_langchain.store import StoredRun, TraceStore
+
+_NOTE_CHARS = 300
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +75,80 @@ def credit_text(credit: Credit) -> str:
 def figures(credit: Credit) -> str:
     """Return a credit with its deviation, such as `+0.12 +- 0.08`."""
     return f"{round(credit.value, 2) + 0.0:+.2f} +- {credit.deviation:.2f}"  # + 0.0: no "-0.00"
+
+
+def effect_lines(effect: Effect) -> list[str]:
+    """Return in words what examples do for the runs of a domain, the proof first."""
+    shown, held_out = effect.shown, effect.held_out
+    lines = [f"{_proof_text(effect)}; {_word_text(effect)}"]
+    if took := _took_text(effect):
+        lines.append(took)
+    if shown.runs > shown.judged or held_out.runs > held_out.judged:
+        seemed, seemed_without = (
+            f"{group.seemed_successful:,} of {group.runs - group.judged:,}"
+            for group in (shown, held_out)
+        )
+        lines.append(
+            "As runs without a verdict ended, which decides nothing: with examples "
+            f"{seemed} look successful, without {seemed_without}."
+        )
+    decision = effect.decision
+    if decision is not None:
+        what = "shown again" if decision.shows else "stopped"
+        note = f": {one_line(decision.note, _NOTE_CHARS)}" if decision.note else ""
+        who = one_line(decision.source, _NOTE_CHARS)
+        lines.append(f"Examples were {what} on {decision.at:%Y-%m-%d %H:%M} UTC by {who}{note}.")
+    if decision is not None and decision.counted_from is not None:
+        lines.append(f"Counted are runs since {decision.counted_from:%Y-%m-%d %H:%M} UTC.")
+    if effect.stop_reason:
+        lines.append(f"Nothing is shown: {effect.stop_reason}.")
+    return lines
+
+
+def _proof_text(effect: Effect) -> str:
+    """Return how many succeeded with and without, and the difference with its interval."""
+    shown, held_out = effect.shown, effect.held_out
+    judged = "no judged run"
+    if shown.rate is not None:
+        judged = f"{100 * shown.rate:.0f} % of {count_text(shown.judged, 'judged run')} succeeded"
+    without = "no judged run"
+    if held_out.rate is not None:
+        without = f"{100 * held_out.rate:.0f} % of {held_out.judged:,}"
+    text = f"with examples {judged}, without (held out) {without}"
+    if effect.difference is None:
+        return text
+    low, high = _points(effect.low), _points(effect.high)
+    return f"{text}: {_points(effect.difference)} ({low} to {high})"
+
+
+def _points(share: float) -> str:
+    """Return a difference in hundredths; a small one with a decimal, so that its sign is true."""
+    points = 100 * share
+    return f"{points:+.{0 if abs(points) >= 1 or not points else 1}f}"
+
+
+def _word_text(effect: Effect) -> str:
+    if effect.word == "helps":
+        return "examples help"
+    if effect.word == "hurts":
+        return "examples hurt"
+    if effect.rests_on_one_namespace:
+        return "not proven: without the runs of one namespace it does not hold"
+    return "not proven yet"
+
+
+def _took_text(effect: Effect) -> str:
+    shown, held_out = effect.shown, effect.held_out
+    sides: tuple[list[str], list[str]] = ([], [])
+    for texts, group in zip(sides, (shown, held_out), strict=True):
+        if shown.tokens is not None and held_out.tokens is not None:
+            texts.append(f"{tokens_text(round(group.tokens or 0))} tokens")
+        if shown.seconds is not None and held_out.seconds is not None:
+            texts.append(seconds_text(1000 * (group.seconds or 0)))
+    if not sides[0]:
+        return ""
+    with_, without = map(" and ".join, sides)
+    return f"A run took {with_} on the average with examples, {without} without."
 
 
 def planted_text(planted: str) -> str:

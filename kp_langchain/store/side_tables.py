@@ -33,13 +33,15 @@ if TYPE_CHECKING:
 
 _shown, _external = shown_traces.c, external_traces.c
 _PLACE = (_external.external_id, _external.span_id, _external.project, _external.is_part)
-# Whether a verdict states the success of the run that was shown a trace.
-_IS_STATED = sa.exists(
+IS_STATED = sa.exists(
     sa.select(verdicts.c.number).where(
         verdicts.c.trace_id == runs.c.trace_id, verdicts.c.success.is_not(None)
     )
 )
-_IS_OUTCOME = sa.and_(runs.c.trace_id == _shown.trace_id, runs.c.state == "judged")
+"""Whether a verdict states the success of a run."""
+
+IS_OUTCOME = sa.and_(runs.c.trace_id == _shown.trace_id, runs.c.state == "judged")
+"""Joins what a run was shown with the run, once it is judged."""
 
 
 class OutcomeCount(NamedTuple):
@@ -89,7 +91,7 @@ class ShownTraces(StorePart):
         Args:
             trace_id: The id of the kept trace.
         """
-        select = sa.select(_shown.trace_id).join(runs, _IS_OUTCOME)
+        select = sa.select(_shown.trace_id).join(runs, IS_OUTCOME)
         with self._database.reading() as connection:
             select = select.where(_shown.shown_id == trace_key(trace_id)).limit(1)
             return connection.scalar(select) is not None
@@ -220,10 +222,10 @@ def _outcomes() -> sa.Select[Any]:
         _shown.shown_id,
         _shown.held_out,
         runs.c.success,
-        _IS_STATED.label("is_stated"),
+        IS_STATED.label("is_stated"),
         sa.case((is_its_own, None), else_=runs.c.namespace).label("namespace"),
     ).select_from(
-        shown_traces.join(runs, _IS_OUTCOME).outerjoin(
+        shown_traces.join(runs, IS_OUTCOME).outerjoin(
             of_trace, of_trace.c.trace_id == _shown.shown_id
         )
     )

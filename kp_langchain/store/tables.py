@@ -170,6 +170,19 @@ shown_traces = sa.Table(
     sa.Index("ix_shown_traces_shown_id", "shown_id"),
 )
 
+# What a person decided of the examples of a domain, and since when runs count towards what these
+# do; null for all runs.
+recall_decisions = sa.Table(
+    "recall_decisions",
+    metadata,
+    sa.Column("domain", sa.String(), primary_key=True),
+    sa.Column("shows", sa.Boolean(), nullable=False),
+    sa.Column("at", UtcTime(), nullable=False),
+    sa.Column("counted_from", UtcTime()),
+    sa.Column("source", sa.String(), nullable=False),
+    sa.Column("note", sa.String()),
+)
+
 # Units of a registry. None is shown to a run before it is admitted.
 pulled_units = sa.Table(
     "pulled_units",

@@ -24,6 +24,7 @@ from kp_langchain.store.location import locate
 from kp_langchain.store.novelty import StoredMemory
 from kp_langchain.store.outbox import Outbox
 from kp_langchain.store.pulled import PulledUnits
+from kp_langchain.store.recall_effects import RecallEffects
 from kp_langchain.store.recall_tasks import RecallTasks
 from kp_langchain.store.rows import trace_key, with_outcome_of
 from kp_langchain.store.run_columns import StoredRun, trace_of, usage_in
@@ -82,6 +83,7 @@ class TraceStore:
         task_runs: The runs by task, as others of it are compared with them.
         recall_tasks: The tasks of the kept runs, as recall compares them with a new one.
         shown: Which kept traces the runs were shown as examples.
+        effects: How runs ended with examples and without, and what was decided of that.
         pulled: The units of registries, and which of them runs may be shown.
         models: The confidence models.
         deletions: Deletes runs as planned, and what the store no longer needs.
@@ -100,6 +102,7 @@ class TraceStore:
         self.task_runs = TaskRuns(self.database)
         self.recall_tasks = RecallTasks(self.database)
         self.shown = ShownTraces(self.database)
+        self.effects = RecallEffects(self.database)
         self.pulled = PulledUnits(self.database)
         self.models = ConfidenceModels(self.database)
         self.deletions = Deletions(self.database)

@@ -279,11 +279,24 @@ def redact_note(verdict: Verdict) -> Verdict:
     Raises:
         ConfigError: The settings cannot be read, or the redactor that they name cannot be imported.
     """
+    note, source = redact_words(verdict.note, verdict.source)
+    return replace(verdict, note=note, source=source)
+
+
+def redact_words(note: str | None, source: str) -> tuple[str | None, str]:
+    """Return a person's note and who gave it as they may be written; see `redact_note`.
+
+    Args:
+        note: The note; None for none.
+        source: Who gave it.
+
+    Raises:
+        ConfigError: As for `redact_note`.
+    """
     rules = Settings.current().redaction
     redactor = rules.load_redactor()
 
     def clean(text: str) -> str:
         return str(redact(text, level="aggregated", rules=rules, redactor=redactor).value)
 
-    note = None if verdict.note is None else clean(verdict.note)[:LONGEST_NOTE_CHARS]
-    return replace(verdict, note=note, source=clean(verdict.source))
+    return None if note is None else clean(note)[:LONGEST_NOTE_CHARS], clean(source)

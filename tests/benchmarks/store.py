@@ -4,7 +4,8 @@
 
 Runs of about 10 KB are written into a new SQLite file. Each question that `review` asks is asked
 five times: the first page of 30 runs, and the number of all that match. Then come the statistics of
-every domain, the deletion of a tenth of the runs, and the compaction of the file.
+every domain, what recall counts of a domain (each run was shown an example or held out, and each
+fifth has a verdict), the deletion of a tenth of the runs, and the compaction of the file.
 """
 
 from __future__ import annotations
@@ -20,14 +21,15 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from kp_langchain import ReasoningTrace, ScoredTrace, Scorer, TraceStore
-from kp_langchain.gate import decide
+from kp_langchain import ReasoningTrace, ScoredTrace, Scorer, TraceStore, Verdict
+from kp_langchain.gate import ShownTrace, decide
 from kp_langchain.review import domain_stats
 from kp_langchain.run_keys import RunKeys
 from tests.benchmarks.harness import machine, median_ms, parser, table
 
 _BATCH = 1000
 _THRESHOLD = 0.6
+_EXAMPLES = 300
 _WORDS = [f"{start}{end}" for start in "bcdfghjklmnprstvw" for end in ("ale", "ine", "oan", "une")]
 _TOOLS = ("search", "ledger", "mail", "calendar", "browser", "shell")
 QUESTIONS: dict[str, dict[str, Any]] = {
@@ -46,13 +48,16 @@ QUESTIONS: dict[str, dict[str, Any]] = {
 }
 
 
-def made_runs(count: int, *, words: int = 600, domain: str = "") -> Iterator[ScoredTrace]:
+def made_runs(
+    count: int, *, words: int = 600, domain: str = "", with_examples: bool = False
+) -> Iterator[ScoredTrace]:
     """Yield scored runs, the oldest first, one a minute.
 
     Args:
         count: How many.
         words: Of what a tool returned.
         domain: Of all runs; "" for several domains.
+        with_examples: Whether each was shown an example or held out, and each fifth has a verdict.
     """
     drawn, scorer, now = random.Random(1), Scorer(embedder=None), datetime.now(UTC)
     for number in range(count):
@@ -80,6 +85,7 @@ def made_runs(count: int, *, words: int = 600, domain: str = "") -> Iterator[Sco
         )
         breakdown = scorer.score(trace)
         threshold = 0.0 if domain else _THRESHOLD
+        example = ShownTrace(f"kp:trace:{number % _EXAMPLES}", 1, 0.8, number % 10 == 0)
         yield ScoredTrace(
             trace=trace,
             breakdown=breakdown,
@@ -90,6 +96,8 @@ def made_runs(count: int, *, words: int = 600, domain: str = "") -> Iterator[Sco
                 session=f"session {number // 10}",
                 tags=("nightly",) if drawn.random() < 0.2 else (),
             ),
+            shown=(example,) if with_examples else (),
+            verdict=Verdict(success=True) if with_examples and number % 5 == 0 else None,
         )
 
 
@@ -120,7 +128,7 @@ def main(words: Sequence[str] | None = None) -> int:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "runs.db"
         with TraceStore(path) as store:
-            took_s = seconds(lambda: fill(store, made_runs(count)))
+            took_s = seconds(lambda: fill(store, made_runs(count, with_examples=True)))
             size_mb = path.stat().st_size / 1e6
             print(f"{count:,} runs, {size_mb:,.0f} MB, written in {took_s:.0f} s\n", flush=True)
             rows = []
@@ -136,6 +144,9 @@ def main(words: Sequence[str] | None = None) -> int:
             print(table("Milliseconds of what `review` asks", head, rows))
             stats_s = seconds(lambda: domain_stats(store.figures()))
             print(f"Statistics of all domains: {stats_s:.1f} s", flush=True)
+            effect_ms = median_ms(lambda: store.effects.counts("finance"))
+            credits_ms = median_ms(lambda: store.shown.outcome_counts("finance"))
+            print(f"Counts of a domain: effect {effect_ms:.0f} ms, credits {credits_ms:.0f} ms")
             until = datetime.now(UTC) - timedelta(minutes=count - count // 10)
             delete_s = seconds(lambda: store.delete(until=until))
             print(f"{count - store.count():,} runs deleted in {delete_s:.1f} s")

@@ -157,6 +157,10 @@ def test_the_store_that_is_there_is_opened(doctor: Callable[..., Done]) -> None:
         store.journal.record([recorded()])
     waiting = "3 runs; 1 more wait to be scored"
     assert waiting in row(doctor(0, "--database", "runs.db"), "store")
+    assert "examples " not in doctor(0, "--database", "runs.db").stdout
+    store.effects.decide("law\x1b[2J", shows=False)
+    stopped = row(doctor(0, "--database", "runs.db"), "examples")
+    assert stopped.startswith("law\ufffd[2J: a person stopped examples in this domain")
     assert "does not exist yet" in row(doctor(0, "--database", "new.db"), "store")
     assert not Path("new.db").exists()
 

@@ -165,6 +165,12 @@ BAD_IN_A = count(success=False, runs=1000, namespace="tenant-a")
         ([GOOD_WITHOUT, GOOD_IN_B, BAD_IN_A], False),
         ([count(held_out=True, success=False, runs=30), GOOD_IN_B, count(success=False, runs=12),
           count(held_out=True, success=True, runs=1000, namespace="tenant-a")], False),
+        # nor one whose runs are fewer than those that ended badly in a large one
+        ([*(count(held_out=held_out, success=success, runs=runs, namespace="tenant-b")
+            for held_out, success, runs in ((False, True, 1400), (False, False, 600),
+                                            (True, True, 140), (True, False, 60))),
+          count(success=False, runs=664, namespace="tenant-a"),
+          count(held_out=True, success=True, runs=66, namespace="tenant-a")], False),
         # but two do, and those without a namespace
         ([GOOD_WITHOUT, count(success=False, runs=9, namespace="tenant-a"),
           count(success=False, runs=9, namespace="tenant-b")], True),

@@ -232,6 +232,7 @@ def test_the_table_of_domains_compares_them_and_sorts(
 def test_a_domain_unfolds_its_card_and_leads_to_its_runs(
     three_domains: Store, open_in_browser: Open
 ) -> None:
+    three_domains.traces.effects.decide("finance", shows=False)
     page = open_in_browser(three_domains.page()).page
     name = page.get_by_role("button", name="finance", exact=True)
     assert name.get_attribute("aria-expanded") == "false"
@@ -239,6 +240,8 @@ def test_a_domain_unfolds_its_card_and_leads_to_its_runs(
     name.press("Enter")
     assert name.get_attribute("aria-expanded") == "true"
     assert page.locator(".card").is_visible()
+    assert texts(page, ".card .warn")[-1].startswith("Examples, in all runs of the domain: ")
+    assert "Nothing is shown: a person stopped examples" in page.text_content(".card")
     assert page.get_by_role("slider", name="Threshold of finance").is_visible()
     page.get_by_role("button", name="Show its 2 runs").press("Enter")
     assert shown(page) == ["sell", "buy"]

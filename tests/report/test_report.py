@@ -107,6 +107,26 @@ def test_the_policy_forbids_all_but_the_own_script_and_style(store: Store) -> No
         assert word not in script
 
 
+def test_a_domain_says_what_examples_do_in_all_its_runs(store: Store) -> None:
+    for at in range(40):
+        shown = (ShownTrace("kp:trace:example", 1, 0.8, held_out=at >= 20),)
+        store.add(f"task {at}", shown=shown, verdict=Verdict(success=at > 20), success=at > 20)
+    store.add("fix", domain="code")
+
+    def effects() -> dict[str, Any]:
+        return {domain["name"]: domain["effect"] for domain in store.read()[0]["domains"]}
+
+    assert effects()["code"] is None
+    effect = effects()["finance"]
+    proof, *_, reason = effect["lines"]
+    assert proof.startswith("with examples 0 % of 20 judged runs succeeded, without (held out) 95")
+    assert proof.endswith("; examples hurt")
+    assert reason.startswith("Nothing is shown: runs of this domain ended worse with examples")
+    assert effect["is_stopped"]
+    store.traces.effects.decide("finance", shows=True)
+    assert not effects()["finance"]["is_stopped"]
+
+
 def test_a_domain_has_its_groups_of_failures_or_says_that_there_is_none(store: Store) -> None:
     for at in range(40):
         tool, verdict = "mail" if at >= 30 else "search", Verdict(success=at < 30)
@@ -266,7 +286,7 @@ def test_no_run_costs_a_query_of_its_own(store: Store) -> None:
     with statements() as many:
         store.page()
     assert len(few) == len(many)
-    assert sum("shown_traces" in one for one in many) == 2
+    assert sum("shown_traces" in one for one in many) == 3
 
 
 # ------------------------------------------------------------------ the served page

@@ -12,6 +12,7 @@ import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import replace
+from datetime import timedelta
 from itertools import pairwise, permutations
 from pathlib import Path
 from typing import Any
@@ -34,9 +35,11 @@ from kp_langchain.store.recall_tasks import TaskVector
 from kp_langchain.store.registry_units import ExaminedUnit
 from kp_langchain.store.side_tables import OutcomeCount
 from kp_langchain.store.vectors import Follower, Page
+from kp_langchain.usage import Usage
 from tests.store.conftest import (
     LONG_S,
     REGISTRY,
+    START,
     Conversation,
     Letters,
     _scored,
@@ -411,6 +414,42 @@ def test_what_many_runs_were_shown_and_how_they_ended(store):
     by_domain = store.shown.outcome_counts_by_domain()
     assert by_domain.keys() == {"finance", "code", "law"}
     assert by_domain["law"] == [OutcomeCount("kp:trace:a", False, True, False, 1)]
+
+
+def test_how_runs_ended_with_examples_and_without(store):
+    one, other = (ShownTrace(f"kp:trace:{name}", 1, 0.9, held_out=False) for name in "ab")
+    held_out = replace(one, held_out=True)
+    usage = Usage.from_dict({"duration_ms": 1500.0})
+    assert store.effects.counts() == {}
+    store.add(
+        _scored(1, shown=(held_out, other), verdict=Verdict(success=True), usage=usage),
+        _scored(2, shown=(one, other), verdict=Verdict(success=True), namespace="tenant"),
+        _scored(3, shown=(one,), usage=usage),
+        _scored(4, trace_id="kp:trace:four", shown=(held_out,)),
+        _scored(5, verdict=Verdict(success=True)),
+        _scored(6, domain="law", shown=(one,), created_at=START + timedelta(days=36500)),
+    )
+    store.report_outcome("kp:trace:four", success=False)
+    counts = store.effects.counts()
+    assert counts.keys() == {"finance", "law"}
+    finance = {(*each[:3], each.namespace): each for each in counts["finance"]}
+    assert {key: each.runs for key, each in finance.items()} == {
+        (False, True, True, None): 1, (False, True, True, "tenant"): 1,
+        (False, True, False, None): 1, (True, False, True, None): 1,
+    }  # fmt: skip
+    assert finance[False, True, True, None].milliseconds == (1500.0, 1)
+    assert finance[False, True, True, "tenant"].milliseconds == (0.0, 0)
+    assert store.effects.counts("finance") == {"finance": counts["finance"]}
+    assert store.effects.decisions() == {}
+    for domain in ("finance", "law"):
+        store.effects.decide(domain, shows=True)
+    assert store.effects.counts() == {"law": counts["law"]}
+    shown = store.effects.decisions("law")["law"]
+    stopped = store.effects.decide("law", shows=False, source="someone", note="too slow")
+    assert stopped == store.effects.decisions()["law"]
+    assert (shown.shows, stopped.shows, stopped.note) == (True, False, "too slow")
+    assert stopped.counted_from == shown.counted_from == shown.at < stopped.at
+    assert store.effects.counts("law") == {"law": counts["law"]}
 
 
 def unit(number=0, *, content="the fees are in the ledger", quality=0.9, domain="finance",

@@ -156,7 +156,7 @@ function startCard(domain) {
   const alike = el("section", { class: "alike", "aria-label": `Failures of ${domain.name} that are alike` });
   const card = el("article", { class: "card" },
     el("div", {}, el("p", {}, domain.sentence.map((part, at) => at % 2 ? el("code", {}, part) : part)),
-      domain.basis ? el("p", { class: domain.has_basis ? "muted" : "warn" }, `Basis: ${domain.basis}.`) : null, partsTable(domain), usageTable(domain), notes(domain),
+      domain.basis ? el("p", { class: domain.has_basis ? "muted" : "warn" }, `Basis: ${domain.basis}.`) : null, partsTable(domain), usageTable(domain), effectText(domain), notes(domain),
       el("p", {}, el("button", { onclick: () => showRunsOf(domain.name) }, own.length === 1 ? "Show its run" : `Show its ${amount(own.length)} runs`))),
     el("div", {}, el("p", { class: "muted small" }, `Runs by ${gate}. Drag the threshold to see what would pass.`, others ? ` ${count(others, "run")} that another gate judged are left out.` : ""),
       chart, el("div", { class: "scale", "aria-hidden": "true" }, ["0", "0.25", "0.5", "0.75", "1"].map(text => el("span", {}, text))), readout, proposal, trendChart(domain)), alike);
@@ -181,6 +181,13 @@ function usageTable({ usage, unpriced }) {
     heading("spent for one", { class: "number", title: "What all runs together took, divided by the number of these" })];
   const note = unpriced ? el("p", { class: "muted small" }, `Cost is without ${count(unpriced, "run")} by models without a price.`) : null;
   return [note, table("What a run took, on the average", "parts", head, usage.map(([name, ...figures]) => tableRow({}, cell({}, name), figures.map(text => cell({ class: "number" }, text)))))];
+}
+
+// Says what examples do for all runs of the domain, also those that are not on the page.
+function effectText({ effect }) {
+  if (!effect) return null;
+  const [proof, ...others] = effect.lines;
+  return [el("p", { class: effect.is_stopped ? "warn" : "" }, `Examples, in all runs of the domain: ${proof}.`), others.map(line => el("p", { class: "muted small" }, line))];
 }
 
 function trendChart({ own, trend }) {
