@@ -179,7 +179,8 @@ def compose_few_shot(
             left -= estimate_tokens(f"{frame}\n{body}\n")
     shown = tuple(sorted(bodies))
     lines = [HEADER] if shown else []
-    for number, position in enumerate(shown, first_number):
+    # The best comes last, next to the task: models follow what they read last.
+    for number, position in enumerate(reversed(shown), first_number):
         begin, end = _frame(number, traces[position], trusts[position])
         lines += [begin, bodies[position], end]
     return FewShot("\n".join(lines), shown)

@@ -36,6 +36,7 @@ _BATCH_SIZE = 64
 _CREDITS_EVERY_S = 10.0
 # How many runs, and how many units, are ranked by more than similarity.
 _MOST_RANKED = 100
+_MASKED_WEIGHT = 0.3  # of the similarity of masked tasks, in that of tasks
 _SMALLEST_CHANGE = 0.1  # of the number of tasks; a larger one calibrates the floor anew
 
 
@@ -302,7 +303,7 @@ def both_vectors(
 
 
 def _normalised(rows: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Return pairs of vectors whose products are the means of the cosines of both.
+    """Return pairs of vectors whose products are weighted means of the cosines of both.
 
     Args:
         rows: Two vectors, one after the other, in each row; shape (n, 2 * dimensions) or less.
@@ -310,8 +311,9 @@ def _normalised(rows: NDArray[np.float32]) -> NDArray[np.float32]:
     import numpy as np
 
     pairs = rows.reshape(*rows.shape[:-1], 2, -1)
-    lengths = np.linalg.norm(pairs, axis=-1, keepdims=True) * np.float32(2**0.5)
-    unit_pairs = np.divide(pairs, lengths, out=pairs.copy(), where=lengths > 0)
+    weights = np.array([1.0 - _MASKED_WEIGHT, _MASKED_WEIGHT], np.float32)[:, None] ** 0.5
+    lengths = np.linalg.norm(pairs, axis=-1, keepdims=True)
+    unit_pairs = np.divide(pairs * weights, lengths, out=pairs.copy(), where=lengths > 0)
     unit_rows: NDArray[np.float32] = unit_pairs.reshape(rows.shape)
     return unit_rows
 
