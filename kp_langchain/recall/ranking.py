@@ -30,8 +30,6 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from kp_langchain.store.recall_tasks import Plan
-
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
@@ -60,7 +58,7 @@ class Candidate:
         confidence: The outcome's confidence, 0 to 1.
         worth: Its worth, 0 to 1, or its score if its domain has no confidence model.
         credit: By how much more runs succeeded that were shown it, -1 to 1; 0 if unknown.
-        plan: What it did; empty if unknown.
+        plan: How often it called each tool, by the tool's name; empty if unknown.
         tools: The names of the agent's tools; empty if unknown.
         vector: The embeddings of its task, normalised together, shape (2 * dimensions,).
     """
@@ -71,7 +69,7 @@ class Candidate:
     confidence: float
     worth: float
     credit: float
-    plan: Plan = field(default_factory=Plan)
+    plan: Mapping[str, int] = field(default_factory=dict)
     tools: Collection[str] = ()
     vector: NDArray[np.float32] | None = field(default=None, compare=False, repr=False)
 
@@ -81,13 +79,11 @@ class Candidate:
 
         A name of which a part was redacted may be that of any tool.
         """
-        calls = sum(self.plan.tools.values())
+        calls = sum(self.plan.values())
         if not calls or not self.tools:
             return self.similarity
         usable = sum(
-            count
-            for name, count in self.plan.tools.items()
-            if name in self.tools or _REDACTED in name
+            count for name, count in self.plan.items() if name in self.tools or _REDACTED in name
         )
         return self.similarity * (0.5 + usable / calls / 2)
 
@@ -131,7 +127,7 @@ def _order(one: Candidate, agreement: float = 1.0) -> tuple[bool, float, int, fl
 def _agreement(one: Candidate, others: Sequence[Candidate]) -> float:
     """Return what its plan has in common with those of all, itself included, 0 to 1."""
     weights = [other.trusted_confidence for other in others]
-    f1s = [plans_agree(one.plan, other.plan) for other in others]
+    f1s = [plan_f1(one.plan, other.plan) for other in others]
     common = sum(weight * f1 for weight, f1 in zip(weights, f1s, strict=True))
     return common / sum(weights) if any(weights) else 0.0
 
@@ -146,23 +142,6 @@ def plan_f1(one: Mapping[str, int], other: Mapping[str, int]) -> float:
     calls = sum(one.values()) + sum(other.values())
     common = sum(min(count, other.get(tool, 0)) for tool, count in one.items())
     return 2 * common / calls if calls else 1.0
-
-
-def plans_agree(one: Plan, other: Plan) -> float:
-    """Return how much of what they did two runs have in common, 0 to 1.
-
-    It is the F1 of their calls; where their calls have inputs with words, its mean with the F1 of
-    these words, which tells apart runs that all call one tool.
-
-    Args:
-        one: What one did.
-        other: What the other did.
-    """
-    f1 = plan_f1(one.tools, other.tools)
-    if not one.words and not other.words:
-        return f1
-    common = len(set(one.words) & set(other.words))
-    return (f1 + 2 * common / (len(one.words) + len(other.words))) / 2
 
 
 def same_task_cosine(baseline: float) -> float:
@@ -206,7 +185,7 @@ class _Pair(NamedTuple):
 
 
 def calibrate_floor(
-    vectors: NDArray[np.float32], plans: Sequence[Plan], baseline: float = 0.0
+    vectors: NDArray[np.float32], plans: Sequence[Mapping[str, int]], baseline: float = 0.0
 ) -> float:
     """Return the similarity (0 to 1) below which no trace of a domain should be shown.
 
@@ -230,7 +209,7 @@ def calibrate_floor(
 
     Args:
         vectors: The embeddings of the tasks of its successes, each normalised, shape (n, size).
-        plans: What each of them did.
+        plans: How often each of them called each tool, by the tool's name.
         baseline: Cosine similarity of unrelated texts to the embedder, 0 to below 1.
     """
     import numpy as np
@@ -260,7 +239,7 @@ def _certain_length(gains: Sequence[float]) -> int:
 
 
 def _pairs(
-    vectors: NDArray[np.float32], plans: Sequence[Plan], baseline: float
+    vectors: NDArray[np.float32], plans: Sequence[Mapping[str, int]], baseline: float
 ) -> tuple[list[_Pair], list[float]]:
     """Return examples for tasks, and how similar each task is to others.
 
@@ -268,7 +247,7 @@ def _pairs(
     """
     import numpy as np
 
-    with_calls = [at for at, plan in enumerate(plans) if plan.tools]
+    with_calls = [at for at, plan in enumerate(plans) if plan]
     sample = np.linspace(0, len(with_calls) - 1, min(len(with_calls), _MOST_SAMPLED)).astype(int)
     places = _different_tasks(vectors, [with_calls[at] for at in sample.tolist()], baseline)
     number = len(places)
@@ -280,7 +259,7 @@ def _pairs(
     pairs: dict[tuple[int, int], _Pair] = {}  # each two once, whichever is taken for the task
     for others in (similarities.argmax(axis=1), np.roll(np.arange(number), number // 2)):
         for one, other in enumerate(others.tolist()):
-            f1 = plans_agree(plans[places[one]], plans[places[other]])
+            f1 = plan_f1(plans[places[one]], plans[places[other]])
             pairs[min(one, other), max(one, other)] = _Pair(float(similarities[one, other]), f1)
     usual = np.partition(similarities, -_OTHERS, axis=1)[:, -_OTHERS]
     return list(pairs.values()), usual.tolist()

@@ -20,7 +20,7 @@ from kp_langchain.recall.ranking import DEFAULT_FLOOR, Candidate, Trust, calibra
 from kp_langchain.recall.task_shape import masked, plan_of
 from kp_langchain.schema import ReasoningTrace
 from kp_langchain.scoring.dimensions import novelty
-from kp_langchain.store.recall_tasks import UNREADABLE, Plan, StoredTask, TaskVector
+from kp_langchain.store.recall_tasks import UNREADABLE, StoredTask, TaskVector
 
 if TYPE_CHECKING:
     import numpy as np
@@ -153,7 +153,7 @@ class TaskIndex:
     ) -> Candidate:
         baseline = self._identity.baseline
         trust: Trust = "verdict" if task.is_stated else "own" if task.is_own else "registry"
-        plan = Plan() if task.task_vector is None else task.task_vector.plan
+        plan = {} if task.task_vector is None else task.task_vector.plan
         return Candidate(
             trace_id=task.trace_id,
             similarity=1.0 - novelty(cosine, baseline) if cosine > baseline else 0.0,
@@ -209,10 +209,10 @@ class TaskIndex:
         """
         bodies = self._store.recall_tasks.bodies([task.trace_id for task in tasks])
         traces = [read_trace(bodies.get(task.trace_id)) for task in tasks]
-        plans = [Plan() if trace is None else plan_of(trace) for trace in traces]
+        plans = [None if trace is None else plan_of(trace) for trace in traces]
         objectives = [task.objective or " " for task in tasks]
         texts = objectives + [
-            masked(objective, plan.values)
+            masked(objective, () if plan is None else plan.values)
             for objective, plan in zip(objectives, plans, strict=True)
         ]
         try:
@@ -233,7 +233,11 @@ class TaskIndex:
             plain, of_masked = embeddings[at].vector, embeddings[len(tasks) + at].vector
             vector = None if plain is None else both_vectors(plain, of_masked)
             planted = _planted_in(trace, is_own=task.is_own)
-            task_vectors[task.trace_id] = TaskVector(vector, planted, plan)
+            task_vectors[task.trace_id] = (
+                TaskVector(vector, planted)
+                if plan is None
+                else TaskVector(vector, planted, plan.tools, plan.values)
+            )
         self._add(task_vectors)
         return True
 
@@ -266,7 +270,7 @@ class TaskIndex:
             if task.success and not self._credits.get(task.trace_id, NO_CREDIT).hurts:
                 self._eligible.append(task)
                 vectors.append(task_vector.vector)
-                values[task.namespace].update(task_vector.plan.values)
+                values[task.namespace].update(task_vector.values)
         self._values = {name: frozenset(own) for name, own in values.items()}
         with fork_gate:
             matrix = np.array(vectors, np.float32).reshape(len(vectors), self._matrix.shape[1])
@@ -283,7 +287,7 @@ class TaskIndex:
         """
         own = [at for at, task in enumerate(self._eligible) if task.is_own]
         task_vectors = [self._eligible[at].task_vector for at in own]
-        plans = [Plan() if one is None else one.plan for one in task_vectors]
+        plans = [{} if one is None else one.plan for one in task_vectors]
         with fork_gate:
             return calibrate_floor(self._matrix[own], plans, self._identity.baseline)
 

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -24,7 +25,6 @@ from kp_langchain.recall.deciding_calls import (
     input_texts,
     input_values,
 )
-from kp_langchain.store.recall_tasks import Plan
 
 if TYPE_CHECKING:
     from kp_langchain.schema import ReasoningTrace
@@ -37,6 +37,21 @@ _DATE = re.compile(r"\d{4}-\d\d-\d\d|\d{1,2}[./]\d{1,2}[./]\d{2,4}")
 _NUMBER = re.compile(r"[\d.,]+")
 # A name stands for what is known to be a value but reads like none.
 _TYPICAL_DATE, _TYPICAL_NUMBER, _TYPICAL_NAME = "2020-01-01", "7", "Alex"
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a run did, whatever its values.
+
+    Attributes:
+        tools: How often it called each tool, by the tool's name.
+        words: The words of the inputs of the calls that decide, without values, in lower case.
+        values: What it took from its task into these inputs, in lower case.
+    """
+
+    tools: Mapping[str, int]
+    words: Sequence[str]
+    values: Sequence[str]
 
 
 def plan_of(trace: ReasoningTrace) -> Plan:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import sqlalchemy as sa
@@ -43,22 +43,13 @@ _is_admitted = sa.and_(
     ~sa.exists().where(_r.trace_id == _p.trace_id),
 )
 
-_OF_TASK = (_t.trace_id.is_not(None).label("is_embedded"), _t.vector, _t.planted, _t.plan)
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """What a run did, whatever its values.
-
-    Attributes:
-        tools: How often it called each tool, by the tool's name.
-        words: The words of the inputs of the calls that decide, without values.
-        values: The values that it took from its task into these inputs, in lower case.
-    """
-
-    tools: Mapping[str, int] = field(default_factory=dict)
-    words: Sequence[str] = ()
-    values: Sequence[str] = ()
+_OF_TASK = (
+    _t.trace_id.is_not(None).label("is_embedded"),
+    _t.vector,
+    _t.planted,
+    _t.plan,
+    _t.task_values,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,12 +60,14 @@ class TaskVector:
         vector: The embeddings of its task, as it reads and with typical values, one after the
             other, float32, shape (2 * dimensions,); None if the task is unreadable.
         planted: What looks like planted instructions in it; None if nothing does.
-        plan: What it did.
+        plan: How often it called each tool, by the tool's name.
+        values: What it took from its task into the inputs of its tools, in lower case.
     """
 
     vector: NDArray[np.float32] | None
     planted: str | None = None
-    plan: Plan = field(default_factory=Plan)
+    plan: Mapping[str, int] = field(default_factory=dict)
+    values: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,7 +221,8 @@ class RecallTasks(StorePart):
                     "kind": "task",
                     "trace_id": trace_id,
                     "vector": content_of(vectors[trace_id].vector),
-                    "plan": asdict(vectors[trace_id].plan),
+                    "plan": dict(vectors[trace_id].plan),
+                    "task_values": list(vectors[trace_id].values),
                     "planted": vectors[trace_id].planted,
                     "scan_version": scan_version,
                     **embedder_columns(embedder),
@@ -321,7 +315,7 @@ def _read_tasks(connection: sa.Connection, select: sa.Select[Any]) -> list[Store
             success=row.success,
             confidence=row.confidence,
             worth=row.worth,
-            task_vector=TaskVector(vector_of(row.vector), row.planted, Plan(**row.plan))
+            task_vector=TaskVector(vector_of(row.vector), row.planted, row.plan, row.task_values)
             if row.is_embedded
             else None,
         )

@@ -223,9 +223,11 @@ vectors = sa.Table(
     # Of a run: how sure the gate is of it, and whether a verdict states its success.
     sa.Column("confidence", sa.Double()),
     sa.Column("is_stated", sa.Boolean()),
-    # Of a task: what the trace did, without values but those that the task states; what looks like
-    # planted instructions in the trace, and the version of the rules that looked.
+    # Of a task: how often the trace called each tool, by its name; what it took from the task into
+    # the inputs of tools; what looks like planted instructions in the trace, and the version of the
+    # rules that looked.
     sa.Column("plan", _json()),
+    sa.Column("task_values", _json()),
     sa.Column("planted", sa.String()),
     sa.Column("scan_version", sa.Integer()),
     sa.Column("fingerprint", sa.LargeBinary()),
