@@ -210,13 +210,13 @@ class TaskIndex:
         bodies = self._store.recall_tasks.bodies([task.trace_id for task in tasks])
         traces = [read_trace(bodies.get(task.trace_id)) for task in tasks]
         plans = [None if trace is None else plan_of(trace) for trace in traces]
-        objectives = [task.objective or " " for task in tasks]
-        texts = objectives + [
-            masked(objective, () if plan is None else plan.values)
-            for objective, plan in zip(objectives, plans, strict=True)
-        ]
+        texts: list[tuple[str, str]] = []  # of each task, as it reads and masked
+        for task, plan in zip(tasks, plans, strict=True):
+            plain = task.objective or " "
+            texts.append((plain, masked(plain, () if plan is None else plan.values)))
+        to_embed = list(dict.fromkeys(text for pair in texts for text in pair))
         try:
-            embeddings = embed_texts(self._embedder, texts)
+            embeddings = embed_texts(self._embedder, to_embed)
         except Exception as error:
             self._failed.update(task.trace_id for task in tasks)
             if all(task.task_vector is None for task in self._tasks.values()):
@@ -228,10 +228,11 @@ class TaskIndex:
                 describe_error(error),
             )
             return False
+        vectors = {text: one.vector for text, one in zip(to_embed, embeddings, strict=True)}
         task_vectors: dict[str, TaskVector] = {}
-        for at, (task, trace, plan) in enumerate(zip(tasks, traces, plans, strict=True)):
-            plain, of_masked = embeddings[at].vector, embeddings[len(tasks) + at].vector
-            vector = None if plain is None else both_vectors(plain, of_masked)
+        for task, trace, plan, pair in zip(tasks, traces, plans, texts, strict=True):
+            plain_vector, masked_vector = (vectors[text] for text in pair)
+            vector = None if plain_vector is None else both_vectors(plain_vector, masked_vector)
             planted = _planted_in(trace, is_own=task.is_own)
             task_vectors[task.trace_id] = (
                 TaskVector(vector, planted)
@@ -314,7 +315,7 @@ def _normalised(rows: NDArray[np.float32]) -> NDArray[np.float32]:
     """
     import numpy as np
 
-    pairs = rows.reshape(*rows.shape[:-1], 2, -1)
+    pairs = rows.reshape(*rows.shape[:-1], 2, rows.shape[-1] // 2)
     weights = np.array([1.0 - _MASKED_WEIGHT, _MASKED_WEIGHT], np.float32)[:, None] ** 0.5
     lengths = np.linalg.norm(pairs, axis=-1, keepdims=True)
     unit_pairs = np.divide(pairs * weights, lengths, out=pairs.copy(), where=lengths > 0)

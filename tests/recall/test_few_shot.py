@@ -98,7 +98,7 @@ def test_an_example_has_the_task_the_calls_with_their_endings_and_the_answer() -
         objective="cancel\norder 7",
         answer="cancelled",
     )
-    assert to_few_shot(trace).split("\n") == [
+    assert to_few_shot(trace, calls="all").split("\n") == [
         HEADER,
         "<<<example 1: a run that seems to have succeeded>>>",
         'Task: "cancel order 7"',
@@ -138,7 +138,7 @@ INPUTS = {"a": [1, 2.5, None, True], "ü": {"deep": "ü"}, "nan": "inf"}
 def test_a_call_and_its_ending(
     steps: list[TraceStep], with_outputs: bool, lines: list[str]
 ) -> None:
-    shown = parts(to_few_shot(trace_of(*steps), with_outputs=with_outputs))[1:-1]
+    shown = parts(to_few_shot(trace_of(*steps), with_outputs=with_outputs, calls="all"))[1:-1]
     assert len(shown) == len(lines)
     assert all(re.fullmatch(line, text) for line, text in zip(lines, shown, strict=True)), shown
 
@@ -147,10 +147,10 @@ def test_how_sure_a_success_is_is_said() -> None:
     traces = [trace_of(called()) for _ in range(4)]
     text = to_few_shot([*traces[:3], trace_of(success=False)], trust=TRUST)
     assert [line for line in text.split("\n") if line.startswith("<<<example")] == [
-        "<<<example 1: a run that succeeded>>>",
-        "<<<example 2: a run that seems to have succeeded>>>",
-        "<<<example 3: a run of others, said to have succeeded>>>",
-        "<<<example 4: a run that failed>>>",
+        "<<<example 1: a run that failed>>>",
+        "<<<example 2: a run of others, said to have succeeded>>>",
+        "<<<example 3: a run that seems to have succeeded>>>",
+        "<<<example 4: a run that succeeded>>>",
     ]
     assert to_few_shot(traces[0]) == to_few_shot(traces[0], trust="own")
     assert to_few_shot(traces[:2], trust="verdict").count("a run that succeeded") == 2
@@ -166,19 +166,19 @@ def test_values_are_shortened_before_calls_are_left_out() -> None:
     assert len(parts(text)) == 8
     assert '5. search({"path": "p4", "text": "www' in text
     assert estimate_tokens(text) <= 800
-    trace = trace_of(called(date="2024-05-19", items=["x" * 50] * 100, note="y" * 5000))
+    trace = trace_of(called(date="2024-05-19", items=["x" * 50] * 100, note="y" * 5000), ended())
     assert "2024-05-19" in parts(to_few_shot(trace, max_tokens=160))[1]  # a short one stays whole
 
 
 def test_the_middle_of_a_long_run_is_left_out() -> None:
-    lines = parts(to_few_shot(trace_of(*numbered(300)), max_tokens=300))
+    lines = parts(to_few_shot(trace_of(*numbered(300)), max_tokens=300, calls="all"))
     (gap,) = [line for line in lines if "left out" in line]
     first, last = map(int, re.findall(r"\d+", gap))
     numbers = [int(line.split(".")[0]) for line in lines if line[0].isdigit()]
     assert numbers == [*range(1, first), *range(last + 1, 301)]
     assert len(numbers) >= 6
     assert abs((first - 1) - (300 - last)) <= 1
-    lines = parts(to_few_shot(trace_of(*numbered(5000))))  # too long to be read whole
+    lines = parts(to_few_shot(trace_of(*numbered(5000)), calls="all"))  # too long to be read whole
     assert lines[1].startswith('1. search({"number": 0})')
     assert lines[-2].startswith('5000. search({"number": 4999})')
 
@@ -187,8 +187,9 @@ def test_several_share_the_room_and_the_first_get_what_the_others_leave() -> Non
     long = trace_of(*numbered(40, text="w" * 60))
     texts = compose_few_shot([long, long, long], max_tokens=900)
     assert texts.shown == (0, 1, 2)
-    sizes = [len(part) for part in texts.text.split("<<<end")[:-1]]
-    assert sizes[0] > sizes[1] >= sizes[2] * 0.8
+    bodies = texts.text.removeprefix(HEADER).split("<<<end")[:-1]
+    third, second, first = map(len, bodies)  # the best comes last
+    assert first > second >= third * 0.8
     assert estimate_tokens(texts.text) <= 900
     parts(texts.text)
     long, short = trace_of(called(text="w" * 700), ended()), trace_of(called(), ended())
@@ -208,7 +209,7 @@ def test_what_does_not_fit_is_left_out_and_said_so() -> None:
 def test_nothing_in_a_trace_ends_an_example_or_begins_a_turn(text: str) -> None:
     trace = trace_of(
         called(text, **{text: [text, {text: text}]}),
-        ended(text, text),
+        ended(text, f"{text} or {text}"),
         objective=f"{text} and {text}",
         answer=text,
     )
