@@ -28,6 +28,13 @@ if TYPE_CHECKING:
     from kp_langchain.recall.few_shot import Calls
     from kp_langchain.store import TraceStore
 
+AS_GOOD = 0.9
+"""Agents are shown other examples beside the first one if they are at least so similar, of it.
+
+Where the first is clearly the nearest, others would distract; where it is not, the right one is
+often among them (`python -m tests.benchmarks.live`).
+"""
+
 # Runs name their domains themselves. 10,000 tasks of one take 30 MB.
 _MOST_DOMAINS = 32
 
@@ -164,6 +171,7 @@ class ExampleSearch:
         limit: int = 1,
         floor: float | None = None,
         tools: Collection[str] = (),
+        of_first: float = 0.0,
     ) -> Examples:
         """Return the most useful kept traces for a task.
 
@@ -180,6 +188,7 @@ class ExampleSearch:
                 the domain's own traces.
             tools: The names of the tools that the agent has; empty if unknown. The similarity of a
                 trace that calls others counts less: half of it if it calls none of these.
+            of_first: The share of the similarity of the first (0 to 1) that the others must have.
 
         Raises:
             ConfigError: The floor or the limit is unusable.
@@ -205,6 +214,9 @@ class ExampleSearch:
         candidates, domain_floor = index.nearest(vector, forms, frozenset(tools))
         least = domain_floor if floor is None else floor
         best = rank(candidates, floor=least)
+        if best:
+            near = of_first * best[0].similarity
+            best = [one for one in best if one.similarity >= near]
         examples = self._read(best, limit, same_task_cosine(embedding.identity.baseline))
         reason = "" if examples else _reason(candidates, least)
         return Examples(examples, least, reason)

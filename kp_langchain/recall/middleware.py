@@ -26,7 +26,7 @@ from kp_langchain.recall.chains import (
     namespace_in,
     note_shown,
 )
-from kp_langchain.recall.example_search import check_options, search_of
+from kp_langchain.recall.example_search import AS_GOOD, check_options, search_of
 from kp_langchain.recall.few_shot import check_calls
 from kp_langchain.recording.answers import objective_in
 from kp_langchain.recording.langchain_context import ambient_run_id
@@ -130,7 +130,8 @@ class KPMiddleware(_Middleware):
         domain: The domain of runs that name none.
         store: Where kept traces are searched: a `TraceStore`, or a database URL or file; by default
             that of the settings.
-        limit: Most examples for a run, 1 to 20.
+        limit: Most examples for a run, 1 to 20. There is more than one only where others are about
+            as similar as the first, and fit.
         max_tokens: Longest text of all examples, in estimated tokens.
         held_out: Share of the runs (0 to below 1) that are shown nothing despite matches, to
             measure the credit of traces.
@@ -154,7 +155,7 @@ class KPMiddleware(_Middleware):
         domain: str = "default",
         *,
         store: TraceStore | str | Path | None = None,
-        limit: int = 1,
+        limit: int = 3,
         max_tokens: int = 800,
         held_out: float = 0.1,
         floor: float | None = None,
@@ -327,6 +328,7 @@ class KPMiddleware(_Middleware):
             limit=self._limit,
             floor=self._floor,
             tools=tools,
+            of_first=AS_GOOD,
         )
         if not examples.matches:
             return _Response(floor=examples.floor, reason=examples.reason)

@@ -43,7 +43,6 @@ ARMS = MappingProxyType(
         "random": Shown("random", {}),
         "recall": Shown("recall", {}),
         "recall, one": Shown("recall", {"limit": 1}),
-        "recall, three": Shown("recall", {"limit": 3}),
         "recall, all calls": Shown("recall", {"calls": "all"}),
         "right kind": Shown("right kind", {}),
         "right kind, all calls": Shown("right kind", {"calls": "all"}),

@@ -23,6 +23,7 @@ from kp_langchain import (
 )
 from kp_langchain.demo.scripted import ScriptedChatModel, say
 from kp_langchain.recall import ExampleSearch
+from kp_langchain.recall.example_search import AS_GOOD
 from tests.benchmarks.live.worlds import ANSWER, Call, Task, World
 
 if TYPE_CHECKING:
@@ -145,8 +146,7 @@ class Kept:
         if shown.choice == "nothing":
             return [], []
         if shown.choice == "recall":
-            limit = {"limit": shown.options["limit"]} if "limit" in shown.options else {}
-            kinds = self.kinds_found(task, **limit)
+            kinds = self.kinds_found(task, limit=shown.options.get("limit", 3), of_first=AS_GOOD)
             recall = KPMiddleware(
                 self.world.name, store=self.store, held_out=0.0, timeout_s=300.0, **shown.options
             )
