@@ -97,7 +97,7 @@ def deciding_calls(trace: ReasoningTrace) -> list[DecidingCall]:
             )
         if at in deciding:
             wanted |= {key: value for key, value in own.items() if not holds(task, key)}
-    if is_own and deciding == {last}:  # what it says was worked out from the call before
+    if is_own and deciding == {last} and wanted:  # it was worked out from the call before
         deciding.update(good[-2:])
     return [
         DecidingCall(at, gives.get(at, ()), is_own and at == last)

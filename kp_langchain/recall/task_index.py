@@ -284,9 +284,16 @@ class TaskIndex:
     def _calibrated_floor(self) -> float:
         """Return the floor that the runs of this store prove.
 
-        Units of a registry say nothing of this domain's tasks; whoever sends them chose them.
+        Only those count that were shown nothing, such as those held out: a run that was shown an
+        example does as that did, whether or not it fits. Units of a registry say nothing of this
+        domain's tasks; whoever sends them chose them.
         """
-        own = [at for at, task in enumerate(self._eligible) if task.is_own]
+        shown = self._store.shown.runs_with_examples(self._domain)
+        own = [
+            at
+            for at, task in enumerate(self._eligible)
+            if task.is_own and task.trace_id not in shown
+        ]
         task_vectors = [self._eligible[at].task_vector for at in own]
         plans = [{} if one is None else one.plan for one in task_vectors]
         with fork_gate:

@@ -96,6 +96,17 @@ class ShownTraces(StorePart):
             select = select.where(_shown.shown_id == trace_key(trace_id)).limit(1)
             return connection.scalar(select) is not None
 
+    def runs_with_examples(self, domain: str) -> set[str]:
+        """Return the ids of the judged runs of a domain that were shown something.
+
+        Args:
+            domain: The domain's exact name.
+        """
+        select = sa.select(_shown.trace_id).distinct().join(runs, IS_OUTCOME)
+        select = select.where(runs.c.domain == clean_name(domain), _shown.held_out.is_(False))
+        with self._database.reading() as connection:
+            return set(connection.scalars(select))
+
     def outcome_counts(self, domain: str) -> list[OutcomeCount]:
         """Return how the runs of a domain ended that were shown each trace, or held out from it.
 
