@@ -271,7 +271,8 @@ class TaskIndex:
             if task.success and not self._credits.get(task.trace_id, NO_CREDIT).hurts:
                 self._eligible.append(task)
                 vectors.append(task_vector.vector)
-                values[task.namespace].update(task_vector.values)
+                if task.is_own:  # others would choose which words of tasks count for little
+                    values[task.namespace].update(task_vector.values)
         self._values = {name: frozenset(own) for name, own in values.items()}
         with fork_gate:
             matrix = np.array(vectors, np.float32).reshape(len(vectors), self._matrix.shape[1])

@@ -11,7 +11,7 @@ import pytest
 from kp_langchain import Registry, StoreError, TraceStore
 from kp_langchain.embedding.embedder import NO_IDENTITY
 from kp_langchain.recall import quarantine
-from kp_langchain.recall.example_search import ExampleSearch
+from kp_langchain.recall.example_search import Examples, ExampleSearch
 from kp_langchain.recall.quarantine import (
     MOST_CHARS,
     MOST_STEPS,
@@ -435,15 +435,26 @@ def test_a_flood_of_units_neither_hides_own_runs_nor_moves_their_floor(
     own = keep(store, "add up the fees please and print them")
     units = [unit(number) for number in range(80)]
     for number, one in enumerate(units):
-        one["steps"] = [{"step_id": 0, "type": "tool_call", "tool": {"name": "ledger"}}]
+        # With the words of its task as values, which must not count as values of others' tasks.
+        inputs = {word: word for word in one["task"]["objective"].split()}
+        step = {"step_id": 0, "tool": {"name": "ledger"}}
+        one["steps"] = [
+            {**step, "type": "tool_call", "input": inputs},
+            {**step, "step_id": 1, "type": "observation", "content": "fine"},
+        ]
         if number >= 60:  # about nothing that others are about, and with the same plan
             one["task"]["objective"] = f"subject{number} matter{number}"
     fill(server, *units)
+
+    def find() -> Examples:
+        search = ExampleSearch(store, Words())
+        return search.find("add up the fees of month 3", domain="finance", limit=2)
+
+    (alone,) = find().matches
     pull_all(store, server, admit_clean=True)
     assert len(recalled(store)) == 80
-    found = ExampleSearch(store, Words()).find(
-        "add up the fees of month 3", domain="finance", limit=2
-    )
+    found = find()
     assert [one.trust for one in found.matches] == ["own", "registry"]
-    assert found.matches[0].trace_id == own
+    assert found.matches[0].trace_id == alone.trace_id == own
+    assert found.matches[0].similarity == alone.similarity
     assert found.floor == DEFAULT_FLOOR
