@@ -17,10 +17,11 @@ from kp_langchain.text import count_text, one_line, short_id
 if TYPE_CHECKING:
     from kp_langchain.recall.credit import Credit
     from kp_langchain.recall.example_search import Example, Examples
+    from kp_langchain.recall.few_shot import FewShot
     from kp_langchain.store import TraceStore
     from kp_langchain.store.recall_tasks import Eligibility
 
-_EXAMPLES, _ROWS, _WIDE = 1, 30, 100
+_EXAMPLES, _ROWS, _WIDE = 3, 30, 100
 _EXPLAIN = (
     "Explain one: kp-langchain review ID\nExplain a unit: kp-langchain registry quarantine show ID"
 )
@@ -51,7 +52,8 @@ def recall(
         typer.Option(
             min=1,
             metavar="N",
-            help=f"At most so many traces: {_EXAMPLES}, or {_ROWS} with --credit.",
+            help="The N best traces; by default those that an agent is shown, at most "
+            f"{_EXAMPLES}. With --credit {_ROWS}.",
         ),
     ] = None,
     floor: Annotated[
@@ -68,6 +70,12 @@ def recall(
     ] = None,
     few_shot: Annotated[
         bool, typer.Option("--few-shot", help="Print the text that a model would get.")
+    ] = False,
+    all_calls: Annotated[
+        bool,
+        typer.Option(
+            "--all-calls", help="With --few-shot: all calls of a run, not only those that decide."
+        ),
     ] = False,
     credit: Annotated[
         bool, typer.Option("--credit", help="List the traces that runs were shown, best first.")
@@ -106,6 +114,8 @@ def recall(
         raise typer.BadParameter(
             "give either a TASK or one of --credit, --effect, --resume and --stop"
         )
+    if all_calls and not few_shot:
+        raise typer.BadParameter("--all-calls belongs to --few-shot")
     if note is not None and not (resume or stop):
         raise typer.BadParameter("--note belongs to --resume or --stop")
     if domain is None and not (credit or effect):
@@ -122,7 +132,7 @@ def recall(
             _list_credits(store, domain, limit or _ROWS, as_json=as_json)
             return
 
-        from kp_langchain.recall.example_search import ExampleSearch
+        from kp_langchain.recall.example_search import AS_GOOD, ExampleSearch
 
         console = make_console(stderr=True)
         with console.status("Embedding tasks") if console.is_terminal else nullcontext():
@@ -131,34 +141,39 @@ def recall(
                 domain=domain,
                 namespace=namespace,
                 limit=limit or _EXAMPLES,
+                of_first=0.0 if limit else AS_GOOD,
                 floor=floor,
                 tools=tool or (),
             )
-        if few_shot and not as_json:
-            _print_few_shot(examples)
+        text = examples.compose(calls="all" if all_calls else "deciding") if few_shot else None
+        if text is not None and not as_json:
+            _print_few_shot(examples, text)
         else:
-            _print_examples(store, examples, domain, few_shot=few_shot, as_json=as_json)
+            _print_examples(store, examples, domain, text, as_json=as_json)
 
 
 # ------------------------------------------------------------------ what a run would be shown
 
 
-def _print_few_shot(examples: Examples) -> None:
+def _print_few_shot(examples: Examples, few_shot: FewShot) -> None:
     """Print the text that a model would get on stdout, and why it lacks something on stderr."""
-    prompt_part = examples.compose()
-    if prompt_part.text:
-        say(prompt_part.text)
-    if len(prompt_part.shown) < len(examples.matches):
-        counts = f"{len(prompt_part.shown)} of {len(examples.matches)}"
+    if few_shot.text:
+        say(few_shot.text)
+    if len(few_shot.shown) < len(examples.matches):
+        counts = f"{len(few_shot.shown)} of {len(examples.matches)}"
         warn(f"{counts} traces fit in the tokens that examples may have.")
     elif not examples.matches:
         warn(f"Nothing is shown: {examples.reason}.")
 
 
 def _print_examples(
-    store: TraceStore, examples: Examples, domain: str, *, few_shot: bool, as_json: bool
+    store: TraceStore,
+    examples: Examples,
+    domain: str,
+    few_shot: FewShot | None,
+    *,
+    as_json: bool,
 ) -> None:
-
     credits_ = credits_of(store.shown.outcome_counts(domain)) if examples.matches else {}
     if as_json:
         values: dict[str, Any] = {
@@ -177,7 +192,7 @@ def _print_examples(
                 for one in examples.matches
             ],
         }
-        say_json(values | ({"few_shot": examples.compose().text} if few_shot else {}))
+        say_json(values | ({} if few_shot is None else {"few_shot": few_shot.text}))
         return
     from rich.padding import Padding
     from rich.text import Text

@@ -182,6 +182,8 @@ def test_what_hurts_and_what_is_planted_is_not_shown_and_json_says_all(store: Tr
 
 def test_the_text_that_a_model_gets(store: TraceStore) -> None:
     keep(store, POUND)
+    with_all = printed("recall", EURO, "--domain", "finance", "--few-shot", "--all-calls")
+    assert '1. rates({"pair": "GBPUSD"}) -> ok\n' in with_all
     text = printed("recall", EURO, "--domain", "finance", "--few-shot", "--floor", "0.1")
     model = Listening(answers("EURUSD"), asked=[])
     agent = create_agent(model, [rates], middleware=[middleware(store, floor=0.1)])
