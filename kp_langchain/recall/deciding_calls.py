@@ -45,6 +45,13 @@ VALUE = re.compile(
 # Several words with capitals, or one that does not begin a sentence.
 _CAPITAL = r"[A-Z][^\W\dA-Z_]\w*"
 NAME = re.compile(rf"{_CAPITAL}(?: (?:of |de |the )?{_CAPITAL})+|(?<=[\w,;:] ){_CAPITAL}")
+_BREAK = re.compile(r"[\n\r;{}\[\]]|\\n")  # between records of an output
+_BESIDE_CHARS = 40
+# Five words in a row, or a long run of characters of a script without blanks.
+_PROSE = re.compile(
+    r"(?:[^\W\d_]{2,}[\s_,.:'\"/-]{1,2}){4}[^\W\d_]{2,}|[^\W\d_]{25,}"
+    r"|[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uac00-\ud7a3]{8,}"
+)
 _WHOLE_CHARS = 60  # a text of so many characters is a value as a whole
 _TEXT_CHARS = 4_000
 _OUTPUT_CHARS = 20_000
@@ -59,11 +66,13 @@ class DecidingCall:
         position: Its position among the calls of the trace, from 0.
         gives: Values of its output that the answer or the input of a later deciding call has, as
             they stand there.
+        passages: Where these stand in the output, each within a line; of prose, the value alone.
         is_answer: Whether its output is the run's answer.
     """
 
     position: int
     gives: tuple[str, ...] = ()
+    passages: tuple[str, ...] = ()
     is_answer: bool = False
 
 
@@ -100,7 +109,12 @@ def deciding_calls(trace: ReasoningTrace) -> list[DecidingCall]:
     if is_own and deciding == {last} and wanted:  # it was worked out from the call before
         deciding.update(good[-2:])
     return [
-        DecidingCall(at, gives.get(at, ()), is_own and at == last)
+        DecidingCall(
+            at,
+            gives.get(at, ()),
+            tuple(dict.fromkeys(_passage(_output_of(calls[at]), one) for one in gives.get(at, ()))),
+            is_own and at == last,
+        )
         for at in (sorted(deciding) or good)
     ]
 
@@ -137,6 +151,25 @@ def input_texts(call: TracedCall) -> Iterator[str]:
             yield value
         elif isinstance(value, int | float) and not isinstance(value, bool):
             yield str(value)
+
+
+def _passage(output: str, value: str) -> str:
+    """Return a value with what stands beside it, or alone where that is prose.
+
+    Keys, codes and units tell what the value is. A sentence may tell a model what to do, and
+    anybody may have written it.
+    """
+    at = output.casefold().find(value.casefold())
+    if at < 0 or len(output.casefold()) != len(output):
+        return value
+    end = at + len(value)
+    before, after = output[max(0, at - _BESIDE_CHARS) : at], output[end : end + _BESIDE_CHARS]
+    if at > _BESIDE_CHARS:  # the first word is cut
+        before = before.partition(" ")[2]
+    if len(after) == _BESIDE_CHARS:
+        after = after.rpartition(" ")[0]
+    passage = f"{_BREAK.split(before)[-1]}{output[at:end]}{_BREAK.split(after)[0]}"
+    return value if _PROSE.search(passage) else passage.strip(" \t,\"'-")
 
 
 def _only_reads(call: TracedCall) -> bool:
