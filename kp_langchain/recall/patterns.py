@@ -7,6 +7,7 @@ is no pattern, because it is trivial,
 - if it has one step, and nothing in its input is the same in all runs;
 - if it has one step, or is of tools alone, and more than half of the domain's runs took it.
 
+Nor is one whose runs succeeded less often than the domain's other runs, by more than chance.
 Where all work goes through one tool, such as SQL, only words tell plans apart, and what is left is
 trivial by these rules.
 
@@ -27,8 +28,9 @@ from typing import TYPE_CHECKING, NamedTuple
 from kp_langchain.calibration.measures import share
 from kp_langchain.recall.near_failures import failures_near
 from kp_langchain.recall.run_paths import RunPath, Step, run_path
+from kp_langchain.recall.shared_text import FEWEST_TASKS
 from kp_langchain.recall.task_kinds import TaskWords
-from kp_langchain.recall.templates import FEWEST_TASKS, Arguments, templates_of
+from kp_langchain.recall.templates import Arguments, templates_of
 from kp_langchain.schema import PATTERN_ID_PREFIX, Metadata, PrivacyLevel
 
 if TYPE_CHECKING:
@@ -43,6 +45,7 @@ MOST_RUNS = 10_000
 _MOST_SHARE = 0.5  # of a domain's runs: what more of them do says nothing
 _ID_CHARS = 16
 _NAME_CHARS, _NAME_ID_CHARS, _NAME_WORDS = 64, 6, 3
+_LONG = 3  # letters; shorter words say less in a name
 _NO_SLUG = re.compile("[^a-z0-9]+")
 _LEAST_STRICT: tuple[PrivacyLevel, ...] = ("private", "federated", "aggregated")
 
@@ -68,6 +71,7 @@ class Pattern:
         tasks: Of how many tasks they are.
         runs: How many runs took it, members and others.
         success: The share of these that succeeded, with its interval of 90 %.
+        others: The share of the domain's other runs that succeeded; None if there are none.
         avg_ms: The mean over the runs where it is known of the durations of the calls that decide,
             added up, in milliseconds; None if it is known of none.
         failures: What went wrong in runs near it that failed, in at most three sentences.
@@ -90,6 +94,7 @@ class Pattern:
     tasks: int
     runs: int
     success: Estimate
+    others: float | None
     avg_ms: float | None
     failures: tuple[str, ...]
     metadata: Metadata
@@ -100,12 +105,13 @@ class Mined(NamedTuple):
 
     Attributes:
         patterns: The patterns, that with most members first.
-        trivial: How many groups are trivial.
+        left_out: How many groups are no pattern, by the reason: `trivial`, or `worse` than other
+            runs.
         runs: How many runs were looked at.
     """
 
     patterns: list[Pattern]
-    trivial: int
+    left_out: Counter[str]
     runs: int
 
     def of_trace(self, trace_id: str) -> Pattern | None:
@@ -160,13 +166,13 @@ def mine(domain: str, runs: Iterable[RunPath]) -> Mined:
         if run.calls:
             by_namespace[run.namespace].append(run)
     patterns: list[Pattern] = []
-    trivial = 0
+    left_out: Counter[str] = Counter()
     for namespace, of_namespace in by_namespace.items():
         miner = _Miner(domain, namespace, of_namespace)
         patterns += miner.patterns
-        trivial += miner.trivial
+        left_out += miner.left_out
     patterns.sort(key=lambda one: (-len(one.members), one.id))
-    return Mined(patterns, trivial, number)
+    return Mined(patterns, left_out, number)
 
 
 # ------------------------------------------------------------------ groups
@@ -202,21 +208,25 @@ class _Miner:
         self._domain, self._namespace = domain, namespace
         self._runs = sorted(runs, key=lambda run: run.trace_id)
         self._task_words = TaskWords(self._runs)
+        self._successes = sum(run.success for run in self._runs)
         self._paths = Counter(run.path for run in self._runs)
         self._words = Counter(
             word for run in self._runs for word in {word for _, one in run.plan for word in one}
         )
         self.patterns: list[Pattern] = []
-        self.trivial = 0
+        self.left_out: Counter[str] = Counter()
         for group in _groups(self._runs):
             members = _members(group)
             if not members:
                 continue
             steps = templates_of(members, [group.steps_of(run) for run in members])
+            pattern = self._pattern(group, members, steps)
             if self._is_trivial(group, steps):
-                self.trivial += 1
+                self.left_out["trivial"] += 1
+            elif _is_worse(pattern):
+                self.left_out["worse"] += 1
             else:
-                self.patterns.append(self._pattern(group, members, steps))
+                self.patterns.append(pattern)
 
     def _is_trivial(self, group: _Group, steps: Sequence[Arguments]) -> bool:
         if len(steps) == 1 and not steps[0].constants:
@@ -232,6 +242,8 @@ class _Miner:
         durations = [run.duration_ms for run in group.runs if run.duration_ms is not None]
         text = "\0".join((self._domain, self._namespace or "", repr(group.key)))
         id_ = sha256(text.encode(errors="replace")).hexdigest()[:_ID_CHARS]
+        others = len(self._runs) - len(group.runs)
+        successes = self._successes - sum(run.success for run in group.runs)
         of_members = [group.steps_of(run) for run in members]
         return Pattern(
             id=f"{PATTERN_ID_PREFIX}{id_}",
@@ -249,6 +261,7 @@ class _Miner:
             tasks=len({run.task for run in members}),
             runs=len(group.runs),
             success=share([run.success for run in group.runs], [run.task for run in group.runs]),
+            others=successes / others if others else None,
             avg_ms=sum(durations) / len(durations) if durations else None,
             failures=failures_near(members, group.steps_of, steps, self._runs, bool(group.words)),
             metadata=_metadata(self._domain, members),
@@ -256,11 +269,17 @@ class _Miner:
 
     def _name(self, group: _Group, id_: str) -> str:
         """Return the rarest words of the inputs and the tools, and what tells it from others."""
-        words = {word for one in group.words for word in one}
-        rarest = sorted(words, key=lambda word: (self._words[word], word))[:_NAME_WORDS]
-        text = "-".join([*rarest, *dict.fromkeys(group.tools)])
+        words = {word for one in group.words for word in one if len(word) >= _LONG}
+        rarest = sorted(words, key=lambda word: (self._words[word], word))
+        text = "-".join([*rarest[:_NAME_WORDS], *dict.fromkeys(group.tools)])
         slug = _NO_SLUG.sub("-", text.lower()).strip("-")[: _NAME_CHARS - _NAME_ID_CHARS - 1]
         return f"{slug}-{id_[-_NAME_ID_CHARS:]}".lstrip("-").replace("--", "-")
+
+
+def _is_worse(pattern: Pattern) -> bool:
+    if pattern.others is None or pattern.success.value >= pattern.others:
+        return False
+    return pattern.success.high < pattern.others
 
 
 def _metadata(domain: str, members: Sequence[RunPath]) -> Metadata:

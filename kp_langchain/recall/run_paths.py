@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 _READ_CHARS, _OUTPUT_CHARS = 2_000, 4_000
 _ERROR_CHARS = 200
-_WORD = re.compile(r"[^\W\d_]\w*")
+_WORD = re.compile(r"[^\W\d_]\w*|[<>=!]+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,8 @@ class PathCall:
 
     Attributes:
         tool: The name of its tool.
-        words: The words of its input, without values, in lower case and in their order.
+        words: The words of its input, without values, in lower case and in their order; signs of
+            comparison count as words.
         inputs: Its input.
         output: What it returned, in lower case.
         is_at_once: Whether it began before the call before it had returned.
@@ -66,7 +67,8 @@ class RunPath:
         calls: The calls that decide.
         tools: The tools that it called at all.
         errors: The tools whose calls failed, each with the class of its error; "" if unknown.
-        duration_ms: The sum of the durations of the calls that decide; None if none is known.
+        duration_ms: The sum of the durations of the calls that decide; None if none is known, or
+            all are 0, as in runs that were imported.
         ends_with_output: Whether the output of its last call is its answer.
         metadata: The metadata of its trace.
     """
@@ -153,7 +155,7 @@ def run_path(
         ),
         tools=frozenset(one.tool_name for one in calls),
         errors=tuple((one.tool_name, _error_of(one)) for one in calls if one.has_failed),
-        duration_ms=sum(durations) if durations else None,
+        duration_ms=sum(durations) or None,
         ends_with_output=bool(deciding) and deciding[-1].is_answer,
         metadata=trace.metadata,
     )
@@ -163,11 +165,8 @@ def _merged(calls: Sequence[PathCall], *, by_words: bool) -> list[list[PathCall]
     steps: list[list[PathCall]] = []
     for call in calls:
         last = steps[-1][-1] if steps else None
-        if (
-            last is None
-            or last.tool != call.tool
-            or (by_words and set(last.words) != set(call.words))
-        ):
+        is_same = last is not None and last.tool == call.tool
+        if not is_same or (by_words and set(steps[-1][-1].words) != set(call.words)):
             steps.append([])
         steps[-1].append(call)
     return steps

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from kp_langchain.recall.few_shot import _NAME, _clean_line
+from kp_langchain.recall.task_kinds import GAP
 from kp_langchain.recall.templates import Blank
 from kp_langchain.schema import (
     PatternStep,
@@ -91,8 +92,11 @@ def _when(pattern: Pattern) -> str:
     domain = _clean_line(pattern.domain, _DOMAIN_CHARS)
     if not pattern.kinds:
         return f"Use for tasks of {domain} that need these tools."
-    about = "such as" if "\N{HORIZONTAL ELLIPSIS}" in pattern.kinds[0] else "about"
-    return f"Use for tasks of {domain} {about}: {'; '.join(pattern.kinds)}."
+    return f"Use for tasks of {domain} {_about(pattern)}: {'; '.join(pattern.kinds)}."
+
+
+def _about(pattern: Pattern) -> str:
+    return "such as" if any(GAP in one for one in pattern.kinds) else "about"
 
 
 def _taken(pattern: Pattern) -> str:
@@ -116,7 +120,7 @@ def _body(pattern: Pattern) -> Iterator[str]:
     yield from ("", f"# {pattern.name}", "", "## When to use it", "")
     domain = _code(_clean_line(pattern.domain, _DOMAIN_CHARS))
     if pattern.kinds:
-        yield f"In tasks of {domain} like: {', '.join(map(_code, pattern.kinds))}."
+        yield f"In tasks of {domain} {_about(pattern)}: {', '.join(map(_code, pattern.kinds))}."
     else:
         yield f"In tasks of {domain} that need these tools."
     yield from ("", "## Steps", "")
@@ -141,6 +145,8 @@ def _body(pattern: Pattern) -> Iterator[str]:
         f"- {count_text(pattern.runs, 'run')} took this way; {100 * success.value:.0f} % of them "
         f"succeeded ({100 * success.low:.0f} to {100 * success.high:.0f} %, interval of 90 %)."
     )
+    if pattern.others is not None:
+        yield f"- Of the domain's other runs, {100 * pattern.others:.0f} % succeeded."
     if pattern.avg_ms is not None:
         yield f"- Its calls take {pattern.avg_ms:,.0f} ms in the mean."
 

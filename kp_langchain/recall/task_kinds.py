@@ -9,15 +9,18 @@ from collections.abc import Iterable, Sequence
 from kp_langchain.recall.deciding_calls import NAME, VALUE
 from kp_langchain.recall.few_shot import _clean_line
 from kp_langchain.recall.run_paths import RunPath
-from kp_langchain.recall.templates import FEWEST_TASKS, MOST, Shared
+from kp_langchain.recall.shared_text import FEWEST_TASKS, MOST, Shared
 from kp_langchain.redaction.spans import PLACEHOLDER
+
+GAP = "\N{HORIZONTAL ELLIPSIS}"
+"""Stands for what differs between tasks."""
 
 _FEWEST_WORDS = 4  # of a text that several tasks share
 _MOST_CHARS = 300
 _LIFT = 3  # how much more of the pattern's tasks than of the domain's others have a telling word
 _MOST_WORDS = 6
+_LONG = 4  # letters; shorter words are shown only where there is no other
 _WORD = re.compile(r"[^\W\d_]{3,}")
-_MARK = "\N{HORIZONTAL ELLIPSIS}"
 
 
 class TaskWords:
@@ -46,12 +49,13 @@ class TaskWords:
             return (text,)
         counts = Counter(word for task in texts for word in self._words[task])
         telling = [
-            (-count * lift, word)
+            (len(word) < _LONG, -count * lift, word)
             for word, count in counts.items()
             if count >= max(FEWEST_TASKS, len(texts) / 2)
             and (lift := count / len(texts) / self._usual(word, count, len(texts))) >= _LIFT
         ]
-        words = [word for _, word in sorted(telling)[:_MOST_WORDS]]
+        telling.sort()
+        words = [word for is_short, _, word in telling if is_short == telling[0][0]][:_MOST_WORDS]
         return (", ".join(words),) if words else ()
 
     def _usual(self, word: str, count: int, tasks: int) -> float:
@@ -76,6 +80,6 @@ def _common_text(texts: dict[str, str]) -> str:
     shared = Shared.of([(text, task) for task, text in texts.items()])
     if shared.kept_words < max(_FEWEST_WORDS, MOST * shared.words):
         return ""
-    parts = [piece if isinstance(piece, str) else piece.frame(_MARK) for piece in shared.pieces]
+    parts = [piece if isinstance(piece, str) else piece.frame(GAP) for piece in shared.pieces]
     line = _clean_line("".join(parts), 2 * _MOST_CHARS).replace("`", "'")
-    return line if len(line) <= _MOST_CHARS else ""
+    return line.rstrip(" .!?") if len(line) <= _MOST_CHARS else ""

@@ -4,9 +4,9 @@
     SELECT COUNT(*) FROM customers WHERE tier = 'silver'   ->   SELECT count(*) FROM customers
                                                                 WHERE tier = '{tier from the task}'
 
-Texts are compared token by token with the one that is most common, by `difflib`. A word stays that
-most of them have, a value that all of them have, and both only if they are of enough tasks:
-whatever a single run or a single task has is in no template.
+An argument that is the same in all runs stays. One that differs, or is from the task, becomes a
+placeholder that says where its value comes from; of a longer text, only the parts that differ do.
+Whatever a single run or a single task has is in no template.
 """
 
 from __future__ import annotations
@@ -16,31 +16,22 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from difflib import SequenceMatcher
 from typing import Any, NamedTuple
 
-from kp_langchain.recall.deciding_calls import _WHOLE_CHARS, VALUE, holds
+from kp_langchain.recall.deciding_calls import _WHOLE_CHARS, holds
 from kp_langchain.recall.few_shot import _clean_line, _without_markers
 from kp_langchain.recall.run_paths import RunPath, Step
+from kp_langchain.recall.shared_text import FEWEST_TASKS, MOST, Gap, Shared
 from kp_langchain.redaction.spans import PLACEHOLDER
 from kp_langchain.text import printable
 from kp_langchain.values import MAX_DEPTH, members
 
-FEWEST_TASKS = 3
-"""What stands in a template is of runs of at least so many different tasks."""
-MOST = 2 / 3
-"""The share of the texts that have a word which stays, or of the runs that a value is known of."""
-
 _FEWEST_KEPT = 0.5  # of the words and values of a text; else all of it is a placeholder
-_MOST_TEXTS = 100  # that differ; comparing takes their number times the square of their length
-_MOST_TOKENS = 400
+_FEWEST_BESIDE = 2  # words and values stay beside placeholders
 _OUTPUT_VALUE_CHARS = 2  # a shorter one is in most outputs
 _NAME_CHARS = 40
-_TOKEN = re.compile(rf"(?:{PLACEHOLDER.pattern})|(?:{VALUE.pattern})|[^\W\d_]\w*|\w+|[^\w\s]")
 _WORD = re.compile(r"\w[\w .-]*")
-_COMPARISON = frozenset(["=", "<", ">", "!", ":", "like", "in", "is", "not", "between", "("])
 _TASK = "the task"
-_FAR = 4  # tokens between a name and its value
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +139,7 @@ class _Builder:
         if len(str(uses[0].value)) <= _WHOLE_CHARS and self._source(uses) == _TASK:
             return str(self._blank(name, uses))  # also if all tasks happen to say the same
         if not is_text and _is_same(one.value for one in uses):
-            self._result.constants += 1
+            self._result.constants += uses[0].value not in (None, {}, [])
             return _clean_value(uses[0].value)
         if is_text and any(one.value.strip() for one in uses):
             return self._text(name, uses)
@@ -157,7 +148,9 @@ class _Builder:
     def _text(self, name: str, uses: Sequence[_Use]) -> str:
         """Return a text with placeholders where it differs."""
         shared = Shared.of([(one.value, one.run.task) for one in uses])
-        if shared.kept_words < _FEWEST_KEPT * shared.words:
+        has_gaps = any(isinstance(piece, Gap) for piece in shared.pieces)
+        fewest = max(_FEWEST_KEPT * shared.words, _FEWEST_BESIDE if has_gaps else 0)
+        if shared.kept_words < fewest:
             return str(self._blank(name, uses))
         parts: list[str] = []
         for piece in shared.pieces:
@@ -169,9 +162,7 @@ class _Builder:
                 for one in uses
                 if one.value in piece.texts
             ]
-            label = piece.label if piece.label or shared.kept_words else name
-            blank = self._blank(label or "value", of_runs)
-            parts.append(piece.frame(str(blank)))
+            parts.append(piece.frame(str(self._blank(piece.label or "value", of_runs))))
         self._result.constants += shared.kept_words
         return _clean_text("".join(parts))
 
@@ -205,7 +196,9 @@ class _Builder:
             counts[_TASK] += all(holds(task, part) for part in parts)
             for number, output in enumerate(self._outputs[one.run.trace_id], start=1):
                 counts[f"step {number}"] += all(
-                    len(part) >= _OUTPUT_VALUE_CHARS and holds(output, part) for part in parts
+                    part == output.strip()
+                    or (len(part) >= _OUTPUT_VALUE_CHARS and holds(output, part))
+                    for part in parts
                 )
         enough = [name for name, count in counts.items() if count >= MOST * len(uses)]
         return min(enough, key=lambda name: (name != _TASK, len(name), name), default="")
@@ -259,184 +252,3 @@ def _name(text: str) -> str:
     """Return what a placeholder is called: letters, digits, blanks, and what joins words."""
     match = _WORD.search(" ".join(text.replace("_", " ").split()))
     return match[0][:_NAME_CHARS].strip(" .-") if match else "value"
-
-
-# ------------------------------------------------------------------ what texts have in common
-
-
-class _Token(NamedTuple):
-    key: str
-    text: str
-    start: int
-    end: int
-
-    @property
-    def is_word(self) -> bool:
-        return self.key[0].isalpha() and not VALUE.fullmatch(self.text)
-
-    @property
-    def is_value(self) -> bool:
-        return bool(VALUE.fullmatch(self.text))
-
-    @property
-    def counts(self) -> bool:
-        """Whether it says something, and is no mark between words."""
-        return self.key[0].isalnum() or self.is_value
-
-
-@dataclass(frozen=True, slots=True)
-class Gap:
-    """What differs between texts at one place.
-
-    Attributes:
-        texts: What stands there in each text that has the parts around it.
-        label: The name before it that it is compared with, if there is one.
-        before: A quotation mark or blank before it.
-        after: The same after it.
-    """
-
-    texts: dict[str, str]
-    label: str = ""
-    before: str = ""
-    after: str = ""
-
-    def frame(self, text: str) -> str:
-        """Return a text in its place."""
-        return f"{self.before}{text}{self.after}"
-
-
-@dataclass(frozen=True, slots=True)
-class Shared:
-    """What texts have in common.
-
-    Attributes:
-        pieces: What stays, and what differs, in turn.
-        kept_words: How many words and values stay.
-        words: How many the most common text has.
-    """
-
-    pieces: Sequence[str | Gap]
-    kept_words: int
-    words: int
-
-    @classmethod
-    def of(cls, texts: Iterable[tuple[str, str]]) -> Shared:
-        """Return what texts have in common.
-
-        Args:
-            texts: The texts, each with its task, in any order.
-        """
-        tasks: dict[str, set[str]] = {}
-        counts: Counter[str] = Counter()
-        for text, task in texts:
-            tasks.setdefault(text, set()).add(task)
-            counts[text] += 1
-        order = sorted(counts, key=lambda text: (-counts[text], len(text), text))[:_MOST_TEXTS]
-        tokens = {text: _tokens(text) for text in order}
-        reference = tokens[order[0]]
-        places = {text: _places(reference, tokens[text]) for text in order}
-        keeps = [
-            _stays(token, [text for text in order if at in places[text]], order, counts, tasks)
-            for at, token in enumerate(reference)
-        ]
-        pieces = list(_pieces(order[0], reference, keeps, tokens, places))
-        return cls(
-            pieces,
-            sum(keep and token.counts for keep, token in zip(keeps, reference, strict=True)),
-            sum(token.counts for token in reference),
-        )
-
-
-def _tokens(text: str) -> list[_Token]:
-    matches = list(_TOKEN.finditer(text))[:_MOST_TOKENS]
-    return [_Token(one[0].casefold(), one[0], one.start(), one.end()) for one in matches]
-
-
-def _places(reference: Sequence[_Token], other: Sequence[_Token]) -> dict[int, int]:
-    """Return where each token of the reference stands in another text, if it does."""
-    keys = [token.key for token in reference], [token.key for token in other]
-    blocks = SequenceMatcher(None, *keys, autojunk=False).get_matching_blocks()
-    return {block.a + offset: block.b + offset for block in blocks for offset in range(block.size)}
-
-
-def _stays(
-    token: _Token,
-    having: Sequence[str],
-    every: Sequence[str],
-    counts: Counter[str],
-    tasks: dict[str, set[str]],
-) -> bool:
-    if PLACEHOLDER.fullmatch(token.text):
-        return False
-    if len({task for text in having for task in tasks[text]}) < FEWEST_TASKS:
-        return False
-    total, number = (sum(counts[text] for text in some) for some in (every, having))
-    is_short = len(every[0]) <= _WHOLE_CHARS  # all of it is a value
-    return number == total if token.is_value or is_short else number >= MOST * total
-
-
-def _pieces(
-    text: str,
-    reference: Sequence[_Token],
-    keeps: Sequence[bool],
-    tokens: dict[str, list[_Token]],
-    places: dict[str, dict[int, int]],
-) -> Iterator[str | Gap]:
-    """Yield what stays of the reference, and a gap for each stretch between."""
-    at, end = 0, 0
-    while at < len(reference):
-        stop = at
-        while stop < len(reference) and keeps[stop] == keeps[at]:
-            stop += 1
-        if keeps[at]:
-            parts = []
-            for token in reference[at:stop]:
-                between = text[end : token.start] if end else ""
-                parts.append(("\n" if "\n" in between else " " if between else "") + token.text)
-                end = token.end
-            yield "".join(parts)
-        else:
-            quoted = reference[at].text[:1] if stop == at + 1 else ""
-            mark = quoted if quoted in ("'", '"') else ""
-            space = " " if end and reference[at].start > end else ""
-            yield Gap(
-                texts=dict(_between(at, stop, len(reference), keeps, tokens, places)),
-                label=_label(reference[:at], keeps),
-                before=space + mark,
-                after=mark,
-            )
-            end = reference[stop - 1].end
-        at = stop
-
-
-def _between(
-    at: int,
-    stop: int,
-    length: int,
-    keeps: Sequence[bool],
-    tokens: dict[str, list[_Token]],
-    places: dict[str, dict[int, int]],
-) -> Iterator[tuple[str, str]]:
-    """Yield each text with what stands in it between what stays before and after a gap."""
-    for text, of_text in places.items():
-        found = tokens[text]
-        before = [of_text[one] for one in range(at) if keeps[one] and one in of_text]
-        after = [of_text[one] for one in range(stop, length) if keeps[one] and one in of_text]
-        first = before[-1] + 1 if before else 0
-        last = after[0] if after else len(found)
-        if first < last:
-            yield text, text[found[first].start : found[last - 1].end]
-
-
-def _label(before: Sequence[_Token], keeps: Sequence[bool]) -> str:
-    """Return the name that a value is compared with, such as `tier` in `tier = `."""
-    near = list(enumerate(before))[-_FAR:]
-    is_compared = False
-    for place, token in reversed(near):
-        if token.key in _COMPARISON:
-            is_compared = True
-        elif token.is_word and keeps[place] and is_compared:
-            return token.key
-        elif token.counts:
-            return ""
-    return ""

@@ -8,8 +8,8 @@ kept. Then come right runs of each kind of task of the live benchmark's worlds, 
 different values and wordings: a pattern is pure if its members are of one kind, and a kind is found
 if at least three of its runs are in one pattern.
 
---show prints the SKILL.md of N patterns drawn at random, for somebody who judges them. --traces says
-what it takes to look through a store of N runs.
+--show prints the SKILL.md of N patterns drawn at random, for somebody who judges them. --traces
+says what it takes to look through a store of N runs.
 """
 
 from __future__ import annotations
@@ -89,7 +89,8 @@ def source_rows(found: dict[str, tuple[Mined, list[RunPath]]]) -> Iterator[list[
         successes = sum(path.may_teach for path in paths)
         by_words = sum(bool(one.words) for one in mined.patterns)
         number = len(mined.patterns)
-        yield [name, len(paths), successes, number, by_words, members, runs, mined.trivial]
+        left_out = mined.left_out["trivial"], mined.left_out["worse"]
+        yield [name, len(paths), successes, number, by_words, members, runs, *left_out]
 
 
 def world_row(world: World, paths: Sequence[RunPath], mined: Mined) -> list[object]:
@@ -100,7 +101,7 @@ def world_row(world: World, paths: Sequence[RunPath], mined: Mined) -> list[obje
     members = sum(map(Counter.total, counts))
     return [
         world.name, len(paths), len(world.kinds), len(kinds), len(counts), pure, members,
-        mined.trivial,
+        mined.left_out["trivial"], mined.left_out["worse"],
     ]  # fmt: skip
 
 
@@ -135,12 +136,12 @@ def main(words: Sequence[str] | None = None) -> int:
         paths = paths_of(name, runs)
         found[name] = mine(name, paths), paths
     head = ["source", "runs", "kept successes", "patterns", "by words", "members",
-            "runs of them", "trivial"]  # fmt: skip
+            "runs of them", "trivial", "worse"]  # fmt: skip
     print(table("Patterns", head, source_rows(found)))
     of_worlds = {name: paths_of_world(world) for name, world in WORLDS.items()}
     worlds = {name: (mine(name, paths), paths) for name, paths in of_worlds.items()}
     head = ["world", "runs", "kinds", "kinds found", "patterns", "of one kind", "members",
-            "trivial"]  # fmt: skip
+            "trivial", "worse"]  # fmt: skip
     rows = [world_row(WORLDS[name], paths, mined) for name, (mined, paths) in worlds.items()]
     print(table("Kinds of tasks of the live benchmark", head, rows), flush=True)
     if chosen.traces:
