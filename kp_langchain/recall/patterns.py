@@ -5,9 +5,10 @@ Runs are grouped in two steps. First by plan: the tools of their steps and the w
 is no pattern, because it is trivial,
 
 - if it has one step, and nothing in its input is the same in all runs;
-- if it has one step, or is of tools alone, and more than half of the domain's runs took it.
+- if it has one step, or only its tools are alike, and more than half of the domain's runs took it.
 
-Nor is one whose runs succeeded less often than the domain's other runs, by more than chance.
+Nor is one whose runs succeeded less often than the domain's other runs, with intervals of 90 % that
+do not overlap.
 Where all work goes through one tool, such as SQL, only words tell plans apart, and what is left is
 trivial by these rules.
 
@@ -71,7 +72,8 @@ class Pattern:
         tasks: Of how many tasks they are.
         runs: How many runs took it, members and others.
         success: The share of these that succeeded, with its interval of 90 %.
-        others: The share of the domain's other runs that succeeded; None if there are none.
+        others: The share of the domain's other runs that succeeded, with its interval; None if
+            there are none.
         avg_ms: The mean over the runs where it is known of the durations of the calls that decide,
             added up, in milliseconds; None if it is known of none.
         failures: What went wrong in runs near it that failed, in at most three sentences.
@@ -94,7 +96,7 @@ class Pattern:
     tasks: int
     runs: int
     success: Estimate
-    others: float | None
+    others: Estimate | None
     avg_ms: float | None
     failures: tuple[str, ...]
     metadata: Metadata
@@ -208,7 +210,6 @@ class _Miner:
         self._domain, self._namespace = domain, namespace
         self._runs = sorted(runs, key=lambda run: run.trace_id)
         self._task_words = TaskWords(self._runs)
-        self._successes = sum(run.success for run in self._runs)
         self._paths = Counter(run.path for run in self._runs)
         self._words = Counter(
             word for run in self._runs for word in {word for _, one in run.plan for word in one}
@@ -242,8 +243,8 @@ class _Miner:
         durations = [run.duration_ms for run in group.runs if run.duration_ms is not None]
         text = "\0".join((self._domain, self._namespace or "", repr(group.key)))
         id_ = sha256(text.encode(errors="replace")).hexdigest()[:_ID_CHARS]
-        others = len(self._runs) - len(group.runs)
-        successes = self._successes - sum(run.success for run in group.runs)
+        own = {run.trace_id for run in group.runs}
+        others = [run for run in self._runs if run.trace_id not in own]
         of_members = [group.steps_of(run) for run in members]
         return Pattern(
             id=f"{PATTERN_ID_PREFIX}{id_}",
@@ -260,8 +261,8 @@ class _Miner:
             members=tuple(run.trace_id for run in members),
             tasks=len({run.task for run in members}),
             runs=len(group.runs),
-            success=share([run.success for run in group.runs], [run.task for run in group.runs]),
-            others=successes / others if others else None,
+            success=_success(group.runs),
+            others=_success(others) if others else None,
             avg_ms=sum(durations) / len(durations) if durations else None,
             failures=failures_near(members, group.steps_of, steps, self._runs, bool(group.words)),
             metadata=_metadata(self._domain, members),
@@ -277,9 +278,11 @@ class _Miner:
 
 
 def _is_worse(pattern: Pattern) -> bool:
-    if pattern.others is None or pattern.success.value >= pattern.others:
-        return False
-    return pattern.success.high < pattern.others
+    return pattern.others is not None and pattern.success.high < pattern.others.low
+
+
+def _success(runs: Sequence[RunPath]) -> Estimate:
+    return share([run.success for run in runs], [run.task for run in runs])
 
 
 def _metadata(domain: str, members: Sequence[RunPath]) -> Metadata:

@@ -146,7 +146,7 @@ def _body(pattern: Pattern) -> Iterator[str]:
         f"succeeded ({100 * success.low:.0f} to {100 * success.high:.0f} %, interval of 90 %)."
     )
     if pattern.others is not None:
-        yield f"- Of the domain's other runs, {100 * pattern.others:.0f} % succeeded."
+        yield f"- Of the domain's other runs, {100 * pattern.others.value:.0f} % succeeded."
     if pattern.avg_ms is not None:
         yield f"- Its calls take {pattern.avg_ms:,.0f} ms in the mean."
 

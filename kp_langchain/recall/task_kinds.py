@@ -15,7 +15,7 @@ from kp_langchain.redaction.spans import PLACEHOLDER
 GAP = "\N{HORIZONTAL ELLIPSIS}"
 """Stands for what differs between tasks."""
 
-_FEWEST_WORDS = 4  # of a text that several tasks share
+_FEWEST_WORDS = 3  # of a text that several tasks share
 _MOST_CHARS = 300
 _LIFT = 3  # how much more of the pattern's tasks than of the domain's others have a telling word
 _MOST_WORDS = 6

@@ -245,7 +245,7 @@ def _clean_value(value: Any) -> Any:
 
 def _clean_text(text: str) -> str:
     """Return a text as one that may stand in a prompt, its length and blanks as they are."""
-    return printable(_without_markers(text)).replace("`", "'")
+    return printable(_without_markers(text), keep="\n").replace("`", "'")
 
 
 def _name(text: str) -> str:
