@@ -33,6 +33,7 @@ from kp_langchain.recall.shared_text import FEWEST_TASKS
 from kp_langchain.recall.task_kinds import TaskWords
 from kp_langchain.recall.templates import Arguments, templates_of
 from kp_langchain.schema import PATTERN_ID_PREFIX, Metadata, PrivacyLevel
+from kp_langchain.store.rows import trace_key
 
 if TYPE_CHECKING:
     from kp_langchain.calibration.measures import Estimate
@@ -143,13 +144,13 @@ def patterns_of(store: TraceStore, domain: str) -> Mined:
         (
             run_path(
                 trace,
-                runs[trace.id].task,
-                success=runs[trace.id].success,
-                is_kept=trace.id in kept,
+                run.task,
+                success=run.success,
+                is_kept=run.trace_id in kept,
                 namespace=namespace,
             )
             for trace, namespace, _ in islice(traces, MOST_RUNS)
-            if trace.id in runs
+            if (run := runs.get(trace_key(trace.id))) is not None
         ),
     )
 

@@ -18,6 +18,7 @@ from kp_langchain.calibration.tool_calls import TracedCall, calls_of
 from kp_langchain.recall.deciding_calls import VALUE, deciding_calls, holds, input_texts
 from kp_langchain.recall.few_shot import _ERROR_NAME, _ERROR_NAMES
 from kp_langchain.redaction.spans import PLACEHOLDER
+from kp_langchain.store.rows import trace_key
 from kp_langchain.values import plain
 
 if TYPE_CHECKING:
@@ -57,7 +58,7 @@ class RunPath:
     """A run, as plans are compared.
 
     Attributes:
-        trace_id: The id of its trace.
+        trace_id: The id of its trace, as the store has it.
         task: Its task; runs with an equal task are repeats of it.
         objective: The task in words.
         success: Whether it succeeded: by a verdict, or else as it ended.
@@ -136,7 +137,7 @@ def run_path(
         if one.output is not None and one.output.latency_ms is not None
     ]
     return RunPath(
-        trace_id=trace.id,
+        trace_id=trace_key(trace.id),
         task=task,
         objective=objective,
         success=ended_well,

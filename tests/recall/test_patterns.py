@@ -249,6 +249,25 @@ def test_what_went_wrong_near_it_is_said_without_texts_of_runs() -> None:
     )
 
 
+def test_what_members_did_as_well_is_no_reason_for_a_failure() -> None:
+    def tried(at: int, success: bool) -> RunPath:
+        failed: Call = ("find_customer", {"name": "?"}, "Error: ValueError: no such customer")
+        calls: list[Call] = [(one.tool, one.inputs, one.output) for one in refund(at % 8).calls]
+        return run(at, f"{refund(at % 8).task} {at}", failed, *calls, success=success)
+
+    (pattern,) = found(*[tried(at, at < 6) for at in range(9)])
+    assert pattern.failures == ("3 runs near it that failed made the same calls, or nearly.",)
+
+
+def test_a_value_that_one_member_has_otherwise_does_not_stay() -> None:
+    where = [f"id > {50 + at} AND gone = {int(at == 3)} AND kind = 2" for at in range(4)]
+    runs = [sql(at, f"{COUNTS} WHERE {text}", f"Task {at}") for at, text in enumerate(where)]
+    (pattern,) = found(*runs)
+    assert templates(pattern) == [
+        {"query": f"{COUNTS} WHERE id > {{id}} AND gone = {{gone}} AND kind = 2"}
+    ]
+
+
 # Ids, order, and what must stand in no template.
 
 
