@@ -1,4 +1,4 @@
-"""`ReasoningTrace` and its parts: the KnowledgePulse v1 wire form as pydantic models.
+"""`ReasoningTrace`, `ToolCallPattern` and their parts: KnowledgePulse v1 as pydantic models.
 
 Attributes have Python names; the JSON has the wire names (`@context`, `@type`).
 `ReasoningTrace.model_validate_json(text)` reads a trace, and `trace.model_dump_json()` writes its
@@ -30,6 +30,8 @@ CONTEXT: Literal["https://openknowledgepulse.org/schema/v1"] = (
 _OLDER_CONTEXTS = frozenset({"https://knowledgepulse.dev/schema/v1"})
 TRACE_ID_PREFIX = "kp:trace:"
 """The prefix of every trace id."""
+PATTERN_ID_PREFIX = "kp:pattern:"
+"""The prefix of the id of every pattern."""
 
 # The times that `datetime.fromisoformat` accepts. The first and the last day accept no offset that
 # could lead outside the years 1 to 9999.
@@ -75,6 +77,14 @@ def _read_trace_id(value: object) -> object:
     return value
 
 
+def _read_pattern_id(value: object) -> object:
+    if isinstance(value, str) and (
+        not value.startswith(PATTERN_ID_PREFIX) or value == PATTERN_ID_PREFIX
+    ):
+        raise ValueError(f"{value[:80]!r} is not the id of a pattern; write kp:pattern:<id>")
+    return value
+
+
 def _write_utc(moment: datetime) -> str:
     """Return ISO 8601 in UTC ending in `Z`, in microseconds if milliseconds do not suffice."""
     spec = "microseconds" if moment.microsecond % 1000 else "milliseconds"
@@ -110,6 +120,18 @@ UtcTime = Annotated[
 ]
 Unit = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False, strict=True)]
 NonEmpty = Annotated[str, Field(min_length=1)]
+Context = Annotated[
+    Literal["https://openknowledgepulse.org/schema/v1"], BeforeValidator(_read_context)
+]
+Duration = Annotated[
+    float,
+    Field(
+        ge=0,
+        allow_inf_nan=False,
+        strict=True,
+        json_schema_extra={"maximum": sys.float_info.max},
+    ),
+]
 
 
 class _Wire(BaseModel):
@@ -164,18 +186,7 @@ class TraceStep(_Wire):
     tool: Tool | None = None
     input: dict[str, Any] | None = None
     output_summary: str | None = None
-    latency_ms: (
-        Annotated[
-            float,
-            Field(
-                ge=0,
-                allow_inf_nan=False,
-                strict=True,
-                json_schema_extra={"maximum": sys.float_info.max},
-            ),
-        ]
-        | None
-    ) = None
+    latency_ms: Duration | None = None
     attempts: Any = None
 
     @property
@@ -290,9 +301,9 @@ class ReasoningTrace(_Wire):
         pydantic.ValidationError: A field is missing or invalid; the message names it.
     """
 
-    context: Annotated[
-        Literal["https://openknowledgepulse.org/schema/v1"], BeforeValidator(_read_context)
-    ] = Field(default=CONTEXT, alias="@context", json_schema_extra=_list_older_contexts)
+    context: Context = Field(
+        default=CONTEXT, alias="@context", json_schema_extra=_list_older_contexts
+    )
     type: Literal["ReasoningTrace"] = Field(default="ReasoningTrace", alias="@type")
     id: Annotated[str, BeforeValidator(_read_trace_id)] = Field(
         default_factory=new_trace_id,
@@ -304,3 +315,92 @@ class ReasoningTrace(_Wire):
     steps: Annotated[list[TraceStep], Field(min_length=1)]
     outcome: Outcome
     knowledge_graph_delta: KnowledgeGraphDelta | None = None
+
+
+class TriggerConditions(_Wire):
+    """When to use a pattern.
+
+    Attributes:
+        task_types: The kinds of tasks it is for, in words; at least one.
+        required_tools: The names of the tools that an agent needs for it.
+    """
+
+    task_types: Annotated[list[str], Field(min_length=1)]
+    required_tools: list[str] | None = None
+
+
+class PatternTool(_Wire):
+    """A tool that a step of a pattern calls.
+
+    Attributes:
+        name: The name of the tool.
+        query_template: Its input, if that is one text, with placeholders in braces.
+        input_template: Its input by argument, with placeholders in braces.
+    """
+
+    name: str
+    query_template: str | None = None
+    input_template: dict[str, Any] | None = None
+
+
+class PatternStep(_Wire):
+    """One step of a pattern.
+
+    Attributes:
+        step: What the step does, in words.
+        execution: Whether its tools are called at once, or one after the other.
+        tools: The tools that it calls.
+        condition: When it is taken, if not always.
+    """
+
+    step: str
+    execution: Literal["parallel", "sequential"]
+    tools: list[PatternTool]
+    condition: str | None = None
+
+
+class Performance(_Wire):
+    """How well a pattern did.
+
+    Attributes:
+        avg_ms: How long its calls take, in milliseconds, at least 0.
+        success_rate: The share of its runs that succeeded, 0 to 1.
+        uses: How many runs took it.
+    """
+
+    avg_ms: Duration
+    success_rate: Unit
+    uses: Annotated[int, Field(ge=0, strict=True), BeforeValidator(_read_integer)]
+
+
+class ToolCallPattern(_Wire):
+    """A plan that several runs took, as a KnowledgePulse knowledge unit.
+
+    Attributes:
+        context: The schema version, always the URL `CONTEXT`; `@context` on the wire.
+        type: Always `ToolCallPattern`; `@type` on the wire.
+        id: `kp:pattern:<id>`.
+        name: Its name.
+        description: What it does, and when.
+        metadata: The origin of the pattern, and who may see it.
+        trigger_conditions: When to use it.
+        tool_sequence: Its steps in order, at least one.
+        performance: How well it did.
+
+    Raises:
+        pydantic.ValidationError: A field is missing or invalid; the message names it.
+    """
+
+    context: Context = Field(
+        default=CONTEXT, alias="@context", json_schema_extra=_list_older_contexts
+    )
+    type: Literal["ToolCallPattern"] = Field(default="ToolCallPattern", alias="@type")
+    id: Annotated[str, BeforeValidator(_read_pattern_id)] = Field(
+        json_schema_extra={"pattern": rf"^{PATTERN_ID_PREFIX}[\s\S]"}
+    )
+    name: NonEmpty
+    description: str
+    metadata: Metadata
+    trigger_conditions: TriggerConditions
+    tool_sequence: Annotated[list[PatternStep], Field(min_length=1)]
+    performance: Performance

@@ -24,6 +24,7 @@ COMMANDS = {
     "label": "Record how runs really ended.",
     "calibrate": "Learn each domain's confidence from verdicts, and propose a gate.",
     "recall": "Show which kept traces a run with a task would be shown.",
+    "patterns": "Show plans that recur among kept successes, and write them as skills.",
     "import": "Record runs that other tools recorded.",
     "export": "Write kept and judged runs in forms that other programs read.",
     "score": "Score traces of JSON lines, and write them with their scores.",

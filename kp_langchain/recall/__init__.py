@@ -20,6 +20,11 @@ if TYPE_CHECKING:
     from kp_langchain.recall.example_search import Example as Example
     from kp_langchain.recall.example_search import Examples as Examples
     from kp_langchain.recall.example_search import ExampleSearch as ExampleSearch
+    from kp_langchain.recall.patterns import Mined as Mined
+    from kp_langchain.recall.patterns import Pattern as Pattern
+    from kp_langchain.recall.patterns import patterns_of as patterns_of
+    from kp_langchain.recall.skill_file import skill_text as skill_text
+    from kp_langchain.recall.skill_file import unit_of as unit_of
 
 __all__, __getattr__ = lazy_names(
     __name__,
@@ -27,6 +32,8 @@ __all__, __getattr__ = lazy_names(
         "kp_langchain.recall.credit": "Credit credits_of",
         "kp_langchain.recall.effect": "Effect RunGroup effects_in",
         "kp_langchain.recall.example_search": "Example ExampleSearch Examples",
+        "kp_langchain.recall.patterns": "Mined Pattern patterns_of",
+        "kp_langchain.recall.skill_file": "skill_text unit_of",
         "kp_langchain.calibration.planted_instructions": "PlantedInstruction find_planted",
     },
 )

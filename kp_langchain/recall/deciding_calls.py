@@ -34,7 +34,7 @@ _READING = frozenset(
     "verify view".split()
 )
 _READING_STATEMENT = re.compile(
-    r"\s*\(*(?:select|with|explain|pragma|show|describe)\b", re.IGNORECASE
+    r"\s*\(*(?:select|with|explain|pragma|show|desc|describe)\b", re.IGNORECASE
 )
 _NAME_WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|[0-9]+")
 # Numbers, ids and addresses; texts in quotes.

@@ -61,6 +61,7 @@ PROGRAMS = {
     "export": "--runs 30",
     "failures": "--shuffles 1",
     "journey": "--sources tau-bench --draws 1 --no-embedder",
+    "patterns": "--traces 100",
     "quality": "--sources tau-bench react-webshop --draws 1 --label-draws 1 --no-embedder",
     "recall": "--every 6 --folds 2 --traces 100",
     "redaction": "--every 100",
@@ -69,7 +70,9 @@ PROGRAMS = {
     "thresholds": "--every 100",
 }
 """The programs, and what each needs to take seconds."""
-NEED_RECORDED_RUNS = {"export", "failures", "journey", "quality", "recall", "thresholds"}
+NEED_RECORDED_RUNS = {
+    "export", "failures", "journey", "patterns", "quality", "recall", "thresholds",
+}  # fmt: skip
 README = Path(__file__).with_name("README.md").read_text(encoding="utf-8")
 
 

@@ -109,7 +109,8 @@ def test_version_and_help() -> None:
 
 READING = (
     "review --search x --sort score", "review --json", "review stats", "review failures",
-    "label next", "label failures", "registry outbox", "store delete --domain finance --dry-run",
+    "patterns", "label next", "label failures", "registry outbox",
+    "store delete --domain finance --dry-run",
 )  # fmt: skip
 OF_ONE_RUN = ("review abc", "store delete abc --yes")
 REPORTING = ("export", "store prune")  # on stderr, or after a write
