@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -27,11 +28,12 @@ from kp_langchain.recall.example_search import AS_GOOD
 from tests.benchmarks.live.worlds import ANSWER, Call, Task, World
 
 if TYPE_CHECKING:
-    from tests.benchmarks.live.model import ToolCaller
+    from langchain_core.language_models import BaseChatModel
 
 MOST_MODEL_CALLS = 8
 KEPT_OF_A_KIND = 2
 _MAX_TOKENS = 800
+_CALL_CHARS = 400
 _KEEPS_ALL = DomainPolicy(threshold=0.0, twin_similarity=1.0)
 
 
@@ -64,6 +66,7 @@ class Row:
         model_calls: How often it asked the model.
         seconds: How long it took.
         shown: The kinds of the tasks whose runs it was shown.
+        calls: The calls that it made, as text, each cut.
     """
 
     world: str
@@ -77,6 +80,7 @@ class Row:
     model_calls: int
     seconds: float
     shown: Sequence[str]
+    calls: Sequence[str] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as plain values."""
@@ -172,7 +176,7 @@ class _Text(AgentMiddleware):  # type: ignore[type-arg]
         return handler(request.override(messages=messages))
 
 
-def run(kept: Kept, arm: str, shown: Shown, task: Task, number: int, model: ToolCaller) -> Row:
+def run(kept: Kept, arm: str, shown: Shown, task: Task, number: int, model: BaseChatModel) -> Row:
     """Let an agent do a task, and return how that ended.
 
     Args:
@@ -211,8 +215,14 @@ def run(kept: Kept, arm: str, shown: Shown, task: Task, number: int, model: Tool
         solved=room.is_solved(task, answer),
         answered=answer is not None,
         prompt_tokens=sum(tokens),
-        first_prompt_tokens=tokens[0],
-        model_calls=len(tokens),
+        first_prompt_tokens=tokens[0] if tokens else 0,
+        model_calls=sum(isinstance(one, AIMessage) for one in messages),
         seconds=time.perf_counter() - began_s,
         shown=kinds,
+        calls=[
+            f"{call['name']}({json.dumps(call['args'])})"[:_CALL_CHARS]
+            for one in messages
+            if isinstance(one, AIMessage)
+            for call in one.tool_calls
+        ],
     )
