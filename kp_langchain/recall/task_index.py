@@ -109,7 +109,7 @@ class TaskIndex:
         """
         with self._lock:
             known = [self._values.get(name, frozenset()) for name in (None, *namespaces)]
-        return masked(task, frozenset().union(*known))
+        return masked(task, *known)
 
     def nearest(
         self,
@@ -213,7 +213,7 @@ class TaskIndex:
         texts: list[tuple[str, str]] = []  # of each task, as it reads and masked
         for task, plan in zip(tasks, plans, strict=True):
             plain = task.objective or " "
-            texts.append((plain, masked(plain, () if plan is None else plan.values)))
+            texts.append((plain, masked(plain, set() if plan is None else set(plan.values))))
         to_embed = list(dict.fromkeys(text for pair in texts for text in pair))
         try:
             embeddings = embed_texts(self._embedder, to_embed)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING
@@ -32,7 +32,8 @@ if TYPE_CHECKING:
 _MOST_TOOLS, _MOST_WORDS, _MOST_VALUES = 100, 60, 20
 _READ_CHARS = 2_000
 _VALUE_CHARS = 2  # a shorter one is no value of a task
-_WORD = re.compile(r"[^\W\d_]\w*")
+_WORD, _ANY_WORD = re.compile(r"[^\W\d_]\w*"), re.compile(r"\w+")
+_MOST_VALUE_WORDS = 6
 _DATE = re.compile(r"\d{4}-\d\d-\d\d|\d{1,2}[./]\d{1,2}[./]\d{2,4}")
 _NUMBER = re.compile(r"[\d.,]+")
 # A name stands for what is known to be a value but reads like none.
@@ -89,28 +90,35 @@ def _is_term(value: str) -> bool:
     return " " not in value or value != value.lower() or any(map(str.isdigit, value))
 
 
-def masked(task: str, values: Iterable[str] = ()) -> str:
+def masked(task: str, *values: Collection[str]) -> str:
     """Return a task with typical values in the place of its own.
 
     Args:
         task: The task in words.
-        values: What else is known to be a value, in lower case.
+        values: What else is known to be a value, in lower case: sets, to be searched quickly.
     """
     text = task[:_READ_CHARS]
     spans = [(*match.span(), _typical(match[0])) for match in VALUE.finditer(text)]
     spans += [(*match.span(), _TYPICAL_NAME) for match in NAME.finditer(text)]
-    folded = text.casefold()
-    if len(folded) == len(text):  # else places differ
-        for value in values:
-            if value in folded:
-                pattern = rf"(?<!\w){re.escape(value)}(?!\w)"
-                spans += [(*one.span(), _TYPICAL_NAME) for one in re.finditer(pattern, folded)]
+    spans += [(start, end, _TYPICAL_NAME) for start, end in _known_spans(text, values)]
     parts, at = [], 0
     for start, end, typical in sorted(spans, key=lambda span: (span[0], -span[1])):
         if start >= at:
             parts += [text[at:start], typical]
             at = end
     return "".join([*parts, text[at:], task[_READ_CHARS:]])
+
+
+def _known_spans(text: str, values: Sequence[Collection[str]]) -> Iterator[tuple[int, int]]:
+    """Yield where known values of up to so many words stand in a text."""
+    folded = text.casefold()
+    if len(folded) != len(text) or not any(values):  # else places differ
+        return
+    words = [match.span() for match in _ANY_WORD.finditer(folded)]
+    for at, (start, _) in enumerate(words):
+        for _, end in words[at : at + _MOST_VALUE_WORDS]:
+            if any(folded[start:end] in known for known in values):
+                yield start, end
 
 
 def _typical(value: str) -> str:
