@@ -27,12 +27,13 @@ from kp_langchain.values import members
 if TYPE_CHECKING:
     from kp_langchain.schema import ReasoningTrace
 
-# Words with which the names of tools begin that change nothing.
+# The first words of the names of tools that change nothing, and the last ones of such as `web_search`.
 _READING = frozenset(
     "browse calculate check compare compute count describe explain fetch find get inspect is list "
-    "look lookup open peek preview query read retrieve scan search select show summarize think "
-    "verify view".split()
+    "look lookup preview query read retrieve search show summarize think verify view".split()
 )
+_READING_LAST = frozenset({"lookup", "search"})
+_IN_OR_OUT = frozenset({"in", "out"})  # to check in or out changes something
 _READING_STATEMENT = re.compile(
     r"\s*\(*(?:select|with|explain|pragma|show|desc|describe)\b", re.IGNORECASE
 )
@@ -173,10 +174,12 @@ def _passage(output: str, value: str) -> str:
 
 
 def _only_reads(call: TracedCall) -> bool:
-    words = [word.lower() for word in _NAME_WORD.findall(call.tool_name)]
-    return not _READING.isdisjoint(words[:2]) or any(
-        _READING_STATEMENT.match(text) for text in input_texts(call)
-    )
+    first, *others = [word.lower() for word in _NAME_WORD.findall(call.tool_name)] or [""]
+    if first in _READING and not (first == "check" and others[:1] and others[0] in _IN_OR_OUT):
+        return True
+    if others and others[-1] in _READING_LAST:
+        return True
+    return any(_READING_STATEMENT.match(text) for text in input_texts(call))
 
 
 def _output_of(call: TracedCall) -> str:

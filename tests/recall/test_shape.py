@@ -80,6 +80,10 @@ CANCEL = ("cancel_order", {"id": "A-17"}, "cancelled")
         # Nothing decides: all calls stay.
         ("Is it true?", [("search", {"q": "a"}, "text"), ("search", {"q": "b"}, "text")],
          "yes it is", {0: (), 1: ()}),
+        # What a tool does is told by its name.
+        ("Settle the bill", [("check_bill", {}, "ok"), ("checkOut", {}, "ok"), ("web_search", {}, "ok"),
+                             ("send_query", {}, "ok"), ("GetRates", {}, "ok"), ("open_case", {}, "ok")],
+         "Fine.", {1: (), 3: (), 5: ()}),
         ("Hello", [], "Hello to you", {}),
     ],
 )  # fmt: skip
