@@ -1,37 +1,42 @@
 """Recurring plans: what at least three kept successes of three tasks did alike.
 
 Runs are grouped in two steps. First by plan: the tools of their steps and the words of their inputs
-(`run_paths`). What is in no group that is large enough is then grouped by the tools alone. A group
-is no pattern, because it is trivial,
+(`run_paths`). What is in no group that is large enough is then grouped by the tools alone. Where an
+argument is a choice (`templates`), such as a negative amount for a refund, a group is split by it:
+each part with enough members is a pattern of its own. If there is no such part, the group stays if
+a phrase of the task tells each choice. It is left out as `unexplained` if none does, or if nothing
+tells where a value of a placeholder comes from.
 
-- if it has one step, and nothing in its input is the same in all runs;
-- if it has one step, or only its tools are alike, and more than half of the domain's runs took it.
+A group is no pattern, because it is `trivial`,
 
-Nor is one whose runs succeeded less often than the domain's other runs, with intervals of 90 % that
-do not overlap.
-Where all work goes through one tool, such as SQL, only words tell plans apart, and what is left is
-trivial by these rules.
+- if nothing in its inputs is the same in all runs, and it has one step, or no input is known to be
+  from the task or an earlier step;
+- if nothing in its inputs is the same, or it has one step, and more than half of the domain's runs
+  took it, or called its tools where only these are alike.
 
-A run is in one pattern at most. The id of a pattern is a hash of its domain, namespace, tools and
-words, so that a new member does not change it, and neither does the order of runs.
+Nor is one, as `worse`, whose runs succeeded less often than the domain's other runs, with intervals
+of 90 % that do not overlap, or which has one step and failed in most runs. Nor is one, as
+`unclear`, if another pattern of the domain shows all the words that two of its tasks have: nobody
+could tell when to use it.
+
+A run is in one pattern at most. The id of a pattern is a hash of its domain, namespace, tools,
+words and choices, so that a new member does not change it, and neither does the order of runs.
 """
 
 from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
 from kp_langchain.calibration.measures import share
-from kp_langchain.recall.near_failures import failures_near
 from kp_langchain.recall.run_paths import RunPath, Step, run_path
-from kp_langchain.recall.shared_text import FEWEST_TASKS
-from kp_langchain.recall.task_kinds import TaskWords
-from kp_langchain.recall.templates import Arguments, templates_of
+from kp_langchain.recall.task_wordings import Wording, wordings_of, words_of
+from kp_langchain.recall.templates import PROSE, Arguments, Choice, Templates
 from kp_langchain.schema import PATTERN_ID_PREFIX, Metadata, PrivacyLevel
 from kp_langchain.store.rows import trace_key
 
@@ -39,15 +44,18 @@ if TYPE_CHECKING:
     from kp_langchain.calibration.measures import Estimate
     from kp_langchain.store import TraceStore
 
-FEWEST_MEMBERS = 3
-"""A pattern has at least so many members, of at least as many tasks."""
+FEWEST_TASKS = 3
+"""A pattern has members of at least so many tasks."""
 MOST_RUNS = 10_000
 """Patterns are looked for among so many runs of a domain at most, the newest."""
 
 _MOST_SHARE = 0.5  # of a domain's runs: what more of them do says nothing
 _ID_CHARS = 16
-_NAME_CHARS, _NAME_ID_CHARS, _NAME_WORDS = 64, 6, 3
-_LONG = 3  # letters; shorter words say less in a name
+_NAME_CHARS, _NAME_ID_CHARS, _NAME_WORDS = 64, 6, 4
+_LONG = 4  # letters; shorter words say less in a name
+_MOST_SHOWN = 3  # tasks
+_FEWEST_TELLING = 2  # tasks have a word that tells a pattern from others
+_ALIKE = 0.5  # the share of words that patterns have both that may be taken for one another
 _NO_SLUG = re.compile("[^a-z0-9]+")
 _LEAST_STRICT: tuple[PrivacyLevel, ...] = ("private", "federated", "aggregated")
 
@@ -64,11 +72,11 @@ class Pattern:
         tools: The names of the tools of its steps.
         words: The words of the inputs of each step by which runs are told apart; empty if only the
             tools do.
-        kinds: What its tasks have in common, in words: texts with `…` for what differs, or words.
+        kinds: Its tasks in up to three wordings, with `…` for what differs.
+        not_for: A task of the pattern that it may be taken for; "" without one.
         steps: The input of each step.
         repeats: Which steps most members took more than one call for, from 0.
-        at_once: Which steps most members took together with the one before, from 0.
-        ends_with_output: Whether the answer of most members is the output of the last step.
+        left_out: The tools that members called as well, and whose calls decide nothing.
         members: The ids of the traces of its members: kept successes.
         tasks: Of how many tasks they are.
         runs: How many runs took it, members and others.
@@ -77,7 +85,6 @@ class Pattern:
             there are none.
         avg_ms: The mean over the runs where it is known of the durations of the calls that decide,
             added up, in milliseconds; None if it is known of none.
-        failures: What went wrong in runs near it that failed, in at most three sentences.
         metadata: What its knowledge unit says of its origin: when the first of its members began,
             their mean score, and the least strict of their privacy levels.
     """
@@ -89,17 +96,16 @@ class Pattern:
     tools: tuple[str, ...]
     words: tuple[tuple[str, ...], ...]
     kinds: tuple[str, ...]
+    not_for: str
     steps: tuple[Arguments, ...]
     repeats: frozenset[int]
-    at_once: frozenset[int]
-    ends_with_output: bool
+    left_out: tuple[str, ...]
     members: tuple[str, ...]
     tasks: int
     runs: int
     success: Estimate
     others: Estimate | None
     avg_ms: float | None
-    failures: tuple[str, ...]
     metadata: Metadata
 
 
@@ -108,8 +114,8 @@ class Mined(NamedTuple):
 
     Attributes:
         patterns: The patterns, that with most members first.
-        left_out: How many groups are no pattern, by the reason: `trivial`, or `worse` than other
-            runs.
+        left_out: How many groups are no pattern, by the reason: `trivial`, `unexplained`, `worse`,
+            `unclear`.
         runs: How many runs were looked at.
     """
 
@@ -189,19 +195,44 @@ class _Group(NamedTuple):
     Attributes:
         tools: The tools of its steps.
         words: The words of each step; empty if only the tools are alike.
-        runs: All runs that took it.
+        runs: All runs that took it. Those that are no members count in each part of it.
+        choices: What the members chose, where others did otherwise.
     """
 
     tools: tuple[str, ...]
     words: tuple[frozenset[str], ...]
     runs: list[RunPath]
+    choices: tuple[tuple[str, str], ...] = ()
 
     @property
     def key(self) -> tuple[object, ...]:
-        return self.tools, tuple(tuple(sorted(one)) for one in self.words)
+        return self.tools, tuple(tuple(sorted(one)) for one in self.words), *self.choices
+
+    @property
+    def members(self) -> list[RunPath]:
+        return [run for run in self.runs if run.may_teach]
+
+    @property
+    def is_enough(self) -> bool:
+        return len({run.task for run in self.members}) >= FEWEST_TASKS
 
     def steps_of(self, run: RunPath) -> Sequence[Step]:
         return run.steps if self.words else run.steps_by_tool
+
+    def parts(self, choice: Choice) -> list[_Group]:
+        """Return the parts of it that chose alike, those with enough members."""
+        parts = [
+            self._replace(
+                runs=[
+                    run
+                    for run in self.runs
+                    if not run.may_teach or choice.of_runs.get(run.trace_id, "") == chosen
+                ],
+                choices=(*self.choices, (choice.name, chosen)),
+            )
+            for chosen in sorted(set(choice.of_runs.values()))
+        ]
+        return [one for one in parts if one.is_enough]
 
 
 class _Miner:
@@ -210,76 +241,131 @@ class _Miner:
     def __init__(self, domain: str, namespace: str | None, runs: Sequence[RunPath]) -> None:
         self._domain, self._namespace = domain, namespace
         self._runs = sorted(runs, key=lambda run: run.trace_id)
-        self._task_words = TaskWords(self._runs)
         self._paths = Counter(run.path for run in self._runs)
-        self._words = Counter(
-            word for run in self._runs for word in {word for _, one in run.plan for word in one}
-        )
-        self.patterns: list[Pattern] = []
         self.left_out: Counter[str] = Counter()
-        for group in _groups(self._runs):
-            members = _members(group)
-            if not members:
-                continue
-            steps = templates_of(members, [group.steps_of(run) for run in members])
-            pattern = self._pattern(group, members, steps)
-            if self._is_trivial(group, steps):
-                self.left_out["trivial"] += 1
-            elif _is_worse(pattern):
-                self.left_out["worse"] += 1
-            else:
-                self.patterns.append(pattern)
+        found = [pattern for group in _groups(self._runs) for pattern in self._patterns(group)]
+        self.patterns = list(self._told_apart(found))
 
-    def _is_trivial(self, group: _Group, steps: Sequence[Arguments]) -> bool:
-        if len(steps) == 1 and not steps[0].constants:
-            return True
-        if group.words and len(steps) > 1:
-            return False
+    def _patterns(self, group: _Group) -> Iterator[_Candidate]:
+        """Yield the patterns of a group: one, or one for each choice."""
+        members = group.members
+        steps = [group.steps_of(run) for run in members]
+        wordings = wordings_of(members)
+        templates = Templates(members, steps, wordings)
+        is_bare = not any(one.constants for one in templates.steps)
+        is_one_call = len(group.tools) == 1
+        sources = {blank.source for one in templates.steps for blank in one.blanks}
+        if is_bare and (is_one_call or not sources - {"", PROSE}):
+            self.left_out["trivial"] += 1
+            return
+        for choice in templates.choices:
+            if parts := group.parts(choice):
+                for part in parts:
+                    yield from self._patterns(part)
+                return
+        pattern = self._pattern(group, wordings, templates.steps)
         alike = len(group.runs) if group.words else self._paths[group.tools]
-        return alike > _MOST_SHARE * len(self._runs)
+        if (is_bare or is_one_call) and alike > _MOST_SHARE * len(self._runs):
+            self.left_out["trivial"] += 1
+        elif "" in sources or not all(choice.is_told for choice in templates.choices):
+            self.left_out["unexplained"] += 1
+        elif _is_worse(pattern):
+            self.left_out["worse"] += 1
+        else:
+            yield _Candidate(pattern, wordings)
 
     def _pattern(
-        self, group: _Group, members: Sequence[RunPath], steps: Sequence[Arguments]
+        self, group: _Group, wordings: Sequence[Wording], steps: Sequence[Arguments]
     ) -> Pattern:
+        members = group.members
         durations = [run.duration_ms for run in group.runs if run.duration_ms is not None]
         text = "\0".join((self._domain, self._namespace or "", repr(group.key)))
         id_ = sha256(text.encode(errors="replace")).hexdigest()[:_ID_CHARS]
         own = {run.trace_id for run in group.runs}
         others = [run for run in self._runs if run.trace_id not in own]
-        of_members = [group.steps_of(run) for run in members]
+        called = Counter(tool for run in members for tool in run.tools)
         return Pattern(
             id=f"{PATTERN_ID_PREFIX}{id_}",
-            name=self._name(group, id_),
+            name="",
             domain=self._domain,
             namespace=self._namespace,
             tools=group.tools,
             words=tuple(tuple(sorted(one)) for one in group.words),
-            kinds=self._task_words.kinds(members),
+            kinds=tuple(one.text for one in wordings if one.words)[:_MOST_SHOWN],
+            not_for="",
             steps=tuple(steps),
-            repeats=_most(of_members, lambda step: len(step) > 1),
-            at_once=_most(of_members, lambda step: step[0].is_at_once),
-            ends_with_output=2 * sum(run.ends_with_output for run in members) > len(members),
+            repeats=_most([group.steps_of(run) for run in members], lambda step: len(step) > 1),
+            left_out=tuple(tool for tool, _ in called.most_common() if tool not in group.tools),
             members=tuple(run.trace_id for run in members),
             tasks=len({run.task for run in members}),
             runs=len(group.runs),
             success=_success(group.runs),
             others=_success(others) if others else None,
             avg_ms=sum(durations) / len(durations) if durations else None,
-            failures=failures_near(members, group.steps_of, steps, self._runs, bool(group.words)),
             metadata=_metadata(self._domain, members),
         )
 
-    def _name(self, group: _Group, id_: str) -> str:
-        """Return the rarest words of the inputs and the tools, and what tells it from others."""
-        words = {word for one in group.words for word in one if len(word) >= _LONG}
-        rarest = sorted(words, key=lambda word: (self._words[word], word))
-        text = "-".join([*rarest[:_NAME_WORDS], *dict.fromkeys(group.tools)])
-        slug = _NO_SLUG.sub("-", text.lower()).strip("-")[: _NAME_CHARS - _NAME_ID_CHARS - 1]
-        return f"{slug}-{id_[-_NAME_ID_CHARS:]}".lstrip("-").replace("--", "-")
+    def _told_apart(self, found: Sequence[_Candidate]) -> Iterator[Pattern]:
+        """Yield the patterns whose tasks can be told from those of others, with their names."""
+        clear = [one for one in found if one.is_clear(found)]
+        self.left_out["unclear"] += len(found) - len(clear)
+        shown = Counter(word for one in found for word in one.shown_words)
+        for one in clear:
+            nearest = max(
+                (other for other in clear if other is not one),
+                key=lambda other: (one.likeness(other), other.pattern.id),
+                default=one,
+            )
+            is_near = nearest is not one and one.likeness(nearest) >= _ALIKE
+            yield replace(
+                one.pattern,
+                name=one.name(shown),
+                not_for=nearest.pattern.kinds[0] if is_near else "",
+            )
+
+
+class _Candidate(NamedTuple):
+    """A pattern, and how its tasks are worded."""
+
+    pattern: Pattern
+    wordings: Sequence[Wording]
+
+    @property
+    def shown_words(self) -> set[str]:
+        return {word for text in self.pattern.kinds for word in words_of(text)}
+
+    def likeness(self, other: _Candidate) -> float:
+        """Return the share of shown words that two patterns have both; 0 with other tools."""
+        if self.pattern.tools != other.pattern.tools:
+            return 0.0
+        words, of_other = self.shown_words, other.shown_words
+        return len(words & of_other) / min(len(words), len(of_other))
+
+    def is_clear(self, others: Sequence[_Candidate]) -> bool:
+        """Return whether words of two of its tasks tell it from each of other patterns."""
+        tasks = Counter[str]()
+        for one in self.wordings:
+            tasks.update(dict.fromkeys(one.words, len(one.tasks)))
+        telling = {word for word in self.shown_words if tasks[word] >= _FEWEST_TELLING}
+        return bool(telling) and all(
+            telling - other.shown_words for other in others if other is not self
+        )
+
+    def name(self, shown: Counter[str]) -> str:
+        """Return the words of its first task that fewest patterns show, and a part of its id."""
+        every = dict.fromkeys(words_of(self.pattern.kinds[0]))
+        words = [word for word in every if len(word) >= _LONG] or list(every)
+        rarest = sorted(words, key=lambda word: (shown[word], -len(word)))[:_NAME_WORDS]
+        text = "-".join(word for word in words if word in rarest)
+        slug = _NO_SLUG.sub("-", text).strip("-")[: _NAME_CHARS - _NAME_ID_CHARS - 1]
+        return f"{slug}-{self.pattern.id[-_NAME_ID_CHARS:]}".lstrip("-").replace("--", "-")
 
 
 def _is_worse(pattern: Pattern) -> bool:
-    return pattern.others is not None and pattern.success.high < pattern.others.low
+    others = pattern.others
+    if others is not None and pattern.success.high < others.low:
+        return True
+    return len(pattern.steps) == 1 and pattern.success.value < _MOST_SHARE
 
 
 def _success(runs: Sequence[RunPath]) -> Estimate:
@@ -306,13 +392,6 @@ def _most(steps: Sequence[Sequence[Step]], holds: Callable[[Step], bool]) -> fro
     return frozenset(at for at, count in counts.items() if 2 * count > len(steps))
 
 
-def _members(group: _Group) -> list[RunPath]:
-    """Return the members of a group; none if they are too few, or of too few tasks."""
-    members = [run for run in group.runs if run.may_teach]
-    enough = len(members) >= FEWEST_MEMBERS and len({run.task for run in members}) >= FEWEST_TASKS
-    return members if enough else []
-
-
 def _groups(runs: Sequence[RunPath]) -> list[_Group]:
     """Return the runs by plan, and those of no plan that others share by their tools."""
     by_plan: defaultdict[_Key, list[RunPath]] = defaultdict(list)
@@ -322,9 +401,10 @@ def _groups(runs: Sequence[RunPath]) -> list[_Group]:
     rest: defaultdict[tuple[str, ...], list[RunPath]] = defaultdict(list)
     for key, of_plan in by_plan.items():
         group = _Group(tuple(tool for tool, _ in key), tuple(one for _, one in key), of_plan)
-        if any(group.words) and _members(group):
+        if any(group.words) and group.is_enough:
             groups.append(group)
         else:
             for run in of_plan:
                 rest[run.path].append(run)
-    return groups + [_Group(path, (), of_path) for path, of_path in rest.items()]
+    by_tools = [_Group(path, (), of_path) for path, of_path in rest.items()]
+    return groups + [group for group in by_tools if group.is_enough]

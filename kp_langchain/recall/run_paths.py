@@ -10,13 +10,11 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from kp_langchain.calibration.planted_instructions import find_planted
 from kp_langchain.calibration.tool_calls import TracedCall, calls_of
 from kp_langchain.recall.deciding_calls import VALUE, deciding_calls, holds, input_texts
-from kp_langchain.recall.few_shot import _ERROR_NAME, _ERROR_NAMES
 from kp_langchain.redaction.spans import PLACEHOLDER
 from kp_langchain.store.rows import trace_key
 from kp_langchain.values import plain
@@ -25,7 +23,6 @@ if TYPE_CHECKING:
     from kp_langchain.schema import Metadata, ReasoningTrace
 
 _READ_CHARS, _OUTPUT_CHARS = 2_000, 4_000
-_ERROR_CHARS = 200
 _WORD = re.compile(r"[^\W\d_]\w*|[<>=!]+")
 
 
@@ -35,18 +32,16 @@ class PathCall:
 
     Attributes:
         tool: The name of its tool.
-        words: The words of its input, without values, in lower case and in their order; signs of
-            comparison count as words.
+        words: The words of its input, without values, in lower case; signs of comparison count as
+            words. A text of one word is a value.
         inputs: Its input.
-        output: What it returned, in lower case.
-        is_at_once: Whether it began before the call before it had returned.
+        output: What it returned.
     """
 
     tool: str
-    words: tuple[str, ...]
+    words: frozenset[str]
     inputs: Mapping[str, Any]
     output: str
-    is_at_once: bool
 
 
 Step = Sequence[PathCall]
@@ -66,11 +61,9 @@ class RunPath:
             instructions.
         namespace: Whose it is; None if anybody's.
         calls: The calls that decide.
-        tools: The tools that it called at all.
-        errors: The tools whose calls failed, each with the class of its error; "" if unknown.
+        tools: The tools that it called at all, in their order.
         duration_ms: The sum of the durations of the calls that decide; None if none is known, or
             all are 0, as in runs that were imported.
-        ends_with_output: Whether the output of its last call is its answer.
         metadata: The metadata of its trace.
     """
 
@@ -81,10 +74,8 @@ class RunPath:
     may_teach: bool
     namespace: str | None
     calls: tuple[PathCall, ...]
-    tools: frozenset[str]
-    errors: tuple[tuple[str, str], ...]
+    tools: tuple[str, ...]
     duration_ms: float | None
-    ends_with_output: bool
     metadata: Metadata
 
     @cached_property
@@ -100,7 +91,7 @@ class RunPath:
     @cached_property
     def plan(self) -> tuple[tuple[str, frozenset[str]], ...]:
         """Tool and words of each step."""
-        return tuple((step[0].tool, frozenset(step[0].words)) for step in self.steps)
+        return tuple((step[0].tool, step[0].words) for step in self.steps)
 
     @cached_property
     def path(self) -> tuple[str, ...]:
@@ -126,14 +117,14 @@ def run_path(
         namespace: Whose it is; None if anybody's.
     """
     calls = [one for one in calls_of(trace.steps) if one.call is not None]
-    deciding = deciding_calls(trace)
-    given = {value.casefold() for one in deciding for value in one.gives}
+    decisions = deciding_calls(trace)
+    deciding = [calls[one.position] for one in decisions]
+    given = {value.casefold() for one in decisions for value in one.gives}
     objective = trace.task.objective[:_READ_CHARS]
-    positions = [one.position for one in deciding]
     ended_well = trace.metadata.success if success is None else success
     durations = [
         one.output.latency_ms
-        for one in (calls[at] for at in positions)
+        for one in deciding
         if one.output is not None and one.output.latency_ms is not None
     ]
     return RunPath(
@@ -145,19 +136,15 @@ def run_path(
         namespace=namespace,
         calls=tuple(
             PathCall(
-                tool=calls[at].tool_name,
-                words=_words(calls[at], objective.casefold(), given),
-                inputs=_inputs(calls[at]),
-                output=_output(calls[at])[:_OUTPUT_CHARS].casefold(),
-                is_at_once=before is not None and _is_at_once(calls[before], calls[at]),
+                tool=one.tool_name,
+                words=_words(one, objective.casefold(), given),
+                inputs=_inputs(one),
+                output=_output(one)[:_OUTPUT_CHARS],
             )
-            for before, at in pairwise([None, *positions])
-            if at is not None
+            for one in deciding
         ),
-        tools=frozenset(one.tool_name for one in calls),
-        errors=tuple((one.tool_name, _error_of(one)) for one in calls if one.has_failed),
+        tools=tuple(dict.fromkeys(one.tool_name for one in calls)),
         duration_ms=sum(durations) or None,
-        ends_with_output=bool(deciding) and deciding[-1].is_answer,
         metadata=trace.metadata,
     )
 
@@ -167,21 +154,21 @@ def _merged(calls: Sequence[PathCall], *, by_words: bool) -> list[list[PathCall]
     for call in calls:
         last = steps[-1][-1] if steps else None
         is_same = last is not None and last.tool == call.tool
-        if not is_same or (by_words and set(steps[-1][-1].words) != set(call.words)):
+        if not is_same or (by_words and steps[-1][-1].words != call.words):
             steps.append([])
         steps[-1].append(call)
     return steps
 
 
-def _words(call: TracedCall, task: str, given: set[str]) -> tuple[str, ...]:
+def _words(call: TracedCall, task: str, given: set[str]) -> frozenset[str]:
     """Return the words of an input, but those of a text that is from the task or an output."""
-    words: dict[str, None] = {}
+    words: set[str] = set()
     for text in input_texts(call):
         folded = text[:_READ_CHARS].casefold()
-        if folded not in given and not holds(task, folded.strip()):
+        if len(folded.split()) > 1 and folded not in given and not holds(task, folded.strip()):
             shown = PLACEHOLDER.sub(" ", text[:_READ_CHARS]).casefold()
-            words |= dict.fromkeys(_WORD.findall(VALUE.sub(" ", shown)))
-    return tuple(words)
+            words.update(_WORD.findall(VALUE.sub(" ", shown)))
+    return frozenset(words)
 
 
 def _inputs(call: TracedCall) -> dict[str, Any]:
@@ -195,15 +182,3 @@ def _output(call: TracedCall) -> str:
         return ""
     text = call.output.output_summary if call.output.content is None else call.output.content
     return text or ""
-
-
-def _is_at_once(before: TracedCall, call: TracedCall) -> bool:
-    """Return whether a call began before the one before it had returned."""
-    if before.output is None or call.call is None:
-        return False
-    return call.call.step_id < before.output.step_id
-
-
-def _error_of(call: TracedCall) -> str:
-    words = _ERROR_NAME.findall(_output(call)[:_ERROR_CHARS])
-    return next((word for word in words if word in _ERROR_NAMES), "")

@@ -12,8 +12,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from kp_langchain.recall.few_shot import _NAME, _clean_line
-from kp_langchain.recall.task_kinds import GAP
-from kp_langchain.recall.templates import Blank
+from kp_langchain.recall.templates import PROSE, Arguments, Blank
 from kp_langchain.schema import (
     PatternStep,
     PatternTool,
@@ -27,41 +26,37 @@ if TYPE_CHECKING:
     from kp_langchain.recall.patterns import Pattern
 
 _DESCRIPTION_CHARS, _DOMAIN_CHARS, _TOOL_CHARS = 1024, 100, 60
+_MOST_LEFT_OUT = 5
+_AGAIN = "may be called several times"
 
 
 def unit_of(pattern: Pattern) -> ToolCallPattern:
     """Return a pattern as a knowledge unit of the protocol.
 
-    `avg_ms` is 0 where no duration is known, as the protocol demands a number.
+    Its description ends with the placeholders, the evidence and what was left out. `avg_ms` is 0
+    where no duration is known, as the protocol demands a number.
 
     Args:
         pattern: The pattern.
     """
     tools = [_tool(name) for name in pattern.tools]
-    sequence: list[PatternStep] = []
-    for at, (name, arguments) in enumerate(zip(tools, pattern.steps, strict=True)):
-        tool = PatternTool(name=name, input_template=arguments.template)
-        if at in pattern.at_once and sequence:
-            sequence[-1].tools.append(tool)
-            sequence[-1].execution = "parallel"
-            sequence[-1].step += f", and {name}"
-            continue
-        condition = "may be called several times" if at in pattern.repeats else None
-        sequence.append(
-            PatternStep(
-                step=f"Call {name}", execution="sequential", tools=[tool], condition=condition
-            )
-        )
     return ToolCallPattern(
         id=pattern.id,
         name=pattern.name,
-        description=description_of(pattern),
+        description="\n".join([description_of(pattern), *_notes(pattern)]),
         metadata=pattern.metadata,
         trigger_conditions=TriggerConditions(
-            task_types=list(pattern.kinds) or [path_text(pattern)],
-            required_tools=list(dict.fromkeys(tools)),
+            task_types=list(pattern.kinds), required_tools=list(dict.fromkeys(tools))
         ),
-        tool_sequence=sequence,
+        tool_sequence=[
+            PatternStep(
+                step=f"Call {name}",
+                execution="sequential",
+                tools=[PatternTool(name=name, input_template=arguments.template)],
+                condition=_AGAIN if at in pattern.repeats else None,
+            )
+            for at, (name, arguments) in enumerate(zip(tools, pattern.steps, strict=True))
+        ],
         performance=Performance(
             avg_ms=pattern.avg_ms or 0.0, success_rate=pattern.success.value, uses=pattern.runs
         ),
@@ -74,34 +69,15 @@ def skill_text(pattern: Pattern) -> str:
     Args:
         pattern: The pattern.
     """
-    return "\n".join([*_head(pattern), *_body(pattern)]) + "\n"
+    return "\n".join([*_head(pattern), *_steps(pattern), "", *_notes(pattern)]) + "\n"
 
 
 def description_of(pattern: Pattern) -> str:
-    """Return when to use a pattern and what it does, in at most 1,024 characters."""
-    text = f"{_when(pattern)} Calls {path_text(pattern)}."
-    return both_ends(f"{text} {_taken(pattern)}", _DESCRIPTION_CHARS)
-
-
-def path_text(pattern: Pattern) -> str:
-    """Return the tools of a pattern in words."""
-    return ", then ".join(_tool(name) for name in pattern.tools)
-
-
-def _when(pattern: Pattern) -> str:
-    domain = _clean_line(pattern.domain, _DOMAIN_CHARS)
-    if not pattern.kinds:
-        return f"Use for tasks of {domain} that need these tools."
-    return f"Use for tasks of {domain} {_about(pattern)}: {'; '.join(pattern.kinds)}."
-
-
-def _about(pattern: Pattern) -> str:
-    return "such as" if any(GAP in one for one in pattern.kinds) else "about"
-
-
-def _taken(pattern: Pattern) -> str:
-    of = f"{count_text(pattern.runs, 'run')} took it"
-    return f"{of}; {100 * pattern.success.value:.0f} % succeeded."
+    """Return when to use a pattern and when not, in at most 1,024 characters."""
+    text = f"For tasks like {', '.join(f'“{one}”' for one in pattern.kinds)}."
+    if pattern.not_for:
+        text += f" Not for “{pattern.not_for}”."
+    return both_ends(text, _DESCRIPTION_CHARS)
 
 
 def _head(pattern: Pattern) -> Iterator[str]:
@@ -116,55 +92,58 @@ def _head(pattern: Pattern) -> Iterator[str]:
     yield "---"
 
 
-def _body(pattern: Pattern) -> Iterator[str]:
-    yield from ("", f"# {pattern.name}", "", "## When to use it", "")
-    domain = _code(_clean_line(pattern.domain, _DOMAIN_CHARS))
-    if pattern.kinds:
-        yield f"In tasks of {domain} {_about(pattern)}: {', '.join(map(_code, pattern.kinds))}."
-    else:
-        yield f"In tasks of {domain} that need these tools."
-    yield from ("", "## Steps", "")
-    number = 0
+def _steps(pattern: Pattern) -> Iterator[str]:
     for at, (name, arguments) in enumerate(zip(pattern.tools, pattern.steps, strict=True)):
-        number += 1
-        inputs = _json(arguments.template)
-        together = ", together with the step before" if at in pattern.at_once else ""
-        again = "; may be called several times" if at in pattern.repeats else ""
-        yield f"{number}. {_code(f'{_tool(name)}({inputs})')}{together}{again}"
-    if pattern.ends_with_output:
-        yield f"{number + 1}. The output of the last call is the answer."
-    yield from ("", "## Arguments", "")
-    yield from list(_arguments(pattern)) or ["The inputs are always the same."]
-    yield from ("", "## What went wrong", "")
-    yield from [f"- {one}" for one in pattern.failures] or ["No run near it failed."]
-    yield from ("", "## Evidence", "")
-    of = f"of {count_text(pattern.tasks, 'task')}"
-    yield f"- {count_text(len(pattern.members), 'kept success', 'kept successes')} {of}."
-    success = pattern.success
-    yield (
-        f"- {count_text(pattern.runs, 'run')} took this way; {100 * success.value:.0f} % of them "
-        f"succeeded ({100 * success.low:.0f} to {100 * success.high:.0f} %, interval of 90 %)."
+        again = f" ({_AGAIN})" if at in pattern.repeats else ""
+        yield f"{at + 1}. {_code(f'{_tool(name)}({_inputs(arguments)})')}{again}"
+
+
+def _inputs(arguments: Arguments) -> str:
+    """Return the inputs of a step as in a call; what is no text stands without quotes."""
+    texts = (
+        f"{name if _NAME.fullmatch(name) else _json(name)}={_json(value)}"
+        for name, value in arguments.template.items()
     )
-    if pattern.others is not None:
-        yield f"- Of the domain's other runs, {100 * pattern.others.value:.0f} % succeeded."
-    if pattern.avg_ms is not None:
-        yield f"- Its calls take {pattern.avg_ms:,.0f} ms in the mean."
+    text = ", ".join(texts)
+    for blank in arguments.blanks:
+        if not blank.is_text:
+            text = text.replace(f'"{blank}"', str(blank))
+    return text
 
 
-def _arguments(pattern: Pattern) -> Iterator[str]:
-    for at, (name, arguments) in enumerate(zip(pattern.tools, pattern.steps, strict=True), start=1):
-        for argument in arguments.template:
-            place = f"step {at}, {_code(f'{_tool(name)}: {argument}')}"
-            optional = "; not always given" if argument in arguments.optional else ""
-            blanks = arguments.blanks.get(argument, [])
-            for blank in blanks:
-                yield f"- {_code(str(blank))}: {_origin(blank)}; {place}{optional}"
-            if not blanks and optional:
-                yield f"- {place}{optional}"
+def _notes(pattern: Pattern) -> Iterator[str]:
+    """Yield a line for each placeholder, then the evidence."""
+    blanks = {blank.name: blank for one in pattern.steps for blank in one.blanks}
+    for blank in blanks.values():
+        yield f"- {_code(str(blank))}: {_origin(blank)}"
+    of = f"{count_text(pattern.runs, 'run')} of {count_text(pattern.tasks, 'task')}"
+    success = pattern.success
+    text = f"- {of}, all right."
+    if success.value < 1:
+        text = (
+            f"- {of}, {100 * success.value:.0f} % right ({100 * success.low:.0f} to "
+            f"{100 * success.high:.0f} %)"
+        )
+        if pattern.others is not None:
+            text += f"; of the domain's other runs, {100 * pattern.others.value:.0f} %"
+        text += "."
+    if pattern.left_out:
+        text += f" Left out: {', '.join(map(_tool, pattern.left_out[:_MOST_LEFT_OUT]))}."
+    yield text
 
 
 def _origin(blank: Blank) -> str:
-    return f"taken from {blank.source}" if blank.source else "differs from run to run"
+    if blank.source == PROSE:
+        return "in your own words"
+    pairs = "; ".join(_pair(told_by, value, blank) for told_by, value in blank.pairs)
+    return f"from {blank.source}, {pairs}" if pairs else f"from {blank.source}"
+
+
+def _pair(told_by: str, value: str, blank: Blank) -> str:
+    shown = _code(_json(value) if blank.is_text else value)
+    if told_by in ("", value):
+        return f"such as {shown}"
+    return f"{_code(_json(told_by))} → {shown}"
 
 
 def _tool(name: str) -> str:

@@ -1,12 +1,21 @@
-"""What several texts have in common, and the rest as placeholders.
+"""What the inputs of several runs have in common, and the rest as placeholders.
 
     SELECT count(*) FROM customers WHERE tier = 'gold'
     SELECT COUNT(*) FROM customers WHERE tier = 'silver'   ->   SELECT count(*) FROM customers
-                                                                WHERE tier = '{tier from the task}'
+                                                                WHERE tier = '{tier}'
 
 An argument that is the same in all runs stays. One that differs, or is from the task, becomes a
-placeholder that says where its value comes from; of a longer text, only the parts that differ do.
-Whatever a single run or a single task has is in no template.
+placeholder; of a longer text, only the parts that differ do. Whatever a single run or a single task
+has is in no template.
+
+A placeholder says where its value comes from, with pairs of real values: the task has it; an output
+of an earlier step has it; a phrase of the task tells it (`"surgery" -> SUR`), if the same phrase
+always goes with the same value and another with another; or it was worked out from a short output.
+A phrase is like a value if it shares a number with it, or is abbreviated by it.
+
+Where nothing of this holds, and where a phrase tells it that is not like it, few values (half as
+many as tasks at most), or values of two signs, are a choice: what was done differs by them, and
+runs that chose differently belong to different patterns.
 """
 
 from __future__ import annotations
@@ -14,24 +23,39 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
-from kp_langchain.recall.deciding_calls import _WHOLE_CHARS, holds
+from kp_langchain.recall.deciding_calls import _WHOLE_CHARS, _passage, holds
 from kp_langchain.recall.few_shot import _clean_line, _without_markers
 from kp_langchain.recall.run_paths import RunPath, Step
-from kp_langchain.recall.shared_text import FEWEST_TASKS, MOST, Gap, Shared
+from kp_langchain.recall.shared_text import Gap, shared_text
+from kp_langchain.recall.task_wordings import (
+    NUMBER,
+    Wording,
+    abbreviates,
+    are_like,
+    is_one_to_one,
+    task_text,
+    telling_phrases,
+    with_unit,
+    words_of,
+)
 from kp_langchain.redaction.spans import PLACEHOLDER
 from kp_langchain.text import printable
 from kp_langchain.values import MAX_DEPTH, members
 
 _FEWEST_KEPT = 0.5  # of the words and values of a text; else all of it is a placeholder
+_MOST = 2 / 3  # of the runs have a value in their task, or in the output of a step
 _FEWEST_BESIDE = 2  # words and values stay beside placeholders
-_OUTPUT_VALUE_CHARS = 2  # a shorter one is in most outputs
-_NAME_CHARS = 40
-_WORD = re.compile(r"\w[\w .-]*")
-_TASK = "the task"
+_OUTPUT_VALUE_CHARS = 2  # a shorter one is in most longer outputs
+_NAME_CHARS, _PAIR_CHARS = 40, 60
+_MOST_PAIRS, _MOST_ROWS = 2, 4
+_ABBREVIATED = 4  # letters of an abbreviation at most
+_MARKS = " '\""
+_NAME = re.compile(r"\w[\w .-]*")
+TASK, PROSE = "the task", "your own words"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,14 +64,34 @@ class Blank:
 
     Attributes:
         name: What it stands for, in words.
-        source: Where it comes from: `the task`, `step 1`; empty if that is not known.
+        source: Where it comes from: `the task`, `step 1`, `your own words`; empty if that is not
+            known.
+        pairs: Real values, each after what tells it: where it stands, or a phrase of the task; ""
+            if that is the value itself.
+        is_text: Whether it is an argument that is a text, which stands in quotes.
     """
 
     name: str
     source: str = ""
+    pairs: tuple[tuple[str, str], ...] = ()
+    is_text: bool = True
 
     def __str__(self) -> str:
-        return f"{{{self.name} from {self.source}}}" if self.source else f"{{{self.name}}}"
+        return f"{{{self.name}}}"
+
+
+class Choice(NamedTuple):
+    """A placeholder by which runs differ in what they did.
+
+    Attributes:
+        name: Its step, from 0, and its name.
+        of_runs: What each run chose, by the id of its trace.
+        is_told: Whether a phrase of the task tells each choice.
+    """
+
+    name: str
+    of_runs: Mapping[str, str]
+    is_told: bool
 
 
 @dataclass
@@ -56,70 +100,63 @@ class Arguments:
 
     Attributes:
         template: The input by argument, with placeholders.
-        optional: The arguments that not all runs give.
-        blanks: The placeholders, by argument.
+        blanks: The placeholders, in their order.
         constants: How many words and values stay.
     """
 
     template: dict[str, Any] = field(default_factory=dict)
-    optional: list[str] = field(default_factory=list)
-    blanks: dict[str, list[Blank]] = field(default_factory=dict)
+    blanks: list[Blank] = field(default_factory=list)
     constants: int = 0
 
 
-class _Use(NamedTuple):
-    """What one run gave a step, or a part of it."""
-
-    run: RunPath
-    value: Any
-
-
-def templates_of(runs: Sequence[RunPath], steps: Sequence[Sequence[Step]]) -> list[Arguments]:
-    """Return the input of each step as a template.
+class Templates:
+    """The inputs of the steps of runs; the same values have the same placeholder in all of them.
 
     Args:
         runs: The runs; at least one.
-        steps: The steps of each run; all have the same number.
-    """
-    builder = _Builder(runs, steps)
-    return [builder.arguments(at) for at in range(len(steps[0]))]
+        steps: The steps of each; all have the same number.
+        wordings: How their tasks are worded.
 
-
-class _Builder:
-    """Builds the templates of the steps; the same values have the same placeholder in all of them.
-
-    Args:
-        runs: The runs.
-        steps: The steps of each.
+    Attributes:
+        steps: The input of each step.
+        choices: By which placeholders the runs differ in what they did.
     """
 
-    def __init__(self, runs: Sequence[RunPath], steps: Sequence[Sequence[Step]]) -> None:
-        self._runs, self._steps = runs, steps
+    def __init__(
+        self,
+        runs: Sequence[RunPath],
+        steps: Sequence[Sequence[Step]],
+        wordings: Sequence[Wording],
+    ) -> None:
+        self._wordings = wordings
+        self._task_words = Counter(word for run in runs for word in set(words_of(run.objective)))
         self._names: dict[tuple[object, ...], Blank] = {}  # by what stands there in each run
-        self._outputs: dict[str, list[str]] = {}  # of the steps before, by the id of the trace
+        self._told: set[tuple[str, str]] = set()  # tasks and phrases with a placeholder
         self._result = Arguments()
-        self._argument = ""
+        self.steps: list[Arguments] = []
+        self.choices: list[Choice] = []
+        pairs = list(zip(runs, steps, strict=True))
+        for at in range(len(steps[0])):
+            uses = [_Use(run, call.inputs) for run, of_run in pairs for call in of_run[at]]
+            self._outputs = {
+                run.trace_id: ["\n".join(call.output for call in step) for step in of_run[:at]]
+                for run, of_run in pairs
+            }
+            self._result = Arguments()
+            self.steps.append(self._result)
+            self._result.template |= self._by_key(uses, 0)
 
-    def arguments(self, at: int) -> Arguments:
-        """Return the input of the step at a position, from 0."""
-        pairs = list(zip(self._runs, self._steps, strict=True))
-        uses = [_Use(run, call.inputs) for run, steps in pairs for call in steps[at]]
-        self._outputs = {
-            run.trace_id: ["\n".join(call.output for call in step) for step in steps[:at]]
-            for run, steps in pairs
+    def _by_key(self, uses: Sequence[_Use], depth: int) -> dict[str, Any]:
+        """Return the values of the keys that all uses have, as templates."""
+        keys = [key for key in uses[0].value if all(key in one.value for one in uses)]
+        names = {_clean_line(key, _NAME_CHARS): key for key in keys}
+        return {
+            name: self._template(name, [one.of(one.value[key]) for one in uses], depth)
+            for name, key in names.items()
+            if name
         }
-        self._result = Arguments()
-        for key in _common_keys(uses):
-            having = [one._replace(value=one.value[key]) for one in uses if key in one.value]
-            self._argument = _clean_line(key, _NAME_CHARS)
-            if not self._argument or self._argument in self._result.template:
-                continue
-            self._result.template[self._argument] = self._template(self._argument, having)
-            if len(having) < len(uses):
-                self._result.optional.append(self._argument)
-        return self._result
 
-    def _template(self, name: str, uses: Sequence[_Use], depth: int = 0) -> Any:
+    def _template(self, name: str, uses: Sequence[_Use], depth: int) -> Any:
         """Return a value as a template.
 
         Args:
@@ -128,17 +165,13 @@ class _Builder:
             depth: Levels of nesting above it.
         """
         if all(isinstance(one.value, dict) for one in uses) and depth < MAX_DEPTH:
-            parts = {}
-            for key in _common_keys(uses):
-                clean = _clean_line(key, _NAME_CHARS)
-                having = [one._replace(value=one.value[key]) for one in uses if key in one.value]
-                parts[clean] = self._template(clean, having, depth + 1)
+            parts = self._by_key(uses, depth + 1)
             if parts:
                 return parts
         is_text = all(isinstance(one.value, str) for one in uses)
-        if len(str(uses[0].value)) <= _WHOLE_CHARS and self._source(uses) == _TASK:
+        if len(str(uses[0].value)) <= _WHOLE_CHARS and self._source(uses) == TASK:
             return str(self._blank(name, uses))  # also if all tasks happen to say the same
-        if not is_text and _is_same(one.value for one in uses):
+        if not is_text and _is_same(uses):
             self._result.constants += uses[0].value not in (None, {}, [])
             return _clean_value(uses[0].value)
         if is_text and any(one.value.strip() for one in uses):
@@ -147,7 +180,7 @@ class _Builder:
 
     def _text(self, name: str, uses: Sequence[_Use]) -> str:
         """Return a text with placeholders where it differs."""
-        shared = Shared.of([(one.value, one.run.task) for one in uses])
+        shared = shared_text(one.value for one in uses)
         has_gaps = any(isinstance(piece, Gap) for piece in shared.pieces)
         fewest = max(_FEWEST_KEPT * shared.words, _FEWEST_BESIDE if has_gaps else 0)
         if shared.kept_words < fewest:
@@ -157,51 +190,170 @@ class _Builder:
             if isinstance(piece, str):
                 parts.append(piece)
                 continue
-            of_runs = [
-                one._replace(value=piece.texts[one.value])
-                for one in uses
-                if one.value in piece.texts
-            ]
-            parts.append(piece.frame(str(self._blank(piece.label or "value", of_runs))))
+            having = [one for one in uses if one.value in piece.texts]
+            blank = self._blank(
+                piece.label or "value",
+                [one.of(piece.texts[one.value]) for one in having],
+                is_part=True,
+            )
+            parts.append(piece.frame(str(blank)))
         self._result.constants += shared.kept_words
         return _clean_text("".join(parts))
 
-    def _blank(self, name: str, uses: Sequence[_Use]) -> Blank:
+    # ---------------------------------------------------------------- placeholders
+
+    def _blank(self, name: str, uses: Sequence[_Use], *, is_part: bool = False) -> Blank:
         """Return a placeholder; the same for what is the same in each run."""
-        values = tuple(
-            (one.run.trace_id, json.dumps(one.value, sort_keys=True).casefold()) for one in uses
-        )
-        known = self._names.get(values)
-        blank = known or Blank(_name(name), self._source(uses))
-        others = set(self._names.values())
-        for number in range(2, len(others) + 2):
-            if known is not None or blank not in others:
-                break
-            blank = Blank(f"{_name(name)} {number}", blank.source)
-        self._names[values] = blank
-        of_argument = self._result.blanks.setdefault(self._argument, [])
-        if blank not in of_argument:
-            of_argument.append(blank)
+        values = tuple((one.run.trace_id, one.text.casefold()) for one in uses)
+        blank = self._names.get(values)
+        if blank is None:
+            blank = self._explained(self._name(name, uses), uses)
+            is_text = not is_part and all(isinstance(one.value, str) for one in uses)
+            blank = self._names[values] = replace(blank, is_text=is_text)
+        if blank not in self._result.blanks:
+            self._result.blanks.append(blank)
         return blank
 
+    def _explained(self, name: str, uses: Sequence[_Use]) -> Blank:
+        """Return a placeholder with where its value comes from; note it if it is a choice."""
+        source = self._source(uses)
+        if source == TASK:
+            self._told.update((one.task, one.text.casefold()) for one in uses)
+            return Blank(name, TASK, _pairs((("", one.text) for one in uses), 1))
+        if source:
+            step = int(source.split()[1]) - 1
+            shown = [(_passage(self._outputs[one.id][step], one.text), one.text) for one in uses]
+            shown.sort(key=lambda pair: pair[0] == pair[1])
+            return Blank(name, source, _pairs(shown, 1))
+        values = {one.task: one.text for one in uses}
+        phrases = telling_phrases(self._wordings, values, self._told)
+        if not phrases:
+            source, pairs = self._worked_out(uses)
+            if source:
+                return Blank(name, source, _pairs(pairs, _MOST_PAIRS))
+            self._note_choice(name, uses, values, is_told=False)
+            is_prose = any(len(value.split()) > 1 for value in values.values())
+            return Blank(name, PROSE if is_prose else "")
+        self._told.update((task, phrase.casefold()) for task, phrase in phrases.items())
+        is_like = are_like([(phrase, values[task]) for task, phrase in phrases.items()])
+        is_whole = phrases.keys() == values.keys()
+        is_choice = self._note_choice(name, uses, values, is_told=is_whole, is_like=is_like)
+        told = [(with_unit(task, phrase), values[task]) for task, phrase in phrases.items()]
+        return Blank(name, TASK, _pairs(told, _MOST_ROWS if is_choice else _MOST_PAIRS))
+
     def _source(self, uses: Sequence[_Use]) -> str:
-        """Return where the values of most runs come from: the task, or the first step with them."""
+        """Return where the values of most runs are: the task, or the first step that gave them."""
         counts: Counter[str] = Counter()
         for one in uses:
-            parts = [str(value).strip(" '\"").casefold() for value in _leaves(one.value)]
+            parts = [str(value).strip(_MARKS).casefold() for value in _leaves(one.value)]
             parts = [part for part in parts if part]
             if not parts:
                 continue
             task = one.run.objective.casefold()
-            counts[_TASK] += all(holds(task, part) for part in parts)
-            for number, output in enumerate(self._outputs[one.run.trace_id], start=1):
+            counts[TASK] += all(holds(task, part) for part in parts)
+            for number, output in enumerate(self._outputs[one.id], start=1):
+                is_short = len(output) <= _WHOLE_CHARS
                 counts[f"step {number}"] += all(
-                    part == output.strip()
-                    or (len(part) >= _OUTPUT_VALUE_CHARS and holds(output, part))
+                    (is_short or len(part) >= _OUTPUT_VALUE_CHARS)
+                    and holds(output.casefold(), part)
                     for part in parts
                 )
-        enough = [name for name, count in counts.items() if count >= MOST * len(uses)]
-        return min(enough, key=lambda name: (name != _TASK, len(name), name), default="")
+        enough = [name for name, count in counts.items() if count >= _MOST * len(uses)]
+        return min(enough, key=lambda name: (name != TASK, len(name), name), default="")
+
+    def _worked_out(self, uses: Sequence[_Use]) -> tuple[str, list[tuple[str, str]]]:
+        """Return the last step whose output is short and goes with the values, and both."""
+        for step in reversed(range(len(self._outputs[uses[0].id]))):
+            pairs = [(self._outputs[one.id][step].strip(), one.text) for one in uses]
+            are_short = all(0 < len(output) <= _PAIR_CHARS for output, _ in pairs)
+            if are_short and is_one_to_one(pairs) and are_like(pairs):
+                return f"step {step + 1}", pairs
+        return "", []
+
+    def _note_choice(
+        self,
+        name: str,
+        uses: Sequence[_Use],
+        values: Mapping[str, str],
+        *,
+        is_told: bool,
+        is_like: bool = False,
+    ) -> bool:
+        """Note a placeholder and return True if it is a choice."""
+        texts = set(values.values())
+        chosen = {one.id: one.text.casefold() for one in uses}
+        are_numbers = all(map(NUMBER.fullmatch, texts))
+        if are_numbers and len({text.startswith("-") for text in texts}) > 1:
+            is_told = False
+            chosen = {id_: "<0" if text[0] == "-" else ">=0" for id_, text in chosen.items()}
+        elif is_like or not 1 < len(texts) <= len(values) / 2:
+            return False
+        self.choices.append(Choice(f"{len(self.steps) - 1} {name}", chosen, is_told))
+        return True
+
+    def _name(self, name: str, uses: Sequence[_Use]) -> str:
+        """Return what a placeholder is called: a word of the tasks if its name abbreviates one.
+
+        A number is called by the word after it, such as `euros`.
+        """
+        units = Counter(with_unit(one.task, one.text).partition(" ")[2].casefold() for one in uses)
+        unit, count = units.most_common(1)[0]
+        if len(unit) >= _ABBREVIATED and count >= _MOST * len(uses):
+            return self._new(unit)
+        match = _NAME.search(" ".join(name.replace("_", " ").split()))
+        label = match[0][:_NAME_CHARS].strip(" .-") if match else "value"
+        if len(label) <= _ABBREVIATED:
+            longer = [
+                (-count, word)
+                for word, count in self._task_words.items()
+                if 2 * count >= len({one.id for one in uses}) and abbreviates(label, word)
+            ]
+            label = min(longer, default=(0, label))[1]
+        return self._new(label)
+
+    def _new(self, name: str) -> str:
+        """Return a name that no other placeholder has."""
+        taken = {one.name for one in self._names.values()}
+        others = (f"{name} {number}" for number in range(2, len(taken) + 3))
+        return next(one for one in (name, *others) if one not in taken)
+
+
+class _Use(NamedTuple):
+    """What one run gave a step, or a part of it."""
+
+    run: RunPath
+    value: Any
+
+    def of(self, value: Any) -> _Use:
+        """Return the same with another value."""
+        return _Use(self.run, value)
+
+    @property
+    def id(self) -> str:
+        return self.run.trace_id
+
+    @property
+    def task(self) -> str:
+        return task_text(self.run)
+
+    @property
+    def text(self) -> str:
+        if isinstance(self.value, str):
+            return self.value.strip(_MARKS)
+        return json.dumps(self.value, sort_keys=True)
+
+
+def _pairs(pairs: Iterable[tuple[str, str]], most: int) -> tuple[tuple[str, str], ...]:
+    """Return pairs as they may be shown, the first of each value."""
+    of_value: dict[str, str] = {}
+    for told_by, value in sorted(pairs, key=lambda pair: len(pair[0]) > _PAIR_CHARS):
+        if not PLACEHOLDER.search(told_by + value):
+            of_value.setdefault(_shown(value), _shown(told_by))
+    return tuple((told_by, value) for value, told_by in list(of_value.items())[:most])
+
+
+def _shown(text: str) -> str:
+    return _clean_line(text, _PAIR_CHARS).replace("`", "'")
 
 
 def _leaves(value: Any) -> Iterator[Any]:
@@ -210,26 +362,8 @@ def _leaves(value: Any) -> Iterator[Any]:
             yield item
 
 
-def _common_keys(uses: Sequence[_Use]) -> list[str]:
-    """Return the keys that half of the inputs have, of enough tasks, in their usual order."""
-    counts: Counter[str] = Counter()
-    tasks: dict[str, set[str]] = {}
-    places: Counter[str] = Counter()
-    for one in uses:
-        for place, key in enumerate(one.value):
-            counts[key] += 1
-            places[key] += place
-            tasks.setdefault(key, set()).add(one.run.task)
-    keys = [
-        key
-        for key, count in counts.items()
-        if 2 * count >= len(uses) and len(tasks[key]) >= FEWEST_TASKS
-    ]
-    return sorted(keys, key=lambda key: (places[key] / counts[key], key))
-
-
-def _is_same(values: Iterable[Any]) -> bool:
-    texts = {json.dumps(value, sort_keys=True) for value in values}
+def _is_same(uses: Sequence[_Use]) -> bool:
+    texts = {one.text for one in uses}
     return len(texts) == 1 and not PLACEHOLDER.search(texts.pop())
 
 
@@ -246,9 +380,3 @@ def _clean_value(value: Any) -> Any:
 def _clean_text(text: str) -> str:
     """Return a text as one that may stand in a prompt, its length and blanks as they are."""
     return printable(_without_markers(text), keep="\n").replace("`", "'")
-
-
-def _name(text: str) -> str:
-    """Return what a placeholder is called: letters, digits, blanks, and what joins words."""
-    match = _WORD.search(" ".join(text.replace("_", " ").split()))
-    return match[0][:_NAME_CHARS].strip(" .-") if match else "value"

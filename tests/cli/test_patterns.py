@@ -55,7 +55,7 @@ def test_patterns_are_listed_shown_and_exported() -> None:
     assert unit.performance.uses == 5
     skill = printed(row[0])
     assert skill == printed("show", unit.name)
-    assert '2. `refund({"customer": "{customer from step 1}", "currency": "EUR"})`' in skill
+    assert '2. `refund(customer="{customer}", currency="EUR")`' in skill
     shown = json.loads(printed("show", unit.id, "--json"))
     assert shown["pattern"]["id"] == unit.id
     assert len(shown["members"]) == 4

@@ -1,0 +1,199 @@
+"""How the tasks of runs are worded, and by which phrases tasks of one wording differ.
+
+How many patients are in surgery?
+How many patients are in maternity?   ->   How many patients are in …?   surgery, maternity
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from difflib import SequenceMatcher
+from itertools import islice
+from typing import NamedTuple
+
+from kp_langchain.recall.deciding_calls import NAME, VALUE
+from kp_langchain.recall.few_shot import _clean_line
+from kp_langchain.recall.run_paths import RunPath
+from kp_langchain.recall.shared_text import Gap, shared_text
+from kp_langchain.redaction.spans import PLACEHOLDER
+from kp_langchain.values import members
+
+GAP = "\N{HORIZONTAL ELLIPSIS}"
+"""Stands for what differs between tasks."""
+
+_ALIKE = 0.6  # the share of words in which tasks of one wording agree
+_MOST_TASKS, _READ_CHARS, _MOST_CHARS = 60, 600, 140
+_VALUE_CHARS = 60
+_TOKEN = re.compile(r"\w+|[^\w\s]")
+_WORD = re.compile(r"[^\W\d_]{3,}")
+NUMBER = re.compile(r"[+-]?\d+(?:\.\d+)?")
+_DIGITS, _NO_LETTERS = re.compile(r"\d+"), re.compile(r"\W")
+_MARKS = " '\".,;:?!"
+
+
+class Wording(NamedTuple):
+    """Tasks in the same words.
+
+    Attributes:
+        text: The task on one line, with `…` for values and for what differs.
+        phrases: For each place that differs, the phrase that stands there in each task.
+        tasks: The tasks in words.
+    """
+
+    text: str
+    phrases: tuple[Mapping[str, str], ...]
+    tasks: tuple[str, ...]
+
+    @property
+    def words(self) -> list[str]:
+        """Its words in lower case, in their order."""
+        return words_of(self.text)
+
+
+def words_of(text: str) -> list[str]:
+    """Return the words of at least three letters of a text, in lower case."""
+    return [word.casefold() for word in _WORD.findall(text)]
+
+
+def task_text(run: RunPath) -> str:
+    """Return the beginning of a run's task, as wordings have it."""
+    return run.objective[:_READ_CHARS]
+
+
+def wordings_of(runs: Iterable[RunPath]) -> list[Wording]:
+    """Return the wordings of the tasks of runs, that of most tasks first.
+
+    Args:
+        runs: The runs; of more than 60 tasks, 60 are looked at.
+    """
+    values: dict[str, set[str]] = {}
+    for run in runs:
+        values.setdefault(task_text(run), set()).update(_input_values(run))
+    alike: list[tuple[list[str], list[str]]] = []
+    for task in islice(sorted(values), _MOST_TASKS):
+        tokens = _TOKEN.findall(_blanked(task, GAP, values[task]).casefold())
+        own = next((tasks for first, tasks in alike if _are_alike(first, tokens)), None)
+        if own is None:
+            alike.append((tokens, own := []))
+        own.append(task)
+    wordings = [_wording(tasks, values) for _, tasks in alike]
+    return sorted(wordings, key=lambda one: (-len(one.tasks), len(one.text), one.text))
+
+
+def _are_alike(one: Sequence[str], other: Sequence[str]) -> bool:
+    matcher = SequenceMatcher(None, one, other, autojunk=False)
+    return matcher.quick_ratio() >= _ALIKE and matcher.ratio() >= _ALIKE
+
+
+def _wording(tasks: Sequence[str], values: Mapping[str, set[str]]) -> Wording:
+    if len(tasks) == 1:
+        text = tasks[0]
+        spans = [match[0] for match in _value_spans(text)]
+        phrases = tuple({text: phrase.strip(_MARKS)} for phrase in spans)
+        return Wording(_line(_blanked(text, GAP, values[text])), phrases, (text,))
+    pieces = shared_text(tasks).pieces
+    gaps = [piece for piece in pieces if isinstance(piece, Gap)]
+    text = "".join(one if isinstance(one, str) else one.frame(GAP) for one in pieces)
+    known = set[str]().union(*(values[task] for task in tasks))
+    return Wording(
+        text=_line(_blanked(text, GAP, known)),
+        phrases=tuple(
+            {task: phrase.strip(_MARKS) for task, phrase in gap.texts.items()} for gap in gaps
+        ),
+        tasks=tuple(tasks),
+    )
+
+
+def _value_spans(text: str) -> list[re.Match[str]]:
+    matches = [*PLACEHOLDER.finditer(text), *VALUE.finditer(text), *NAME.finditer(text)]
+    return sorted(matches, key=lambda match: match.start())
+
+
+def _blanked(text: str, blank: str, values: Iterable[str]) -> str:
+    """Return a text with a blank for each value: those known, numbers, ids, names, quoted texts."""
+    for value in sorted(values, key=lambda value: (-len(value), value)):
+        text = re.sub(rf"(?<!\w){re.escape(value)}(?!\w)", blank, text, flags=re.IGNORECASE)
+    for pattern in (PLACEHOLDER, VALUE, NAME):
+        text = pattern.sub(blank, text)
+    return text
+
+
+def _input_values(run: RunPath) -> Iterator[str]:
+    """Yield the short texts in the inputs of a run."""
+    for call in run.calls:
+        for _, value in members(dict(call.inputs)):
+            if isinstance(value, str) and 1 < len(value.strip()) <= _VALUE_CHARS:
+                yield value.strip()
+
+
+def _line(text: str) -> str:
+    text = re.sub(rf"{GAP}(?:[ ,-]*{GAP})+", GAP, text)
+    return _clean_line(text, _MOST_CHARS).replace("`", "'").rstrip(" .!?")
+
+
+# ------------------------------------------------------------------ phrases and values
+
+
+def telling_phrases(
+    wordings: Iterable[Wording], values: Mapping[str, str], told: Collection[tuple[str, str]]
+) -> dict[str, str]:
+    """Return the phrase of each task that tells a value; none where that may be chance.
+
+    In each wording it is what differs at one place: a phrase for each value, and a value for each
+    phrase. It is most like the values, or nothing else is left that differs.
+
+    Args:
+        wordings: How the tasks are worded.
+        values: The value of each task.
+        told: Tasks and phrases, in lower case, that tell other values.
+    """
+    phrases: dict[str, str] = {}
+    for wording in wordings:
+        places = []
+        for place in wording.phrases:
+            of_place = {task: one for task, one in place.items() if one and task in values}
+            pairs = [(one, values[task]) for task, one in of_place.items()]
+            is_free = not all((task, one.casefold()) in told for task, one in of_place.items())
+            if is_free and is_one_to_one(pairs):
+                places.append((are_like(pairs), len(pairs), of_place))
+        is_like, _, best = max(places, key=lambda place: place[:2], default=(False, 0, {}))
+        if is_like or (len(places) == 1 and len(wording.tasks) > 1):
+            phrases |= best
+    told_values = {(phrase.casefold(), values[task]) for task, phrase in phrases.items()}
+    is_enough = 2 * len(phrases) >= len(values)
+    is_one = len(told_values) == len({phrase for phrase, _ in told_values})
+    return phrases if is_enough and is_one else {}
+
+
+def is_one_to_one(pairs: Iterable[tuple[str, str]]) -> bool:
+    """Return whether the same always goes with the same, and another with another."""
+    different = {(one.casefold(), other.casefold()) for one, other in pairs}
+    return all(len({pair[side] for pair in different}) == len(different) for side in (0, 1))
+
+
+def are_like(pairs: Collection[tuple[str, str]]) -> bool:
+    """Return whether most of some phrases share a number with their values, or are abbreviated."""
+    return 2 * sum(_is_like(phrase, value) for phrase, value in pairs) > len(pairs)
+
+
+def _is_like(phrase: str, value: str) -> bool:
+    digits, own = (_DIGITS.findall(text) for text in (phrase, value))
+    shared = set(map(int, digits)) & set(map(int, own))
+    if digits and (shared or "".join(digits) == "".join(own)):
+        return True
+    return abbreviates(value.casefold(), _NO_LETTERS.sub("", phrase.casefold()))
+
+
+def abbreviates(short: str, word: str) -> bool:
+    """Return whether letters are some of a longer word, in their order, from its first on."""
+    rest = iter(word)
+    return 0 < len(short) < len(word) and short[0] == word[0] and all(one in rest for one in short)
+
+
+def with_unit(task: str, phrase: str) -> str:
+    """Return a number with the word after it in a task; any other phrase as it is."""
+    number = NUMBER.fullmatch(phrase) and re.search(
+        rf"(?<![\w.]){re.escape(phrase)} [^\W\d_]+", task
+    )
+    return number[0] if number else phrase
