@@ -3,9 +3,10 @@
 Runs are grouped in two steps. First by plan: the tools of their steps and the words of their inputs
 (`run_paths`). What is in no group that is large enough is then grouped by the tools alone. Where an
 argument is a choice (`templates`), such as a negative amount for a refund, a group is split by it:
-each part with enough members is a pattern of its own. If there is no such part, the group stays if
-a phrase of the task tells each choice. It is left out as `unexplained` if none does, or if nothing
-tells where a value of a placeholder comes from.
+each part with enough members, whose tasks have a word that those of the others lack, is a pattern
+of its own, and so may be what is left. If there is no such part, the group stays if a phrase of the
+task tells each choice. It is left out as `unexplained` if none does, or if nothing tells where a
+value of a placeholder comes from.
 
 A group is no pattern, because it is `trivial`,
 
@@ -27,7 +28,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from itertools import islice
@@ -52,7 +53,7 @@ MOST_RUNS = 10_000
 _MOST_SHARE = 0.5  # of a domain's runs: what more of them do says nothing
 _ID_CHARS = 16
 _NAME_CHARS, _NAME_ID_CHARS, _NAME_WORDS = 64, 6, 4
-_LONG = 4  # letters; shorter words say less in a name
+_LONG = 4  # letters; shorter words say less
 _MOST_SHOWN = 3  # tasks
 _FEWEST_TELLING = 2  # tasks have a word that tells a pattern from others
 _ALIKE = 0.5  # the share of words that patterns have both that may be taken for one another
@@ -70,8 +71,6 @@ class Pattern:
         domain: The domain.
         namespace: Whose runs its members are; None if anybody's.
         tools: The names of the tools of its steps.
-        words: The words of the inputs of each step by which runs are told apart; empty if only the
-            tools do.
         kinds: Its tasks in up to three wordings, with `…` for what differs.
         not_for: A task of the pattern that it may be taken for; "" without one.
         steps: The input of each step.
@@ -94,7 +93,6 @@ class Pattern:
     domain: str
     namespace: str | None
     tools: tuple[str, ...]
-    words: tuple[tuple[str, ...], ...]
     kinds: tuple[str, ...]
     not_for: str
     steps: tuple[Arguments, ...]
@@ -220,19 +218,28 @@ class _Group(NamedTuple):
         return run.steps if self.words else run.steps_by_tool
 
     def parts(self, choice: Choice) -> list[_Group]:
-        """Return the parts of it that chose alike, those with enough members."""
-        parts = [
-            self._replace(
-                runs=[
-                    run
-                    for run in self.runs
-                    if not run.may_teach or choice.of_runs.get(run.trace_id, "") == chosen
-                ],
-                choices=(*self.choices, (choice.name, chosen)),
-            )
-            for chosen in sorted(set(choice.of_runs.values()))
-        ]
-        return [one for one in parts if one.is_enough]
+        """Return the parts of it that chose alike, and what is left of it.
+
+        Each has enough members, and but for what is left, tasks with a word that no others have.
+        """
+        parts = []
+        rest = {run.trace_id for run in self.members}
+        for chosen in sorted(set(choice.of_runs.values())):
+            own = {id_ for id_ in rest if choice.of_runs.get(id_) == chosen}
+            part = self._part(own, choice.name, chosen)
+            others = [run for run in self.members if run.trace_id not in own]
+            theirs = {word for run in others for word in words_of(run.objective)}
+            if part.is_enough and _telling_words(wordings_of(part.members)) - theirs:
+                parts.append(part)
+                rest -= own
+        left = self._part(rest, choice.name, "other")
+        return [*parts, left] if parts and left.is_enough else parts
+
+    def _part(self, ids: Collection[str], name: str, chosen: str) -> _Group:
+        return self._replace(
+            runs=[run for run in self.runs if not run.may_teach or run.trace_id in ids],
+            choices=(*self.choices, (name, chosen)),
+        )
 
 
 class _Miner:
@@ -258,7 +265,7 @@ class _Miner:
         if is_bare and (is_one_call or not sources - {"", PROSE}):
             self.left_out["trivial"] += 1
             return
-        for choice in templates.choices:
+        for choice in sorted(templates.choices, key=lambda one: len(set(one.of_runs.values()))):
             if parts := group.parts(choice):
                 for part in parts:
                     yield from self._patterns(part)
@@ -272,7 +279,7 @@ class _Miner:
         elif _is_worse(pattern):
             self.left_out["worse"] += 1
         else:
-            yield _Candidate(pattern, wordings)
+            yield _Candidate(pattern, wordings, group)
 
     def _pattern(
         self, group: _Group, wordings: Sequence[Wording], steps: Sequence[Arguments]
@@ -290,7 +297,6 @@ class _Miner:
             domain=self._domain,
             namespace=self._namespace,
             tools=group.tools,
-            words=tuple(tuple(sorted(one)) for one in group.words),
             kinds=tuple(one.text for one in wordings if one.words)[:_MOST_SHOWN],
             not_for="",
             steps=tuple(steps),
@@ -325,40 +331,56 @@ class _Miner:
 
 
 class _Candidate(NamedTuple):
-    """A pattern, and how its tasks are worded."""
+    """A pattern, how its tasks are worded, and its runs."""
 
     pattern: Pattern
     wordings: Sequence[Wording]
+    group: _Group
 
     @property
     def shown_words(self) -> set[str]:
         return {word for text in self.pattern.kinds for word in words_of(text)}
 
+    @property
+    def long_words(self) -> set[str]:
+        return {word for word in self.shown_words if len(word) >= _LONG}
+
     def likeness(self, other: _Candidate) -> float:
-        """Return the share of shown words that two patterns have both; 0 with other tools."""
-        if self.pattern.tools != other.pattern.tools:
+        """Return the share of words that both have; 0 with other tools, 2 if only choices differ."""
+        if self.group[:2] == other.group[:2]:
+            return 2.0
+        if self.group.tools != other.group.tools:
             return 0.0
-        words, of_other = self.shown_words, other.shown_words
-        return len(words & of_other) / min(len(words), len(of_other))
+        words, of_other = self.long_words, other.long_words
+        return len(words & of_other) / max(min(len(words), len(of_other)), 1)
 
     def is_clear(self, others: Sequence[_Candidate]) -> bool:
         """Return whether words of two of its tasks tell it from each of other patterns."""
-        tasks = Counter[str]()
-        for one in self.wordings:
-            tasks.update(dict.fromkeys(one.words, len(one.tasks)))
-        telling = {word for word in self.shown_words if tasks[word] >= _FEWEST_TELLING}
+        telling = _telling_words(self.wordings) & self.shown_words
         return bool(telling) and all(
             telling - other.shown_words for other in others if other is not self
         )
 
     def name(self, shown: Counter[str]) -> str:
-        """Return the words of its first task that fewest patterns show, and a part of its id."""
-        every = dict.fromkeys(words_of(self.pattern.kinds[0]))
-        words = [word for word in every if len(word) >= _LONG] or list(every)
+        """Return words of one of its tasks that few patterns show, and a part of its id."""
+        choices = [
+            [word for word in dict.fromkeys(words_of(text)) if len(word) >= fewest]
+            for text in self.pattern.kinds
+            for fewest in (_LONG, 1)
+        ]
+        words = next((one for one in choices if len(one) > 1), choices[0] or choices[1])
         rarest = sorted(words, key=lambda word: (shown[word], -len(word)))[:_NAME_WORDS]
         text = "-".join(word for word in words if word in rarest)
         slug = _NO_SLUG.sub("-", text).strip("-")[: _NAME_CHARS - _NAME_ID_CHARS - 1]
         return f"{slug}-{self.pattern.id[-_NAME_ID_CHARS:]}".lstrip("-").replace("--", "-")
+
+
+def _telling_words(wordings: Iterable[Wording]) -> set[str]:
+    """Return the words that two tasks have in which others agree with them."""
+    tasks = Counter[str]()
+    for one in wordings:
+        tasks.update(dict.fromkeys(one.words, len(one.tasks)))
+    return {word for word, count in tasks.items() if count >= _FEWEST_TELLING}
 
 
 def _is_worse(pattern: Pattern) -> bool:

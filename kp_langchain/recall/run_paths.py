@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from kp_langchain.calibration.planted_instructions import find_planted
 from kp_langchain.calibration.tool_calls import TracedCall, calls_of
-from kp_langchain.recall.deciding_calls import VALUE, deciding_calls, holds, input_texts
+from kp_langchain.recall.deciding_calls import VALUE, _output_of, deciding_calls, holds, input_texts
 from kp_langchain.redaction.spans import PLACEHOLDER
 from kp_langchain.store.rows import trace_key
 from kp_langchain.values import plain
@@ -138,8 +138,8 @@ def run_path(
             PathCall(
                 tool=one.tool_name,
                 words=_words(one, objective.casefold(), given),
-                inputs=_inputs(one),
-                output=_output(one)[:_OUTPUT_CHARS],
+                inputs=plain(one.call.input if one.call else {}, _READ_CHARS) or {},
+                output=_output_of(one)[:_OUTPUT_CHARS],
             )
             for one in deciding
         ),
@@ -169,16 +169,3 @@ def _words(call: TracedCall, task: str, given: set[str]) -> frozenset[str]:
             shown = PLACEHOLDER.sub(" ", text[:_READ_CHARS]).casefold()
             words.update(_WORD.findall(VALUE.sub(" ", shown)))
     return frozenset(words)
-
-
-def _inputs(call: TracedCall) -> dict[str, Any]:
-    inputs = call.call and call.call.input
-    copy: dict[str, Any] = plain(inputs or {}, _READ_CHARS)
-    return copy
-
-
-def _output(call: TracedCall) -> str:
-    if call.output is None:
-        return ""
-    text = call.output.output_summary if call.output.content is None else call.output.content
-    return text or ""

@@ -22,10 +22,11 @@ from kp_langchain.values import members
 GAP = "\N{HORIZONTAL ELLIPSIS}"
 """Stands for what differs between tasks."""
 
-_ALIKE = 0.6  # the share of words in which tasks of one wording agree
+_ALIKE = 0.6  # the share of words, but those of values, in which tasks of one wording agree
+_NEARLY_ALIKE = 0.5  # the same for tasks that are like no other
 _MOST_TASKS, _READ_CHARS, _MOST_CHARS = 60, 600, 140
 _VALUE_CHARS = 60
-_TOKEN = re.compile(r"\w+|[^\w\s]")
+_TOKEN = re.compile(r"\w+")
 _WORD = re.compile(r"[^\W\d_]{3,}")
 NUMBER = re.compile(r"[+-]?\d+(?:\.\d+)?")
 _DIGITS, _NO_LETTERS = re.compile(r"\d+"), re.compile(r"\W")
@@ -70,20 +71,31 @@ def wordings_of(runs: Iterable[RunPath]) -> list[Wording]:
     values: dict[str, set[str]] = {}
     for run in runs:
         values.setdefault(task_text(run), set()).update(_input_values(run))
-    alike: list[tuple[list[str], list[str]]] = []
-    for task in islice(sorted(values), _MOST_TASKS):
-        tokens = _TOKEN.findall(_blanked(task, GAP, values[task]).casefold())
-        own = next((tasks for first, tasks in alike if _are_alike(first, tokens)), None)
-        if own is None:
-            alike.append((tokens, own := []))
-        own.append(task)
-    wordings = [_wording(tasks, values) for _, tasks in alike]
+    words = {
+        task: _TOKEN.findall(_blanked(task, GAP, values[task]).casefold())
+        for task in islice(sorted(values), _MOST_TASKS)
+    }
+    alike = _together([[task] for task in words], words, _ALIKE)
+    alone = [tasks for tasks in alike if len(tasks) == 1]
+    alike = [tasks for tasks in alike if len(tasks) > 1] + _together(alone, words, _NEARLY_ALIKE)
+    wordings = [_wording(tasks, values) for tasks in alike]
     return sorted(wordings, key=lambda one: (-len(one.tasks), len(one.text), one.text))
 
 
-def _are_alike(one: Sequence[str], other: Sequence[str]) -> bool:
-    matcher = SequenceMatcher(None, one, other, autojunk=False)
-    return matcher.quick_ratio() >= _ALIKE and matcher.ratio() >= _ALIKE
+def _together(
+    groups: Iterable[list[str]], words: Mapping[str, Sequence[str]], share: float
+) -> list[list[str]]:
+    """Return groups of tasks, with each the later ones whose first task is like its first."""
+    joined: list[list[str]] = []
+    for tasks in groups:
+        for others in joined:
+            matcher = SequenceMatcher(None, words[others[0]], words[tasks[0]], autojunk=False)
+            if matcher.quick_ratio() >= share and matcher.ratio() >= share:
+                others += tasks
+                break
+        else:
+            joined.append([*tasks])
+    return joined
 
 
 def _wording(tasks: Sequence[str], values: Mapping[str, set[str]]) -> Wording:
@@ -136,7 +148,7 @@ def _line(text: str) -> str:
 
 
 def telling_phrases(
-    wordings: Iterable[Wording], values: Mapping[str, str], told: Collection[tuple[str, str]]
+    wordings: Iterable[Wording], values: Mapping[str, str], told: Mapping[str, Collection[str]]
 ) -> dict[str, str]:
     """Return the phrase of each task that tells a value; none where that may be chance.
 
@@ -146,16 +158,16 @@ def telling_phrases(
     Args:
         wordings: How the tasks are worded.
         values: The value of each task.
-        told: Tasks and phrases, in lower case, that tell other values.
+        told: What tells other values in each task.
     """
     phrases: dict[str, str] = {}
     for wording in wordings:
         places = []
         for place in wording.phrases:
-            of_place = {task: one for task, one in place.items() if one and task in values}
+            rest = {task: _without(one, told.get(task, ())) for task, one in place.items()}
+            of_place = {task: one for task, one in rest.items() if one and task in values}
             pairs = [(one, values[task]) for task, one in of_place.items()]
-            is_free = not all((task, one.casefold()) in told for task, one in of_place.items())
-            if is_free and is_one_to_one(pairs):
+            if pairs and is_one_to_one(pairs):
                 places.append((are_like(pairs), len(pairs), of_place))
         is_like, _, best = max(places, key=lambda place: place[:2], default=(False, 0, {}))
         if is_like or (len(places) == 1 and len(wording.tasks) > 1):
@@ -164,6 +176,12 @@ def telling_phrases(
     is_enough = 2 * len(phrases) >= len(values)
     is_one = len(told_values) == len({phrase for phrase, _ in told_values})
     return phrases if is_enough and is_one else {}
+
+
+def _without(phrase: str, others: Collection[str]) -> str:
+    for other in others:
+        phrase = re.sub(rf"(?<!\w){re.escape(other)}(?!\w)", "", phrase, flags=re.IGNORECASE)
+    return " ".join(phrase.split()).strip(_MARKS)
 
 
 def is_one_to_one(pairs: Iterable[tuple[str, str]]) -> bool:

@@ -13,16 +13,17 @@ of an earlier step has it; a phrase of the task tells it (`"surgery" -> SUR`), i
 always goes with the same value and another with another; or it was worked out from a short output.
 A phrase is like a value if it shares a number with it, or is abbreviated by it.
 
-Where nothing of this holds, and where a phrase tells it that is not like it, few values (half as
-many as tasks at most), or values of two signs, are a choice: what was done differs by them, and
-runs that chose differently belong to different patterns.
+Where nothing of this holds, few values (half as many as tasks at most), or values of two signs, are
+a choice: what was done differs by them, and runs that chose differently may belong to different
+patterns. So are few values of which phrases tell less than two thirds, or that no phrase is like; and values
+of an output that stand after different words in it, such as `stay` and `room`.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
@@ -44,7 +45,7 @@ from kp_langchain.recall.task_wordings import (
 )
 from kp_langchain.redaction.spans import PLACEHOLDER
 from kp_langchain.text import printable
-from kp_langchain.values import MAX_DEPTH, members
+from kp_langchain.values import members
 
 _FEWEST_KEPT = 0.5  # of the words and values of a text; else all of it is a placeholder
 _MOST = 2 / 3  # of the runs have a value in their task, or in the output of a step
@@ -54,6 +55,7 @@ _NAME_CHARS, _PAIR_CHARS = 40, 60
 _MOST_PAIRS, _MOST_ROWS = 2, 4
 _ABBREVIATED = 4  # letters of an abbreviation at most
 _MARKS = " '\""
+_LETTERS = re.compile(r"[^\W\d_]{2,}")
 _NAME = re.compile(r"\w[\w .-]*")
 TASK, PROSE = "the task", "your own words"
 
@@ -129,9 +131,12 @@ class Templates:
         wordings: Sequence[Wording],
     ) -> None:
         self._wordings = wordings
-        self._task_words = Counter(word for run in runs for word in set(words_of(run.objective)))
+        self._tasks = len({run.task for run in runs})
+        counts = Counter(word for run in runs for word in set(words_of(run.objective)))
+        usual = [word for word, count in counts.items() if 2 * count >= len(runs)]
+        self._words = sorted(usual, key=lambda word: (-counts[word], word))
         self._names: dict[tuple[object, ...], Blank] = {}  # by what stands there in each run
-        self._told: set[tuple[str, str]] = set()  # tasks and phrases with a placeholder
+        self._told: defaultdict[str, set[str]] = defaultdict(set)  # phrases, by task
         self._result = Arguments()
         self.steps: list[Arguments] = []
         self.choices: list[Choice] = []
@@ -144,30 +149,22 @@ class Templates:
             }
             self._result = Arguments()
             self.steps.append(self._result)
-            self._result.template |= self._by_key(uses, 0)
+            self._result.template |= self._by_key(uses)
 
-    def _by_key(self, uses: Sequence[_Use], depth: int) -> dict[str, Any]:
+    def _by_key(self, uses: Sequence[_Use]) -> dict[str, Any]:
         """Return the values of the keys that all uses have, as templates."""
         keys = [key for key in uses[0].value if all(key in one.value for one in uses)]
         names = {_clean_line(key, _NAME_CHARS): key for key in keys}
         return {
-            name: self._template(name, [one.of(one.value[key]) for one in uses], depth)
+            name: self._template(name, [one.of(one.value[key]) for one in uses])
             for name, key in names.items()
             if name
         }
 
-    def _template(self, name: str, uses: Sequence[_Use], depth: int) -> Any:
-        """Return a value as a template.
-
-        Args:
-            name: What the value is, in words.
-            uses: The value in each run; of enough tasks.
-            depth: Levels of nesting above it.
-        """
-        if all(isinstance(one.value, dict) for one in uses) and depth < MAX_DEPTH:
-            parts = self._by_key(uses, depth + 1)
-            if parts:
-                return parts
+    def _template(self, name: str, uses: Sequence[_Use]) -> Any:
+        """Return what some uses have in common; `name` says what it is."""
+        if all(isinstance(one.value, dict) for one in uses) and (parts := self._by_key(uses)):
+            return parts
         is_text = all(isinstance(one.value, str) for one in uses)
         if len(str(uses[0].value)) <= _WHOLE_CHARS and self._source(uses) == TASK:
             return str(self._blank(name, uses))  # also if all tasks happen to say the same
@@ -218,44 +215,62 @@ class Templates:
         """Return a placeholder with where its value comes from; note it if it is a choice."""
         source = self._source(uses)
         if source == TASK:
-            self._told.update((one.task, one.text.casefold()) for one in uses)
+            for one in uses:
+                self._told[one.task].add(one.text)
             return Blank(name, TASK, _pairs((("", one.text) for one in uses), 1))
         if source:
             step = int(source.split()[1]) - 1
-            shown = [(_passage(self._outputs[one.id][step], one.text), one.text) for one in uses]
+            given = [(self._outputs[one.id][step].strip(), one) for one in uses]
+            labels = {one.id: _word_before(output, one.text) for output, one in given}
+            if self._is_few(labels.values()):
+                self._choose(name, labels, is_told=True)
+            shown = [
+                (output if len(output) <= _PAIR_CHARS else _passage(output, one.text), one.text)
+                for output, one in given
+            ]
             shown.sort(key=lambda pair: pair[0] == pair[1])
             return Blank(name, source, _pairs(shown, 1))
         values = {one.task: one.text for one in uses}
         phrases = telling_phrases(self._wordings, values, self._told)
-        if not phrases:
-            source, pairs = self._worked_out(uses)
-            if source:
-                return Blank(name, source, _pairs(pairs, _MOST_PAIRS))
-            self._note_choice(name, uses, values, is_told=False)
+        told = [(phrase, values[task]) for task, phrase in phrases.items()]
+        source, worked_out = ("", []) if told else self._worked_out(uses)
+        if source:
+            return Blank(name, source, _pairs(worked_out, _MOST_PAIRS))
+        for task, phrase in phrases.items():
+            self._told[task].add(phrase)
+        is_whole = phrases.keys() == values.keys()
+        is_few = self._is_few(values.values())
+        signs = {NUMBER.fullmatch(text) and text[0] == "-" for text in values.values()}
+        if signs == {True, False}:
+            self._choose(name, {one.id: "<0" if one.text[0] == "-" else ">=0" for one in uses})
+        elif is_few and not (len(told) >= _MOST * len(values) and are_like(told)):
+            self._choose(name, {one.id: one.text.casefold() for one in uses}, is_told=is_whole)
+        if not told:
             is_prose = any(len(value.split()) > 1 for value in values.values())
             return Blank(name, PROSE if is_prose else "")
-        self._told.update((task, phrase.casefold()) for task, phrase in phrases.items())
-        is_like = are_like([(phrase, values[task]) for task, phrase in phrases.items()])
-        is_whole = phrases.keys() == values.keys()
-        is_choice = self._note_choice(name, uses, values, is_told=is_whole, is_like=is_like)
         told = [(with_unit(task, phrase), values[task]) for task, phrase in phrases.items()]
-        return Blank(name, TASK, _pairs(told, _MOST_ROWS if is_choice else _MOST_PAIRS))
+        return Blank(name, TASK, _pairs(told, _MOST_ROWS if is_few else _MOST_PAIRS))
+
+    def _is_few(self, values: Iterable[str]) -> bool:
+        """Return whether values of runs are several, and half as many as tasks at most."""
+        return 1 < len({value.casefold() for value in values}) <= self._tasks / 2
+
+    def _choose(self, name: str, of_runs: Mapping[str, str], *, is_told: bool = False) -> None:
+        self.choices.append(Choice(f"{len(self.steps) - 1} {name}", of_runs, is_told))
 
     def _source(self, uses: Sequence[_Use]) -> str:
         """Return where the values of most runs are: the task, or the first step that gave them."""
         counts: Counter[str] = Counter()
         for one in uses:
-            parts = [str(value).strip(_MARKS).casefold() for value in _leaves(one.value)]
-            parts = [part for part in parts if part]
-            if not parts:
+            leaves = (str(value).strip(_MARKS).casefold() for value in _leaves(one.value))
+            if not (parts := [part for part in leaves if part]):
                 continue
-            task = one.run.objective.casefold()
-            counts[TASK] += all(holds(task, part) for part in parts)
+            counts[TASK] += all(holds(one.run.objective.casefold(), part) for part in parts)
             for number, output in enumerate(self._outputs[one.id], start=1):
                 is_short = len(output) <= _WHOLE_CHARS
                 counts[f"step {number}"] += all(
-                    (is_short or len(part) >= _OUTPUT_VALUE_CHARS)
-                    and holds(output.casefold(), part)
+                    holds(output.casefold(), part)
+                    and (is_short or len(part) >= _OUTPUT_VALUE_CHARS)
                     for part in parts
                 )
         enough = [name for name, count in counts.items() if count >= _MOST * len(uses)]
@@ -270,45 +285,20 @@ class Templates:
                 return f"step {step + 1}", pairs
         return "", []
 
-    def _note_choice(
-        self,
-        name: str,
-        uses: Sequence[_Use],
-        values: Mapping[str, str],
-        *,
-        is_told: bool,
-        is_like: bool = False,
-    ) -> bool:
-        """Note a placeholder and return True if it is a choice."""
-        texts = set(values.values())
-        chosen = {one.id: one.text.casefold() for one in uses}
-        are_numbers = all(map(NUMBER.fullmatch, texts))
-        if are_numbers and len({text.startswith("-") for text in texts}) > 1:
-            is_told = False
-            chosen = {id_: "<0" if text[0] == "-" else ">=0" for id_, text in chosen.items()}
-        elif is_like or not 1 < len(texts) <= len(values) / 2:
-            return False
-        self.choices.append(Choice(f"{len(self.steps) - 1} {name}", chosen, is_told))
-        return True
-
     def _name(self, name: str, uses: Sequence[_Use]) -> str:
         """Return what a placeholder is called: a word of the tasks if its name abbreviates one.
 
         A number is called by the word after it, such as `euros`.
         """
-        units = Counter(with_unit(one.task, one.text).partition(" ")[2].casefold() for one in uses)
+        shown = [with_unit(one.task, one.text) for one in uses if NUMBER.fullmatch(one.text)]
+        units = Counter(text.partition(" ")[2].casefold() for text in shown or [""])
         unit, count = units.most_common(1)[0]
         if len(unit) >= _ABBREVIATED and count >= _MOST * len(uses):
             return self._new(unit)
         match = _NAME.search(" ".join(name.replace("_", " ").split()))
         label = match[0][:_NAME_CHARS].strip(" .-") if match else "value"
         if len(label) <= _ABBREVIATED:
-            longer = [
-                (-count, word)
-                for word, count in self._task_words.items()
-                if 2 * count >= len({one.id for one in uses}) and abbreviates(label, word)
-            ]
-            label = min(longer, default=(0, label))[1]
+            label = next((word for word in self._words if abbreviates(label, word)), label)
         return self._new(label)
 
     def _new(self, name: str) -> str:
@@ -341,6 +331,12 @@ class _Use(NamedTuple):
         if isinstance(self.value, str):
             return self.value.strip(_MARKS)
         return json.dumps(self.value, sort_keys=True)
+
+
+def _word_before(output: str, value: str) -> str:
+    """Return the word before a value in an output, such as `room` or a key."""
+    before = output[: max(output.casefold().find(value.casefold()), 0)]
+    return next((match[0] for match in reversed([*_LETTERS.finditer(before)])), "")
 
 
 def _pairs(pairs: Iterable[tuple[str, str]], most: int) -> tuple[tuple[str, str], ...]:

@@ -32,6 +32,7 @@ from tests.benchmarks.live.worlds import ANSWER, Call, Task, World
 from tests.benchmarks.store import fill, made_runs
 from tests.benchmarks.workspace import RECORDED, REPEATED, Run, read_runs
 
+REASONS = ("trivial", "unexplained", "worse", "unclear")
 _OF_A_KIND = 6
 _FOUND = 3
 
@@ -87,10 +88,9 @@ def source_rows(found: dict[str, tuple[Mined, list[RunPath]]]) -> Iterator[list[
         members = sum(len(one.members) for one in mined.patterns)
         runs = sum(one.runs for one in mined.patterns)
         successes = sum(path.may_teach for path in paths)
-        by_words = sum(bool(one.words) for one in mined.patterns)
         number = len(mined.patterns)
-        left_out = mined.left_out["trivial"], mined.left_out["worse"]
-        yield [name, len(paths), successes, number, by_words, members, runs, *left_out]
+        left_out = [mined.left_out[reason] for reason in REASONS]
+        yield [name, len(paths), successes, number, members, runs, *left_out]
 
 
 def world_row(world: World, paths: Sequence[RunPath], mined: Mined) -> list[object]:
@@ -101,7 +101,7 @@ def world_row(world: World, paths: Sequence[RunPath], mined: Mined) -> list[obje
     members = sum(map(Counter.total, counts))
     return [
         world.name, len(paths), len(world.kinds), len(kinds), len(counts), pure, members,
-        mined.left_out["trivial"], mined.left_out["worse"],
+        *(mined.left_out[reason] for reason in REASONS),
     ]  # fmt: skip
 
 
@@ -135,13 +135,11 @@ def main(words: Sequence[str] | None = None) -> int:
     for name, runs in read_runs(chosen.files).items():
         paths = paths_of(name, runs)
         found[name] = mine(name, paths), paths
-    head = ["source", "runs", "kept successes", "patterns", "by words", "members",
-            "runs of them", "trivial", "worse"]  # fmt: skip
+    head = ["source", "runs", "kept successes", "patterns", "members", "runs of them", *REASONS]
     print(table("Patterns", head, source_rows(found)))
     of_worlds = {name: paths_of_world(world) for name, world in WORLDS.items()}
     worlds = {name: (mine(name, paths), paths) for name, paths in of_worlds.items()}
-    head = ["world", "runs", "kinds", "kinds found", "patterns", "of one kind", "members",
-            "trivial", "worse"]  # fmt: skip
+    head = ["world", "runs", "kinds", "kinds found", "patterns", "of one kind", "members", *REASONS]
     rows = [world_row(WORLDS[name], paths, mined) for name, (mined, paths) in worlds.items()]
     print(table("Kinds of tasks of the live benchmark", head, rows), flush=True)
     if chosen.traces:

@@ -263,6 +263,7 @@ CANCELLED, MISSED = "How many visits of {} were cancelled?", "How many visits of
     [
         (5, 5, (CANCELLED, MISSED), ["st = 2", "st = 3"], ""),
         (5, 2, (CANCELLED, MISSED), ["st = 2"], ""),
+        (5, 5, (CANCELLED, CANCELLED), [], ""),
         (2, 2, (CANCELLED, MISSED), ["st = {st}"],
          '`"missed"` → `3`; `"cancelled"` → `2`'),
         (2, 2, ("Number of visits of {} that did not take place", "{} waited for whom in vain?"),
@@ -336,14 +337,19 @@ def test_of_tasks_in_the_same_words_nothing_is_published() -> None:
     assert mine("finance", runs).left_out == {"unclear": 2}
 
 
-def test_a_member_that_chose_otherwise_than_all_others_is_none() -> None:
+@pytest.mark.parametrize(("last", "members"), [("Task {} of what is gone", 3), ("Task {}", 0)])
+def test_a_member_that_chose_otherwise_is_told_by_its_task_or_there_is_no_pattern(
+    last: str, members: int
+) -> None:
     where = [f"id > {50 + at} AND gone = {int(at == 3)} AND kind = 2" for at in range(4)]
-    runs = [sql(at, f"{COUNTS} WHERE {text}", f"Task {50 + at}") for at, text in enumerate(where)]
-    (pattern,) = found(*runs)
-    assert templates(pattern) == [
-        {"query": f"{COUNTS} WHERE id > {{id}} AND gone = 0 AND kind = 2"}
-    ]
-    assert len(pattern.members) == 3
+    tasks = [(last if at == 3 else "Task {} now").format(50 + at) for at in range(4)]
+    if not members:
+        tasks = [last.format(50 + at) for at in range(4)]
+    runs = [sql(at, f"{COUNTS} WHERE {where[at]}", tasks[at]) for at in range(4)]
+    patterns = found(*runs)
+    assert sum(len(one.members) for one in patterns) == members
+    query = f"{COUNTS} WHERE id > {{id}} AND gone = 0 AND kind = 2"
+    assert all(templates(one) == [{"query": query}] for one in patterns)
 
 
 # Ids, order, and what must stand in no template.
@@ -383,7 +389,7 @@ def test_nothing_of_a_single_member_stands_in_a_template(
             run(at, task, ("look_up", {"name": one}, two), ("write", inputs, "ok"), key=one)
         )
     (pattern,) = found(*runs)
-    texts = json.dumps([*templates(pattern), pattern.words, pattern.name])
+    texts = json.dumps([*templates(pattern), pattern.name])
     assert "your order is on the way" in texts
     assert not [secret for secret in secrets if secret in texts]
 
