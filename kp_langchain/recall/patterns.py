@@ -8,17 +8,15 @@ of its own, and so may be what is left. If there is no such part, the group stay
 task tells each choice. It is left out as `unexplained` if none does, or if nothing tells where a
 value of a placeholder comes from.
 
-A group is no pattern, because it is `trivial`,
+Other groups are no pattern, either. They are left out as
 
-- if nothing in its inputs is the same in all runs, and it has one step, or no input is known to be
-  from the task or an earlier step;
-- if nothing in its inputs is the same, or it has one step, and more than half of the domain's runs
-  took it, or called its tools where only these are alike.
-
-Nor is one, as `worse`, whose runs succeeded less often than the domain's other runs, with intervals
-of 90 % that do not overlap, or which has one step and failed in most runs. Nor is one, as
-`unclear`, if another pattern of the domain shows all the words that two of its tasks have: nobody
-could tell when to use it.
+- `trivial`: nothing in the inputs is the same in all runs, and there is one call, or no input is
+  known to be from the task or an earlier call; or more than half of the domain's runs did so, with
+  one call or with nothing that is the same;
+- `worse`: the runs succeeded less often than the domain's other runs, with intervals of 90 % that
+  do not overlap; or there is one call, and most runs failed;
+- `unclear`: another pattern of the domain shows all the words that two of the tasks have, so nobody
+  could tell when to use it.
 
 A run is in one pattern at most. The id of a pattern is a hash of its domain, namespace, tools,
 words and choices, so that a new member does not change it, and neither does the order of runs.
@@ -28,14 +26,14 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
 from kp_langchain.calibration.measures import share
-from kp_langchain.recall.run_paths import RunPath, Step, run_path
+from kp_langchain.recall.run_paths import RunPath, run_path
 from kp_langchain.recall.task_wordings import Wording, wordings_of, words_of
 from kp_langchain.recall.templates import PROSE, Arguments, Choice, Templates
 from kp_langchain.schema import PATTERN_ID_PREFIX, Metadata, PrivacyLevel
@@ -66,7 +64,7 @@ class Pattern:
     """A plan that several kept successes took.
 
     Attributes:
-        id: `kp:pattern:` and a hash of domain, namespace, tools and words.
+        id: `kp:pattern:` and a hash of domain, namespace, tools, words and choices.
         name: Its name as that of a skill: letters, digits and hyphens, 64 at most.
         domain: The domain.
         namespace: Whose runs its members are; None if anybody's.
@@ -74,18 +72,16 @@ class Pattern:
         kinds: Its tasks in up to three wordings, with `…` for what differs.
         not_for: A task of the pattern that it may be taken for; "" without one.
         steps: The input of each step.
-        repeats: Which steps most members took more than one call for, from 0.
         left_out: The tools that members called as well, and whose calls decide nothing.
         members: The ids of the traces of its members: kept successes.
         tasks: Of how many tasks they are.
         runs: How many runs took it, members and others.
         success: The share of these that succeeded, with its interval of 90 %.
-        others: The share of the domain's other runs that succeeded, with its interval; None if
-            there are none.
-        avg_ms: The mean over the runs where it is known of the durations of the calls that decide,
-            added up, in milliseconds; None if it is known of none.
-        metadata: What its knowledge unit says of its origin: when the first of its members began,
-            their mean score, and the least strict of their privacy levels.
+        others: The same share of the domain's other runs; None if there are none.
+        avg_ms: The mean over the runs of how long the calls that decide take together, in
+            milliseconds; None if it is known of none.
+        metadata: When the first of its members began, their mean score, and the least strict of
+            their privacy levels.
     """
 
     id: str
@@ -96,7 +92,6 @@ class Pattern:
     kinds: tuple[str, ...]
     not_for: str
     steps: tuple[Arguments, ...]
-    repeats: frozenset[int]
     left_out: tuple[str, ...]
     members: tuple[str, ...]
     tasks: int
@@ -121,17 +116,12 @@ class Mined(NamedTuple):
     left_out: Counter[str]
     runs: int
 
-    def of_trace(self, trace_id: str) -> Pattern | None:
-        """Return the pattern that a trace is a member of; None without one."""
-        return next((one for one in self.patterns if trace_id in one.members), None)
-
 
 def patterns_of(store: TraceStore, domain: str) -> Mined:
     """Return the patterns among the kept successes of a domain.
 
     The newest 10,000 runs count whose traces the store has: those that were kept, and others for
-    some days. So the success rate is of these, and is higher than that of all runs where failures
-    have expired.
+    some days. So the success rate is higher than that of all runs where failures have expired.
 
     Args:
         store: The store.
@@ -143,20 +133,14 @@ def patterns_of(store: TraceStore, domain: str) -> Mined:
     runs = {one.trace_id: one for one in store.signed_runs(domain=domain)}  # none is withheld
     kept = {one.trace_id for one in store.signed_runs(domain=domain, decision="kept")}
     traces = store.traces_with_usage(with_expiring=True, domain=domain)
-    return mine(
-        domain,
-        (
-            run_path(
-                trace,
-                run.task,
-                success=run.success,
-                is_kept=run.trace_id in kept,
-                namespace=namespace,
-            )
-            for trace, namespace, _ in islice(traces, MOST_RUNS)
-            if (run := runs.get(trace_key(trace.id))) is not None
-        ),
+    paths = (
+        run_path(
+            trace, run.task, success=run.success, is_kept=run.trace_id in kept, namespace=namespace
+        )
+        for trace, namespace, _ in islice(traces, MOST_RUNS)
+        if (run := runs.get(trace_key(trace.id))) is not None
     )
+    return mine(domain, paths)
 
 
 def mine(domain: str, runs: Iterable[RunPath]) -> Mined:
@@ -166,25 +150,18 @@ def mine(domain: str, runs: Iterable[RunPath]) -> Mined:
         domain: The domain.
         runs: Its runs, in any order.
     """
+    every = list(runs)
     by_namespace: defaultdict[str | None, list[RunPath]] = defaultdict(list)
-    number = 0
-    for run in runs:
-        number += 1
+    for run in every:
         if run.calls:
             by_namespace[run.namespace].append(run)
-    patterns: list[Pattern] = []
-    left_out: Counter[str] = Counter()
-    for namespace, of_namespace in by_namespace.items():
-        miner = _Miner(domain, namespace, of_namespace)
-        patterns += miner.patterns
-        left_out += miner.left_out
+    miners = [_Miner(domain, *of_namespace) for of_namespace in by_namespace.items()]
+    patterns = [pattern for miner in miners for pattern in miner.patterns]
     patterns.sort(key=lambda one: (-len(one.members), one.id))
-    return Mined(patterns, left_out, number)
+    return Mined(patterns, sum((miner.left_out for miner in miners), Counter()), len(every))
 
 
 # ------------------------------------------------------------------ groups
-
-_Key = tuple[tuple[str, frozenset[str]], ...]
 
 
 class _Group(NamedTuple):
@@ -213,9 +190,6 @@ class _Group(NamedTuple):
     @property
     def is_enough(self) -> bool:
         return len({run.task for run in self.members}) >= FEWEST_TASKS
-
-    def steps_of(self, run: RunPath) -> Sequence[Step]:
-        return run.steps if self.words else run.steps_by_tool
 
     def parts(self, choice: Choice) -> list[_Group]:
         """Return the parts of it that chose alike, and what is left of it.
@@ -256,9 +230,8 @@ class _Miner:
     def _patterns(self, group: _Group) -> Iterator[_Candidate]:
         """Yield the patterns of a group: one, or one for each choice."""
         members = group.members
-        steps = [group.steps_of(run) for run in members]
         wordings = wordings_of(members)
-        templates = Templates(members, steps, wordings)
+        templates = Templates(members, wordings)
         is_bare = not any(one.constants for one in templates.steps)
         is_one_call = len(group.tools) == 1
         sources = {blank.source for one in templates.steps for blank in one.blanks}
@@ -300,7 +273,6 @@ class _Miner:
             kinds=tuple(one.text for one in wordings if one.words)[:_MOST_SHOWN],
             not_for="",
             steps=tuple(steps),
-            repeats=_most([group.steps_of(run) for run in members], lambda step: len(step) > 1),
             left_out=tuple(tool for tool, _ in called.most_common() if tool not in group.tools),
             members=tuple(run.trace_id for run in members),
             tasks=len({run.task for run in members}),
@@ -317,12 +289,8 @@ class _Miner:
         self.left_out["unclear"] += len(found) - len(clear)
         shown = Counter(word for one in found for word in one.shown_words)
         for one in clear:
-            nearest = max(
-                (other for other in clear if other is not one),
-                key=lambda other: (one.likeness(other), other.pattern.id),
-                default=one,
-            )
-            is_near = nearest is not one and one.likeness(nearest) >= _ALIKE
+            nearest = max(clear, key=lambda other: (one.likeness(other), other.pattern.id))
+            is_near = one.likeness(nearest) >= _ALIKE
             yield replace(
                 one.pattern,
                 name=one.name(shown),
@@ -341,17 +309,15 @@ class _Candidate(NamedTuple):
     def shown_words(self) -> set[str]:
         return {word for text in self.pattern.kinds for word in words_of(text)}
 
-    @property
-    def long_words(self) -> set[str]:
-        return {word for word in self.shown_words if len(word) >= _LONG}
-
     def likeness(self, other: _Candidate) -> float:
-        """Return the share of words that both have; 0 with other tools, 2 if only choices differ."""
-        if self.group[:2] == other.group[:2]:
-            return 2.0
-        if self.group.tools != other.group.tools:
+        """Return the share of long words that both have; 0 with other tools, 2 as parts of one."""
+        if self.group.tools != other.group.tools or self is other:
             return 0.0
-        words, of_other = self.long_words, other.long_words
+        if self.group.words == other.group.words:
+            return 2.0
+        words, of_other = (
+            {word for word in one.shown_words if len(word) >= _LONG} for one in (self, other)
+        )
         return len(words & of_other) / max(min(len(words), len(of_other)), 1)
 
     def is_clear(self, others: Sequence[_Candidate]) -> bool:
@@ -371,8 +337,9 @@ class _Candidate(NamedTuple):
         words = next((one for one in choices if len(one) > 1), choices[0] or choices[1])
         rarest = sorted(words, key=lambda word: (shown[word], -len(word)))[:_NAME_WORDS]
         text = "-".join(word for word in words if word in rarest)
-        slug = _NO_SLUG.sub("-", text).strip("-")[: _NAME_CHARS - _NAME_ID_CHARS - 1]
-        return f"{slug}-{self.pattern.id[-_NAME_ID_CHARS:]}".lstrip("-").replace("--", "-")
+        slug = _NO_SLUG.sub("-", text).strip("-") or "pattern"
+        slug = slug[: _NAME_CHARS - _NAME_ID_CHARS - 1].rstrip("-")
+        return f"{slug}-{self.pattern.id[-_NAME_ID_CHARS:]}"
 
 
 def _telling_words(wordings: Iterable[Wording]) -> set[str]:
@@ -384,8 +351,7 @@ def _telling_words(wordings: Iterable[Wording]) -> set[str]:
 
 
 def _is_worse(pattern: Pattern) -> bool:
-    others = pattern.others
-    if others is not None and pattern.success.high < others.low:
+    if pattern.others is not None and pattern.success.high < pattern.others.low:
         return True
     return len(pattern.steps) == 1 and pattern.success.value < _MOST_SHARE
 
@@ -408,25 +374,17 @@ def _metadata(domain: str, members: Sequence[RunPath]) -> Metadata:
     )
 
 
-def _most(steps: Sequence[Sequence[Step]], holds: Callable[[Step], bool]) -> frozenset[int]:
-    """Return the positions of the steps of which something holds in most runs."""
-    counts = Counter(at for of_run in steps for at, step in enumerate(of_run) if holds(step))
-    return frozenset(at for at, count in counts.items() if 2 * count > len(steps))
-
-
 def _groups(runs: Sequence[RunPath]) -> list[_Group]:
     """Return the runs by plan, and those of no plan that others share by their tools."""
-    by_plan: defaultdict[_Key, list[RunPath]] = defaultdict(list)
+    by_plan: defaultdict[tuple[tuple[str, ...], tuple[frozenset[str], ...]], list[RunPath]]
+    by_plan, by_path = defaultdict(list), defaultdict(list)
     for run in runs:
         by_plan[run.plan].append(run)
-    groups: list[_Group] = []
-    rest: defaultdict[tuple[str, ...], list[RunPath]] = defaultdict(list)
-    for key, of_plan in by_plan.items():
-        group = _Group(tuple(tool for tool, _ in key), tuple(one for _, one in key), of_plan)
-        if any(group.words) and group.is_enough:
-            groups.append(group)
-        else:
-            for run in of_plan:
-                rest[run.path].append(run)
-    by_tools = [_Group(path, (), of_path) for path, of_path in rest.items()]
+    groups = [_Group(*plan, of_plan) for plan, of_plan in by_plan.items()]
+    groups = [group for group in groups if any(group.words) and group.is_enough]
+    grouped = {run.trace_id for group in groups for run in group.runs}
+    for run in runs:
+        if run.trace_id not in grouped:
+            by_path[run.path].append(run)
+    by_tools = [_Group(path, (), of_path) for path, of_path in by_path.items()]
     return groups + [group for group in by_tools if group.is_enough]

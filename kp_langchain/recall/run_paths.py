@@ -1,15 +1,13 @@
 """The path of a run: the calls that decide, in order, with what they were given and gave.
 
-Calls of one tool that follow each other, and whose inputs have the same words, are one step: the
-same for another value. Two runs took the same plan if their steps have the same tools and words.
+Two runs took the same plan if their calls have the same tools and words, in the same order.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from kp_langchain.calibration.planted_instructions import find_planted
@@ -44,11 +42,7 @@ class PathCall:
     output: str
 
 
-Step = Sequence[PathCall]
-"""The calls of one step."""
-
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class RunPath:
     """A run, as plans are compared.
 
@@ -78,25 +72,15 @@ class RunPath:
     duration_ms: float | None
     metadata: Metadata
 
-    @cached_property
-    def steps(self) -> list[list[PathCall]]:
-        """Its calls, those of one tool with the same words together that follow each other."""
-        return _merged(self.calls, by_words=True)
+    @property
+    def plan(self) -> tuple[tuple[str, ...], tuple[frozenset[str], ...]]:
+        """The tools of its calls, and the words of each."""
+        return self.path, tuple(call.words for call in self.calls)
 
-    @cached_property
-    def steps_by_tool(self) -> list[list[PathCall]]:
-        """Its calls, those of one tool together that follow each other."""
-        return _merged(self.calls, by_words=False)
-
-    @cached_property
-    def plan(self) -> tuple[tuple[str, frozenset[str]], ...]:
-        """Tool and words of each step."""
-        return tuple((step[0].tool, step[0].words) for step in self.steps)
-
-    @cached_property
+    @property
     def path(self) -> tuple[str, ...]:
-        """The names of the tools, repeats counted once."""
-        return tuple(step[0].tool for step in self.steps_by_tool)
+        """The tools of its calls."""
+        return tuple(call.tool for call in self.calls)
 
 
 def run_path(
@@ -147,17 +131,6 @@ def run_path(
         duration_ms=sum(durations) or None,
         metadata=trace.metadata,
     )
-
-
-def _merged(calls: Sequence[PathCall], *, by_words: bool) -> list[list[PathCall]]:
-    steps: list[list[PathCall]] = []
-    for call in calls:
-        last = steps[-1][-1] if steps else None
-        is_same = last is not None and last.tool == call.tool
-        if not is_same or (by_words and steps[-1][-1].words != call.words):
-            steps.append([])
-        steps[-1].append(call)
-    return steps
 
 
 def _words(call: TracedCall, task: str, given: set[str]) -> frozenset[str]:

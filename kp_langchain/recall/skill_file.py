@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
 _DESCRIPTION_CHARS, _DOMAIN_CHARS, _TOOL_CHARS = 1024, 100, 60
 _MOST_LEFT_OUT = 5
-_AGAIN = "may be called several times"
 
 
 def unit_of(pattern: Pattern) -> ToolCallPattern:
@@ -53,9 +52,8 @@ def unit_of(pattern: Pattern) -> ToolCallPattern:
                 step=f"Call {name}",
                 execution="sequential",
                 tools=[PatternTool(name=name, input_template=arguments.template)],
-                condition=_AGAIN if at in pattern.repeats else None,
             )
-            for at, (name, arguments) in enumerate(zip(tools, pattern.steps, strict=True))
+            for name, arguments in zip(tools, pattern.steps, strict=True)
         ],
         performance=Performance(
             avg_ms=pattern.avg_ms or 0.0, success_rate=pattern.success.value, uses=pattern.runs
@@ -93,9 +91,8 @@ def _head(pattern: Pattern) -> Iterator[str]:
 
 
 def _steps(pattern: Pattern) -> Iterator[str]:
-    for at, (name, arguments) in enumerate(zip(pattern.tools, pattern.steps, strict=True)):
-        again = f" ({_AGAIN})" if at in pattern.repeats else ""
-        yield f"{at + 1}. {_code(f'{_tool(name)}({_inputs(arguments)})')}{again}"
+    for at, (name, arguments) in enumerate(zip(pattern.tools, pattern.steps, strict=True), start=1):
+        yield f"{at}. {_code(f'{_tool(name)}({_inputs(arguments)})')}"
 
 
 def _inputs(arguments: Arguments) -> str:
@@ -120,13 +117,10 @@ def _notes(pattern: Pattern) -> Iterator[str]:
     success = pattern.success
     text = f"- {of}, all right."
     if success.value < 1:
-        text = (
-            f"- {of}, {100 * success.value:.0f} % right ({100 * success.low:.0f} to "
-            f"{100 * success.high:.0f} %)"
-        )
-        if pattern.others is not None:
-            text += f"; of the domain's other runs, {100 * pattern.others.value:.0f} %"
-        text += "."
+        between = f"{100 * success.low:.0f} to {100 * success.high:.0f} %"
+        text = f"- {of}, {100 * success.value:.0f} % right ({between})."
+    if success.value < 1 and pattern.others is not None:
+        text += f" Of the domain's other runs, {100 * pattern.others.value:.0f} %."
     if pattern.left_out:
         text += f" Left out: {', '.join(map(_tool, pattern.left_out[:_MOST_LEFT_OUT]))}."
     yield text

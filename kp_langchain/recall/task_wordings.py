@@ -99,11 +99,6 @@ def _together(
 
 
 def _wording(tasks: Sequence[str], values: Mapping[str, set[str]]) -> Wording:
-    if len(tasks) == 1:
-        text = tasks[0]
-        spans = [match[0] for match in _value_spans(text)]
-        phrases = tuple({text: phrase.strip(_MARKS)} for phrase in spans)
-        return Wording(_line(_blanked(text, GAP, values[text])), phrases, (text,))
     pieces = shared_text(tasks).pieces
     gaps = [piece for piece in pieces if isinstance(piece, Gap)]
     text = "".join(one if isinstance(one, str) else one.frame(GAP) for one in pieces)
@@ -115,11 +110,6 @@ def _wording(tasks: Sequence[str], values: Mapping[str, set[str]]) -> Wording:
         ),
         tasks=tuple(tasks),
     )
-
-
-def _value_spans(text: str) -> list[re.Match[str]]:
-    matches = [*PLACEHOLDER.finditer(text), *VALUE.finditer(text), *NAME.finditer(text)]
-    return sorted(matches, key=lambda match: match.start())
 
 
 def _blanked(text: str, blank: str, values: Iterable[str]) -> str:
@@ -144,16 +134,13 @@ def _line(text: str) -> str:
     return _clean_line(text, _MOST_CHARS).replace("`", "'").rstrip(" .!?")
 
 
-# ------------------------------------------------------------------ phrases and values
-
-
 def telling_phrases(
     wordings: Iterable[Wording], values: Mapping[str, str], told: Mapping[str, Collection[str]]
 ) -> dict[str, str]:
     """Return the phrase of each task that tells a value; none where that may be chance.
 
-    In each wording it is what differs at one place: a phrase for each value, and a value for each
-    phrase. It is most like the values, or nothing else is left that differs.
+    In each wording it is what differs at one place, another phrase for another value. It is like
+    the values, or nothing else is left that differs.
 
     Args:
         wordings: How the tasks are worded.
@@ -170,7 +157,7 @@ def telling_phrases(
             if pairs and is_one_to_one(pairs):
                 places.append((are_like(pairs), len(pairs), of_place))
         is_like, _, best = max(places, key=lambda place: place[:2], default=(False, 0, {}))
-        if is_like or (len(places) == 1 and len(wording.tasks) > 1):
+        if is_like or len(places) == 1:
             phrases |= best
     told_values = {(phrase.casefold(), values[task]) for task, phrase in phrases.items()}
     is_enough = 2 * len(phrases) >= len(values)

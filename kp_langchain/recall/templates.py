@@ -9,14 +9,14 @@ placeholder; of a longer text, only the parts that differ do. Whatever a single 
 has is in no template.
 
 A placeholder says where its value comes from, with pairs of real values: the task has it; an output
-of an earlier step has it; a phrase of the task tells it (`"surgery" -> SUR`), if the same phrase
+of an earlier call has it; a phrase of the task tells it (`"surgery" -> SUR`), if the same phrase
 always goes with the same value and another with another; or it was worked out from a short output.
 A phrase is like a value if it shares a number with it, or is abbreviated by it.
 
 Where nothing of this holds, few values (half as many as tasks at most), or values of two signs, are
 a choice: what was done differs by them, and runs that chose differently may belong to different
-patterns. So are few values of which phrases tell less than two thirds, or that no phrase is like; and values
-of an output that stand after different words in it, such as `stay` and `room`.
+patterns. So are few values that no phrase is like, or of which phrases tell less than two thirds;
+and values of an output that stand after different words in it, such as `stay` and `room`.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
-from kp_langchain.recall.deciding_calls import _WHOLE_CHARS, _passage, holds
+from kp_langchain.recall.deciding_calls import _PROSE, _WHOLE_CHARS, _passage, holds
 from kp_langchain.recall.few_shot import _clean_line, _without_markers
-from kp_langchain.recall.run_paths import RunPath, Step
+from kp_langchain.recall.run_paths import RunPath
 from kp_langchain.recall.shared_text import Gap, shared_text
 from kp_langchain.recall.task_wordings import (
     NUMBER,
@@ -115,8 +115,7 @@ class Templates:
     """The inputs of the steps of runs; the same values have the same placeholder in all of them.
 
     Args:
-        runs: The runs; at least one.
-        steps: The steps of each; all have the same number.
+        runs: The runs; at least one. They called the same tools.
         wordings: How their tasks are worded.
 
     Attributes:
@@ -124,12 +123,7 @@ class Templates:
         choices: By which placeholders the runs differ in what they did.
     """
 
-    def __init__(
-        self,
-        runs: Sequence[RunPath],
-        steps: Sequence[Sequence[Step]],
-        wordings: Sequence[Wording],
-    ) -> None:
+    def __init__(self, runs: Sequence[RunPath], wordings: Sequence[Wording]) -> None:
         self._wordings = wordings
         self._tasks = len({run.task for run in runs})
         counts = Counter(word for run in runs for word in set(words_of(run.objective)))
@@ -137,18 +131,14 @@ class Templates:
         self._words = sorted(usual, key=lambda word: (-counts[word], word))
         self._names: dict[tuple[object, ...], Blank] = {}  # by what stands there in each run
         self._told: defaultdict[str, set[str]] = defaultdict(set)  # phrases, by task
-        self._result = Arguments()
+        self._result, self._label = Arguments(), ""
         self.steps: list[Arguments] = []
         self.choices: list[Choice] = []
-        pairs = list(zip(runs, steps, strict=True))
-        for at in range(len(steps[0])):
-            uses = [_Use(run, call.inputs) for run, of_run in pairs for call in of_run[at]]
-            self._outputs = {
-                run.trace_id: ["\n".join(call.output for call in step) for step in of_run[:at]]
-                for run, of_run in pairs
-            }
+        for at in range(len(runs[0].calls)):
+            self._outputs = {run.trace_id: [call.output for call in run.calls[:at]] for run in runs}
             self._result = Arguments()
             self.steps.append(self._result)
+            uses = [_Use(run, run.calls[at].inputs) for run in runs]
             self._result.template |= self._by_key(uses)
 
     def _by_key(self, uses: Sequence[_Use]) -> dict[str, Any]:
@@ -204,6 +194,7 @@ class Templates:
         values = tuple((one.run.trace_id, one.text.casefold()) for one in uses)
         blank = self._names.get(values)
         if blank is None:
+            self._label = name
             blank = self._explained(self._name(name, uses), uses)
             is_text = not is_part and all(isinstance(one.value, str) for one in uses)
             blank = self._names[values] = replace(blank, is_text=is_text)
@@ -220,12 +211,12 @@ class Templates:
             return Blank(name, TASK, _pairs((("", one.text) for one in uses), 1))
         if source:
             step = int(source.split()[1]) - 1
-            given = [(self._outputs[one.id][step].strip(), one) for one in uses]
-            labels = {one.id: _word_before(output, one.text) for output, one in given}
+            given = [(self._outputs[one.run.trace_id][step].strip(), one) for one in uses]
+            labels = {one.run.trace_id: _word_before(output, one.text) for output, one in given}
             if self._is_few(labels.values()):
-                self._choose(name, labels, is_told=True)
+                self._choose(labels, is_told=True)
             shown = [
-                (output if len(output) <= _PAIR_CHARS else _passage(output, one.text), one.text)
+                (output if _is_short(output) else _passage(output, one.text), one.text)
                 for output, one in given
             ]
             shown.sort(key=lambda pair: pair[0] == pair[1])
@@ -238,13 +229,15 @@ class Templates:
             return Blank(name, source, _pairs(worked_out, _MOST_PAIRS))
         for task, phrase in phrases.items():
             self._told[task].add(phrase)
-        is_whole = phrases.keys() == values.keys()
         is_few = self._is_few(values.values())
         signs = {NUMBER.fullmatch(text) and text[0] == "-" for text in values.values()}
         if signs == {True, False}:
-            self._choose(name, {one.id: "<0" if one.text[0] == "-" else ">=0" for one in uses})
+            self._choose({one.run.trace_id: "<0" if one.text[0] == "-" else ">=0" for one in uses})
         elif is_few and not (len(told) >= _MOST * len(values) and are_like(told)):
-            self._choose(name, {one.id: one.text.casefold() for one in uses}, is_told=is_whole)
+            self._choose(
+                {one.run.trace_id: one.text.casefold() for one in uses},
+                is_told=len(told) == len(values),
+            )
         if not told:
             is_prose = any(len(value.split()) > 1 for value in values.values())
             return Blank(name, PROSE if is_prose else "")
@@ -255,8 +248,8 @@ class Templates:
         """Return whether values of runs are several, and half as many as tasks at most."""
         return 1 < len({value.casefold() for value in values}) <= self._tasks / 2
 
-    def _choose(self, name: str, of_runs: Mapping[str, str], *, is_told: bool = False) -> None:
-        self.choices.append(Choice(f"{len(self.steps) - 1} {name}", of_runs, is_told))
+    def _choose(self, of_runs: Mapping[str, str], *, is_told: bool = False) -> None:
+        self.choices.append(Choice(f"{len(self.steps) - 1} {self._label}", of_runs, is_told))
 
     def _source(self, uses: Sequence[_Use]) -> str:
         """Return where the values of most runs are: the task, or the first step that gave them."""
@@ -266,7 +259,7 @@ class Templates:
             if not (parts := [part for part in leaves if part]):
                 continue
             counts[TASK] += all(holds(one.run.objective.casefold(), part) for part in parts)
-            for number, output in enumerate(self._outputs[one.id], start=1):
+            for number, output in enumerate(self._outputs[one.run.trace_id], start=1):
                 is_short = len(output) <= _WHOLE_CHARS
                 counts[f"step {number}"] += all(
                     holds(output.casefold(), part)
@@ -278,10 +271,9 @@ class Templates:
 
     def _worked_out(self, uses: Sequence[_Use]) -> tuple[str, list[tuple[str, str]]]:
         """Return the last step whose output is short and goes with the values, and both."""
-        for step in reversed(range(len(self._outputs[uses[0].id]))):
-            pairs = [(self._outputs[one.id][step].strip(), one.text) for one in uses]
-            are_short = all(0 < len(output) <= _PAIR_CHARS for output, _ in pairs)
-            if are_short and is_one_to_one(pairs) and are_like(pairs):
+        for step in reversed(range(len(self._outputs[uses[0].run.trace_id]))):
+            pairs = [(self._outputs[one.run.trace_id][step].strip(), one.text) for one in uses]
+            if all(_is_short(one) for one, _ in pairs) and is_one_to_one(pairs) and are_like(pairs):
                 return f"step {step + 1}", pairs
         return "", []
 
@@ -304,8 +296,8 @@ class Templates:
     def _new(self, name: str) -> str:
         """Return a name that no other placeholder has."""
         taken = {one.name for one in self._names.values()}
-        others = (f"{name} {number}" for number in range(2, len(taken) + 3))
-        return next(one for one in (name, *others) if one not in taken)
+        names = (f"{name} {number}".removesuffix(" 1") for number in range(1, len(taken) + 2))
+        return next(one for one in names if one not in taken)
 
 
 class _Use(NamedTuple):
@@ -317,10 +309,6 @@ class _Use(NamedTuple):
     def of(self, value: Any) -> _Use:
         """Return the same with another value."""
         return _Use(self.run, value)
-
-    @property
-    def id(self) -> str:
-        return self.run.trace_id
 
     @property
     def task(self) -> str:
@@ -336,16 +324,24 @@ class _Use(NamedTuple):
 def _word_before(output: str, value: str) -> str:
     """Return the word before a value in an output, such as `room` or a key."""
     before = output[: max(output.casefold().find(value.casefold()), 0)]
-    return next((match[0] for match in reversed([*_LETTERS.finditer(before)])), "")
+    words: list[str] = _LETTERS.findall(before)
+    return words[-1] if words else ""
 
 
 def _pairs(pairs: Iterable[tuple[str, str]], most: int) -> tuple[tuple[str, str], ...]:
     """Return pairs as they may be shown, the first of each value."""
     of_value: dict[str, str] = {}
     for told_by, value in sorted(pairs, key=lambda pair: len(pair[0]) > _PAIR_CHARS):
-        if not PLACEHOLDER.search(told_by + value):
+        if not PLACEHOLDER.search(told_by + value) and not any(
+            map(_PROSE.search, (told_by, value))
+        ):
             of_value.setdefault(_shown(value), _shown(told_by))
     return tuple((told_by, value) for value, told_by in list(of_value.items())[:most])
+
+
+def _is_short(output: str) -> bool:
+    """Return whether an output may be shown as a whole: prose may tell a model what to do."""
+    return 0 < len(output) <= _PAIR_CHARS and not _PROSE.search(output)
 
 
 def _shown(text: str) -> str:

@@ -129,8 +129,6 @@ def test_what_three_agents_did_for_three_tasks_is_a_pattern(store: TraceStore) -
     ]
     assert (len(pattern.members), pattern.tasks, pattern.runs) == (3, 3, 4)
     assert last.trace.id not in pattern.members
-    assert mined.of_trace(pattern.members[0]) == pattern
-    assert mined.of_trace(last.trace.id) is None
     unit = ToolCallPattern.model_validate_json(unit_of(pattern).model_dump_json())
     assert (unit.id, unit.performance.uses) == (pattern.id, 4)
     assert unit.performance.success_rate == 0.75
@@ -207,16 +205,13 @@ def test_where_all_work_goes_through_one_tool_words_tell_plans_apart() -> None:
     ]
 
 
-def test_repeats_and_what_was_left_out_are_said() -> None:
-    def nights(at: int) -> RunPath:
+def test_tools_that_decide_nothing_are_named() -> None:
+    def looked(at: int) -> RunPath:
         calls: list[Call] = [("list_hotels", {}, "many")] if at else []
-        calls += [("book", {"night": at + n, "hotel": NAMES[at], "kind": 2}, "ok") for n in (1, 2)]
-        return run(at, f"Book {NAMES[at]} for night {at + 1} and night {at + 2}", *calls)
+        booked: Call = ("book", {"hotel": NAMES[at], "kind": 2}, "ok")
+        return run(at, f"Book {NAMES[at]}", *calls, booked)
 
-    (pattern,) = found(*[nights(at) for at in range(4)])
-    assert [one.condition for one in unit_of(pattern).tool_sequence] == [
-        "may be called several times"
-    ]
+    (pattern,) = found(*[looked(at) for at in range(4)])
     assert "Left out: list_hotels." in skill_text(pattern)
     assert "Left out: list_hotels." in unit_of(pattern).description
 
