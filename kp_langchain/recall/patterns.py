@@ -10,11 +10,11 @@ value of a placeholder comes from.
 
 Other groups are no pattern, either. They are left out as
 
-- `trivial`: nothing in the inputs is the same in all runs, and there is one call, or no input is
-  known to be from the task or an earlier call; or more than half of the domain's runs did so, with
-  one call or with nothing that is the same;
+- `trivial`: of the input of a call, nothing is the same in all runs or known to be from the task or
+  an earlier call; or all calls are of one tool, and nothing is the same, or something is in one's
+  own words; or more than half of the domain's runs did so, with one tool or nothing the same;
 - `worse`: the runs succeeded less often than the domain's other runs, with intervals of 90 % that
-  do not overlap; or there is one call, and most runs failed;
+  do not overlap or with one tool; or most of them failed;
 - `unclear`: another pattern of the domain shows all the words that two of the tasks have, so nobody
   could tell when to use it.
 
@@ -232,10 +232,11 @@ class _Miner:
         members = group.members
         wordings = wordings_of(members)
         templates = Templates(members, wordings)
-        is_bare = not any(one.constants for one in templates.steps)
-        is_one_call = len(group.tools) == 1
-        sources = {blank.source for one in templates.steps for blank in one.blanks}
-        if is_bare and (is_one_call or not sources - {"", PROSE}):
+        steps = templates.steps
+        is_bare = not any(one.constants for one in steps)
+        is_one_tool = len(set(group.tools)) == 1
+        sources = {blank.source for one in steps for blank in one.blanks}
+        if not all(map(_says_something, steps)) or (is_one_tool and (is_bare or PROSE in sources)):
             self.left_out["trivial"] += 1
             return
         for choice in sorted(templates.choices, key=lambda one: len(set(one.of_runs.values()))):
@@ -243,9 +244,9 @@ class _Miner:
                 for part in parts:
                     yield from self._patterns(part)
                 return
-        pattern = self._pattern(group, wordings, templates.steps)
+        pattern = self._pattern(group, wordings, steps)
         alike = len(group.runs) if group.words else self._paths[group.tools]
-        if (is_bare or is_one_call) and alike > _MOST_SHARE * len(self._runs):
+        if (is_bare or is_one_tool) and alike > _MOST_SHARE * len(self._runs):
             self.left_out["trivial"] += 1
         elif "" in sources or not all(choice.is_told for choice in templates.choices):
             self.left_out["unexplained"] += 1
@@ -350,10 +351,17 @@ def _telling_words(wordings: Iterable[Wording]) -> set[str]:
     return {word for word, count in tasks.items() if count >= _FEWEST_TELLING}
 
 
+def _says_something(step: Arguments) -> bool:
+    """Return whether a call has no input, or not only what is in one's own words or unknown."""
+    known = step.constants or any(blank.source not in ("", PROSE) for blank in step.blanks)
+    return bool(known or not step.template)
+
+
 def _is_worse(pattern: Pattern) -> bool:
     if pattern.others is not None and pattern.success.high < pattern.others.low:
         return True
-    return len(pattern.steps) == 1 and pattern.success.value < _MOST_SHARE
+    others = pattern.others.value if len(set(pattern.tools)) == 1 and pattern.others else 0.0
+    return pattern.success.value < max(_MOST_SHARE, others)
 
 
 def _success(runs: Sequence[RunPath]) -> Estimate:

@@ -51,13 +51,11 @@ class RunPath:
         task: Its task; runs with an equal task are repeats of it.
         objective: The task in words.
         success: Whether it succeeded: by a verdict, or else as it ended.
-        may_teach: Whether it may be a member of a pattern: a kept success without planted
-            instructions.
+        may_teach: Whether it may be a member: a kept success without planted instructions.
         namespace: Whose it is; None if anybody's.
         calls: The calls that decide.
         tools: The tools that it called at all, in their order.
-        duration_ms: The sum of the durations of the calls that decide; None if none is known, or
-            all are 0, as in runs that were imported.
+        duration_ms: How long the calls that decide took together; None if unknown, or 0.
         metadata: The metadata of its trace.
     """
 

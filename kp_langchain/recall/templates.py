@@ -146,7 +146,7 @@ class Templates:
         keys = [key for key in uses[0].value if all(key in one.value for one in uses)]
         names = {_clean_line(key, _NAME_CHARS): key for key in keys}
         return {
-            name: self._template(name, [one.of(one.value[key]) for one in uses])
+            name: self._template(name, [one._replace(value=one.value[key]) for one in uses])
             for name, key in names.items()
             if name
         }
@@ -158,7 +158,8 @@ class Templates:
         is_text = all(isinstance(one.value, str) for one in uses)
         if len(str(uses[0].value)) <= _WHOLE_CHARS and self._source(uses) == TASK:
             return str(self._blank(name, uses))  # also if all tasks happen to say the same
-        if not is_text and _is_same(uses):
+        texts = {one.text for one in uses}
+        if not is_text and len(texts) == 1 and not PLACEHOLDER.search(uses[0].text):
             self._result.constants += uses[0].value not in (None, {}, [])
             return _clean_value(uses[0].value)
         if is_text and any(one.value.strip() for one in uses):
@@ -180,14 +181,12 @@ class Templates:
             having = [one for one in uses if one.value in piece.texts]
             blank = self._blank(
                 piece.label or "value",
-                [one.of(piece.texts[one.value]) for one in having],
+                [one._replace(value=piece.texts[one.value]) for one in having],
                 is_part=True,
             )
             parts.append(piece.frame(str(blank)))
         self._result.constants += shared.kept_words
         return _clean_text("".join(parts))
-
-    # ---------------------------------------------------------------- placeholders
 
     def _blank(self, name: str, uses: Sequence[_Use], *, is_part: bool = False) -> Blank:
         """Return a placeholder; the same for what is the same in each run."""
@@ -241,8 +240,9 @@ class Templates:
         if not told:
             is_prose = any(len(value.split()) > 1 for value in values.values())
             return Blank(name, PROSE if is_prose else "")
-        told = [(with_unit(task, phrase), values[task]) for task, phrase in phrases.items()]
-        return Blank(name, TASK, _pairs(told, _MOST_ROWS if is_few else _MOST_PAIRS))
+        in_order = sorted(phrases.items(), key=lambda pair: len(pair[1]))
+        shown = [(with_unit(task, phrase), values[task]) for task, phrase in in_order]
+        return Blank(name, TASK, _pairs(shown, _MOST_ROWS if is_few else _MOST_PAIRS))
 
     def _is_few(self, values: Iterable[str]) -> bool:
         """Return whether values of runs are several, and half as many as tasks at most."""
@@ -306,10 +306,6 @@ class _Use(NamedTuple):
     run: RunPath
     value: Any
 
-    def of(self, value: Any) -> _Use:
-        """Return the same with another value."""
-        return _Use(self.run, value)
-
     @property
     def task(self) -> str:
         return task_text(self.run)
@@ -335,7 +331,10 @@ def _pairs(pairs: Iterable[tuple[str, str]], most: int) -> tuple[tuple[str, str]
         if not PLACEHOLDER.search(told_by + value) and not any(
             map(_PROSE.search, (told_by, value))
         ):
-            of_value.setdefault(_shown(value), _shown(told_by))
+            shown, value = (
+                _clean_line(one, _PAIR_CHARS).replace("`", "'") for one in (told_by, value)
+            )
+            of_value.setdefault(value, shown)
     return tuple((told_by, value) for value, told_by in list(of_value.items())[:most])
 
 
@@ -344,19 +343,10 @@ def _is_short(output: str) -> bool:
     return 0 < len(output) <= _PAIR_CHARS and not _PROSE.search(output)
 
 
-def _shown(text: str) -> str:
-    return _clean_line(text, _PAIR_CHARS).replace("`", "'")
-
-
 def _leaves(value: Any) -> Iterator[Any]:
     for _, item in members(value):
         if isinstance(item, str | int | float) and not isinstance(item, bool):
             yield item
-
-
-def _is_same(uses: Sequence[_Use]) -> bool:
-    texts = {one.text for one in uses}
-    return len(texts) == 1 and not PLACEHOLDER.search(texts.pop())
 
 
 def _clean_value(value: Any) -> Any:

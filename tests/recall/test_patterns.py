@@ -379,7 +379,7 @@ def test_nothing_of_a_single_member_stands_in_a_template(
             "name": one, "note": f"Dear customer {two}, your order is on the way and we thank you",
             "tags": ["all", two], "deep": {"id": one, "kind": "new"}, two: "x",
         }  # fmt: skip
-        task = f"Write to {one} about {two}" if in_task else f"Write to customer {at}"
+        task = f"Write to all of {one} about {two}" if in_task else f"Write to customer {at}"
         runs.append(
             run(at, task, ("look_up", {"name": one}, two), ("write", inputs, "ok"), key=one)
         )
