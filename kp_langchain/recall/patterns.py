@@ -221,7 +221,7 @@ class _Miner:
 
     def __init__(self, domain: str, namespace: str | None, runs: Sequence[RunPath]) -> None:
         self._domain, self._namespace = domain, namespace
-        self._runs = sorted(runs, key=lambda run: run.trace_id)
+        self._runs = sorted(runs, key=lambda run: (run.objective, run.trace_id))
         self._paths = Counter(run.path for run in self._runs)
         self.left_out: Counter[str] = Counter()
         found = [pattern for group in _groups(self._runs) for pattern in self._patterns(group)]
@@ -271,7 +271,7 @@ class _Miner:
             domain=self._domain,
             namespace=self._namespace,
             tools=group.tools,
-            kinds=tuple(one.text for one in wordings if one.words)[:_MOST_SHOWN],
+            kinds=tuple(one.text for one in wordings if words_of(one.text))[:_MOST_SHOWN],
             not_for="",
             steps=tuple(steps),
             left_out=tuple(tool for tool, _ in called.most_common() if tool not in group.tools),
@@ -347,7 +347,7 @@ def _telling_words(wordings: Iterable[Wording]) -> set[str]:
     """Return the words that two tasks have in which others agree with them."""
     tasks = Counter[str]()
     for one in wordings:
-        tasks.update(dict.fromkeys(one.words, len(one.tasks)))
+        tasks.update(dict.fromkeys(words_of(one.text), len(one.tasks)))
     return {word for word, count in tasks.items() if count >= _FEWEST_TELLING}
 
 

@@ -46,11 +46,6 @@ class Wording(NamedTuple):
     phrases: tuple[Mapping[str, str], ...]
     tasks: tuple[str, ...]
 
-    @property
-    def words(self) -> list[str]:
-        """Its words in lower case, in their order."""
-        return words_of(self.text)
-
 
 def words_of(text: str) -> list[str]:
     """Return the words of at least three letters of a text, in lower case."""

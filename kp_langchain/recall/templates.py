@@ -312,9 +312,9 @@ class _Use(NamedTuple):
 
     @property
     def text(self) -> str:
-        if isinstance(self.value, str):
-            return self.value.strip(_MARKS)
-        return json.dumps(self.value, sort_keys=True)
+        value = self.value
+        text: str = value if isinstance(value, str) else json.dumps(value, sort_keys=True)
+        return text.strip(_MARKS)
 
 
 def _word_before(output: str, value: str) -> str:
@@ -325,17 +325,14 @@ def _word_before(output: str, value: str) -> str:
 
 
 def _pairs(pairs: Iterable[tuple[str, str]], most: int) -> tuple[tuple[str, str], ...]:
-    """Return pairs as they may be shown, the first of each value."""
+    """Return pairs as they may be shown: the first of each value, and of these the last, too."""
     of_value: dict[str, str] = {}
-    for told_by, value in sorted(pairs, key=lambda pair: len(pair[0]) > _PAIR_CHARS):
-        if not PLACEHOLDER.search(told_by + value) and not any(
-            map(_PROSE.search, (told_by, value))
-        ):
-            shown, value = (
-                _clean_line(one, _PAIR_CHARS).replace("`", "'") for one in (told_by, value)
-            )
-            of_value.setdefault(value, shown)
-    return tuple((told_by, value) for value, told_by in list(of_value.items())[:most])
+    for pair in sorted(pairs, key=lambda pair: len(pair[0]) > _PAIR_CHARS):
+        if not any(PLACEHOLDER.search(one) or _PROSE.search(one) for one in pair):
+            told_by, value = (_clean_line(one, _PAIR_CHARS).replace("`", "'") for one in pair)
+            of_value.setdefault(value, told_by)
+    shown = [(told_by, value) for value, told_by in of_value.items()]
+    return tuple(shown[:1] if most == 1 else shown[: most - 1] + shown[most - 1 :][-1:])
 
 
 def _is_short(output: str) -> bool:

@@ -240,9 +240,9 @@ def test_values_of_two_signs_are_two_patterns() -> None:
     assert templates(charges) == templates(refunds)
     text = skill_text(refunds)
     assert '2. `charge(stay={stay}, code="{code}", amount={amount}, by="desk")`' in text
-    assert '- `{stay}`: from step 1, `"stay 77: room 20"` → `77`' in text
+    assert '- `{stay}`: from step 1, `"stay 78: room 21"` → `78`' in text
     assert '- `{code}`: from the task, `"laundry"` → `"LAU"`; `"parking"` → `"PAR"`' in text
-    assert '- `{amount}`: from the task, `"8.50 euros"` → `-850`; `"3.50 euros"` → `-350`' in text
+    assert '- `{amount}`: from the task, `"8.50 euros"` → `-850`; `"4.50 euros"` → `-450`' in text
 
 
 def visits(at: int, state: int, wording: str) -> RunPath:
