@@ -32,8 +32,9 @@ _MOST_LEFT_OUT = 5
 def unit_of(pattern: Pattern) -> ToolCallPattern:
     """Return a pattern as a knowledge unit of the protocol.
 
-    Its description ends with the placeholders, the evidence and what was left out. `avg_ms` is 0
-    where no duration is known, as the protocol demands a number.
+    Its description ends with the evidence and what was left out. Its `placeholders`, a line for
+    each with where its values come from, are an addition to the protocol. `avg_ms` is 0 where no
+    duration is known, as the protocol demands a number.
 
     Args:
         pattern: The pattern.
@@ -42,7 +43,7 @@ def unit_of(pattern: Pattern) -> ToolCallPattern:
     return ToolCallPattern(
         id=pattern.id,
         name=pattern.name,
-        description="\n".join([description_of(pattern), *_notes(pattern)]),
+        description=f"{description_of(pattern)} {_evidence(pattern)}",
         metadata=pattern.metadata,
         trigger_conditions=TriggerConditions(
             task_types=list(pattern.kinds), required_tools=list(dict.fromkeys(tools))
@@ -55,6 +56,7 @@ def unit_of(pattern: Pattern) -> ToolCallPattern:
             )
             for name, arguments in zip(tools, pattern.steps, strict=True)
         ],
+        placeholders=_placeholders(pattern),
         performance=Performance(
             avg_ms=pattern.avg_ms or 0.0, success_rate=pattern.success.value, uses=pattern.runs
         ),
@@ -110,20 +112,27 @@ def _inputs(arguments: Arguments) -> str:
 
 def _notes(pattern: Pattern) -> Iterator[str]:
     """Yield a line for each placeholder, then the evidence."""
+    yield from (f"- {line}" for line in _placeholders(pattern))
+    yield f"- {_evidence(pattern)}"
+
+
+def _placeholders(pattern: Pattern) -> list[str]:
     blanks = {blank.name: blank for one in pattern.steps for blank in one.blanks}
-    for blank in blanks.values():
-        yield f"- {_code(str(blank))}: {_origin(blank)}"
+    return [f"{_code(str(blank))}: {_origin(blank)}" for blank in blanks.values()]
+
+
+def _evidence(pattern: Pattern) -> str:
     of = f"{count_text(pattern.runs, 'run')} of {count_text(pattern.tasks, 'task')}"
     success = pattern.success
-    text = f"- {of}, all right."
+    text = f"{of}, all right."
     if success.value < 1:
         between = f"{100 * success.low:.0f} to {100 * success.high:.0f} %"
-        text = f"- {of}, {100 * success.value:.0f} % right ({between})."
+        text = f"{of}, {100 * success.value:.0f} % right ({between})."
     if success.value < 1 and pattern.others is not None:
         text += f" Of the domain's other runs, {100 * pattern.others.value:.0f} %."
     if pattern.left_out:
         text += f" Left out: {', '.join(map(_tool, pattern.left_out[:_MOST_LEFT_OUT]))}."
-    yield text
+    return text
 
 
 def _origin(blank: Blank) -> str:

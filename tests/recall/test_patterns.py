@@ -134,6 +134,10 @@ def test_what_three_agents_did_for_three_tasks_is_a_pattern(store: TraceStore) -
     assert unit.performance.success_rate == 0.75
     assert unit.trigger_conditions.required_tools == ["find_customer", "pay_back"]
     assert unit.trigger_conditions.task_types == ["Pay … euros back, for the lamp"]
+    wire = unit.model_dump(mode="json")
+    assert [line.partition(":")[0] for line in wire["placeholders"]] == [
+        "`{who}`", "`{customer}`", "`{euros}`",
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(
