@@ -386,6 +386,9 @@ class ToolCallPattern(_Wire):
         trigger_conditions: When to use it.
         tool_sequence: Its steps in order, at least one.
         performance: How well it did.
+        placeholders: A line for each placeholder with where its values come from. The field is not
+            part of protocol v1 and may have another meaning in patterns of other writers, so any
+            value is kept.
 
     Raises:
         pydantic.ValidationError: A field is missing or invalid; the message names it.
@@ -404,3 +407,4 @@ class ToolCallPattern(_Wire):
     trigger_conditions: TriggerConditions
     tool_sequence: Annotated[list[PatternStep], Field(min_length=1)]
     performance: Performance
+    placeholders: Any = None

@@ -32,9 +32,8 @@ _MOST_LEFT_OUT = 5
 def unit_of(pattern: Pattern) -> ToolCallPattern:
     """Return a pattern as a knowledge unit of the protocol.
 
-    Its description ends with the evidence and what was left out. Its `placeholders`, a line for
-    each with where its values come from, are an addition to the protocol. `avg_ms` is 0 where no
-    duration is known, as the protocol demands a number.
+    Its description ends with the evidence and what was left out. `avg_ms` is 0 where no duration is
+    known, as the protocol demands a number.
 
     Args:
         pattern: The pattern.
@@ -56,7 +55,7 @@ def unit_of(pattern: Pattern) -> ToolCallPattern:
             )
             for name, arguments in zip(tools, pattern.steps, strict=True)
         ],
-        placeholders=_placeholders(pattern),
+        placeholders=_placeholders(pattern) or None,
         performance=Performance(
             avg_ms=pattern.avg_ms or 0.0, success_rate=pattern.success.value, uses=pattern.runs
         ),

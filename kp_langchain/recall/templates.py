@@ -66,8 +66,7 @@ class Blank:
 
     Attributes:
         name: What it stands for, in words.
-        source: Where it comes from: `the task`, `step 1`, `your own words`; empty if that is not
-            known.
+        source: Where it comes from: `the task`, `step 1`, `your own words`; "" if unknown.
         pairs: Real values, each after what tells it: where it stands, or a phrase of the task; ""
             if that is the value itself.
         is_text: Whether it is an argument that is a text, which stands in quotes.
