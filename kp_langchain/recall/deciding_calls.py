@@ -27,7 +27,7 @@ from kp_langchain.values import members
 if TYPE_CHECKING:
     from kp_langchain.schema import ReasoningTrace
 
-# The first words of the names of tools that change nothing, and the last ones of such as `web_search`.
+# First words of the names of tools that change nothing, and last ones of such as `web_search`.
 _READING = frozenset(
     "browse calculate check compare compute count describe explain fetch find get inspect is list "
     "look lookup preview query read retrieve search show summarize think verify view".split()
