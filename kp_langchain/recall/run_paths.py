@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from kp_langchain.calibration.planted_instructions import find_planted
 from kp_langchain.calibration.tool_calls import TracedCall, calls_of
 from kp_langchain.recall.deciding_calls import VALUE, deciding_calls, holds, input_texts
-from kp_langchain.recall.few_shot import _ERROR_NAME, _ERROR_NAMES
+from kp_langchain.recall.prompt_text import error_name
 from kp_langchain.redaction.spans import PLACEHOLDER
 from kp_langchain.store.rows import trace_key
 from kp_langchain.values import plain
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from kp_langchain.schema import Metadata, ReasoningTrace
 
 _READ_CHARS, _OUTPUT_CHARS = 2_000, 4_000
-_ERROR_CHARS = 200
 _WORD = re.compile(r"[^\W\d_]\w*|[<>=!]+")
 
 
@@ -155,7 +154,7 @@ def run_path(
             if at is not None
         ),
         tools=frozenset(one.tool_name for one in calls),
-        errors=tuple((one.tool_name, _error_of(one)) for one in calls if one.has_failed),
+        errors=tuple((one.tool_name, error_name(_output(one))) for one in calls if one.has_failed),
         duration_ms=sum(durations) or None,
         ends_with_output=bool(deciding) and deciding[-1].is_answer,
         metadata=trace.metadata,
@@ -202,8 +201,3 @@ def _is_at_once(before: TracedCall, call: TracedCall) -> bool:
     if before.output is None or call.call is None:
         return False
     return call.call.step_id < before.output.step_id
-
-
-def _error_of(call: TracedCall) -> str:
-    words = _ERROR_NAME.findall(_output(call)[:_ERROR_CHARS])
-    return next((word for word in words if word in _ERROR_NAMES), "")

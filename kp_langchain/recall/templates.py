@@ -18,8 +18,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from kp_langchain.recall.deciding_calls import _WHOLE_CHARS, holds
-from kp_langchain.recall.few_shot import _clean_line, _without_markers
+from kp_langchain.recall.deciding_calls import WHOLE_CHARS, holds
+from kp_langchain.recall.prompt_text import clean_line, without_markers
 from kp_langchain.recall.run_paths import RunPath, Step
 from kp_langchain.recall.shared_text import FEWEST_TASKS, MOST, Gap, Shared
 from kp_langchain.redaction.spans import PLACEHOLDER
@@ -111,7 +111,7 @@ class _Builder:
         self._result = Arguments()
         for key in _common_keys(uses):
             having = [one._replace(value=one.value[key]) for one in uses if key in one.value]
-            self._argument = _clean_line(key, _NAME_CHARS)
+            self._argument = clean_line(key, _NAME_CHARS)
             if not self._argument or self._argument in self._result.template:
                 continue
             self._result.template[self._argument] = self._template(self._argument, having)
@@ -130,13 +130,13 @@ class _Builder:
         if all(isinstance(one.value, dict) for one in uses) and depth < MAX_DEPTH:
             parts = {}
             for key in _common_keys(uses):
-                clean = _clean_line(key, _NAME_CHARS)
+                clean = clean_line(key, _NAME_CHARS)
                 having = [one._replace(value=one.value[key]) for one in uses if key in one.value]
                 parts[clean] = self._template(clean, having, depth + 1)
             if parts:
                 return parts
         is_text = all(isinstance(one.value, str) for one in uses)
-        if len(str(uses[0].value)) <= _WHOLE_CHARS and self._source(uses) == _TASK:
+        if len(str(uses[0].value)) <= WHOLE_CHARS and self._source(uses) == _TASK:
             return str(self._blank(name, uses))  # also if all tasks happen to say the same
         if not is_text and _is_same(one.value for one in uses):
             self._result.constants += uses[0].value not in (None, {}, [])
@@ -239,13 +239,13 @@ def _clean_value(value: Any) -> Any:
     if isinstance(value, list):
         return [_clean_value(item) for item in value]
     if isinstance(value, dict):
-        return {_clean_line(key, _NAME_CHARS): _clean_value(one) for key, one in value.items()}
+        return {clean_line(key, _NAME_CHARS): _clean_value(one) for key, one in value.items()}
     return value
 
 
 def _clean_text(text: str) -> str:
     """Return a text as one that may stand in a prompt, its length and blanks as they are."""
-    return printable(_without_markers(text), keep="\n").replace("`", "'")
+    return printable(without_markers(text), keep="\n").replace("`", "'")
 
 
 def _name(text: str) -> str:
