@@ -25,7 +25,6 @@ planted instructions.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
@@ -35,18 +34,21 @@ from kp_langchain.calibration.tool_calls import calls_of
 from kp_langchain.calibration.wording import reads_like_failure
 from kp_langchain.errors import ConfigError
 from kp_langchain.recall.deciding_calls import deciding_calls
+from kp_langchain.recall.pattern_text import pattern_body, pattern_heading
 from kp_langchain.recall.prompt_text import (
     clean_input,
     clean_line,
     error_name,
+    estimate_tokens,
     quoted,
     quoted_input,
     tool_text,
 )
+from kp_langchain.schema import ToolCallPattern
 
 if TYPE_CHECKING:
     from kp_langchain.recall.ranking import Trust
-    from kp_langchain.schema import ReasoningTrace, TraceStep
+    from kp_langchain.schema import KnowledgeUnit, ReasoningTrace, TraceStep
 
 Calls = Literal["deciding", "all"]
 """Which calls of a run an example has."""
@@ -77,32 +79,6 @@ _TOKENS_PER_CALL = 8  # hardly a line of a call has fewer
 _FEWEST_TOKENS = 150  # of an example, if several share the room
 
 
-# Each match counts as one token: four lower-case letters, or two after a digit; any other
-# character; a second blank, or a blank after a character beyond ASCII.
-_PIECE = re.compile(r"(?<=[0-9])[a-z]{1,2}|[a-z]{1,4}|[^a-z ]| (?= )|(?<=[^\x00-\x7f]) ")
-# Characters that a vocabulary may lack are one token for each of their bytes in UTF-8. Han, kana
-# and Hangul count as two tokens, other characters of three bytes as three.
-_THREE_BYTES = re.compile("[\u0800-\uffff]")
-_RARE = re.compile("[\u0800-\u1fff\ua000-\uabff]")
-_FOUR_BYTES = re.compile("[\U00010000-\U0010ffff]")
-
-
-def estimate_tokens(text: str) -> int:
-    """Return a number of tokens that the tokenisers of language models rarely exceed.
-
-    For ordinary text, source code and JSON it is more than they count. A text of random letters and
-    digits alone, such as a list of ids, may have more tokens than this.
-
-    Args:
-        text: Any text.
-    """
-    tokens = len(_PIECE.findall(text))
-    if not text.isascii():
-        tokens += len(_THREE_BYTES.findall(text)) + len(_RARE.findall(text))
-        tokens += 3 * len(_FOUR_BYTES.findall(text))
-    return tokens
-
-
 @dataclass(frozen=True, slots=True)
 class FewShot:
     """Examples for a prompt.
@@ -117,7 +93,7 @@ class FewShot:
 
 
 def to_few_shot(
-    trace: ReasoningTrace | Sequence[ReasoningTrace],
+    trace: KnowledgeUnit | Sequence[KnowledgeUnit],
     *,
     trust: Trust | Sequence[Trust] = "own",
     max_tokens: int = 800,
@@ -127,8 +103,8 @@ def to_few_shot(
     """Return traces as examples for a prompt; an empty text if nothing is shown.
 
     Args:
-        trace: A trace, or several, the best first. They share the room, and the first get what the
-            others leave; the last are left out if each would get less than 150 tokens.
+        trace: A trace or a pattern, or several, the best first. They share the room, and the first
+            get what the others leave; the last are left out if each would get less than 150 tokens.
         trust: Who says that it succeeded: a `verdict`, the `own` run, a `registry`; one for all
             traces, or one for each. The text says that a run succeeded only if a verdict does.
         max_tokens: The tokens of the whole text at most, as `estimate_tokens` counts: too many
@@ -148,7 +124,7 @@ def to_few_shot(
 
 
 def compose_few_shot(
-    trace: ReasoningTrace | Sequence[ReasoningTrace],
+    trace: KnowledgeUnit | Sequence[KnowledgeUnit],
     *,
     trust: Trust | Sequence[Trust] = "own",
     max_tokens: int = 800,
@@ -177,7 +153,11 @@ def compose_few_shot(
     for position in reversed(range(min(len(traces), max(left // _FEWEST_TOKENS, 1)))):
         frame = "\n".join(_frame(first_number + position, traces[position], trusts[position]))
         room = left // (position + 1) - estimate_tokens(f"{frame}\n")
-        body = _body(traces[position], room, calls, with_outputs=with_outputs)
+        one = traces[position]
+        if isinstance(one, ToolCallPattern):
+            body = pattern_body(one, room)
+        else:
+            body = _body(one, room, calls, with_outputs=with_outputs)
         if body:
             bodies[position] = body
             left -= estimate_tokens(f"{frame}\n{body}\n")
@@ -201,9 +181,12 @@ def _trusts(trust: Trust | Sequence[Trust], number: int) -> Sequence[Trust]:
     return trusts
 
 
-def _frame(number: int, trace: ReasoningTrace, trust: Trust) -> tuple[str, str]:
+def _frame(number: int, trace: KnowledgeUnit, trust: Trust) -> tuple[str, str]:
     """Return the lines that begin and end an example."""
-    kind = _SUCCEEDED[trust] if trace.metadata.success else "a run that failed"
+    if isinstance(trace, ToolCallPattern):
+        kind = pattern_heading(trace, trust)
+    else:
+        kind = _SUCCEEDED[trust] if trace.metadata.success else "a run that failed"
     return f"<<<example {number}: {kind}>>>", f"<<<end of example {number}>>>"
 
 

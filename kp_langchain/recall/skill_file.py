@@ -32,7 +32,8 @@ _DESCRIPTION_CHARS, _DOMAIN_CHARS = 1024, 100
 def unit_of(pattern: Pattern) -> ToolCallPattern:
     """Return a pattern as a knowledge unit of the protocol.
 
-    `avg_ms` is 0 where no duration is known, as the protocol demands a number.
+    Its `failures` are an addition to the protocol. `avg_ms` is 0 where no duration is known, as the
+    protocol demands a number.
 
     Args:
         pattern: The pattern.
@@ -53,6 +54,7 @@ def unit_of(pattern: Pattern) -> ToolCallPattern:
             )
         )
     return ToolCallPattern(
+        failures=list(pattern.failures) or None,
         id=pattern.id,
         name=pattern.name,
         description=description_of(pattern),
