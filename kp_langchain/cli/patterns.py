@@ -33,7 +33,6 @@ from kp_langchain.text import count_text, counts_text, one_line
 if TYPE_CHECKING:
     from kp_langchain.recall.patterns import Mined, Pattern
     from kp_langchain.store import TraceStore
-    from kp_langchain.store.registry_units import ExaminedUnit
 
 _WIDE = 100
 _SHORTEST_PREFIX = 4
@@ -138,6 +137,8 @@ def admit(
 
     Admit one again to have its text and figures as later runs make them.
     """
+    from kp_langchain.recall.admission import admit_patterns, obstacle_to
+
     if bool(pattern_ids) == every:
         raise typer.BadParameter("give either IDs or --all")
     with open_store(database) as store:
@@ -149,14 +150,11 @@ def admit(
                 one
                 for of_domain in mined
                 for one in of_domain.patterns
-                if one.id not in rejected and not _obstacle(one)
+                if one.id not in rejected and not obstacle_to(one)
             ]
         else:
             patterns = [_find(mined, text) for text in pattern_ids or ()]
-            for one in patterns:
-                if obstacle := _obstacle(one):
-                    raise KPError(f"{one.id} cannot be admitted: {obstacle}")
-        store.pulled.decide_own([_examined(one) for one in patterns], "admitted", by=person())
+        admit_patterns(store, patterns, by=person())
     _report(patterns, "Admitted {}; runs may be shown {}.")
 
 
@@ -169,6 +167,8 @@ def reject(
     database: Database = None,
 ) -> None:
     """Never show patterns to runs, whether they were admitted or not."""
+    from kp_langchain.recall.admission import reject_patterns
+
     with open_store(database) as store:
         mined = _mine(store, domain)
         # One that was admitted may be of runs that are gone.
@@ -176,7 +176,7 @@ def reject(
         gone -= {one.id for of_domain in mined for one in of_domain.patterns}
         store.pulled.reject(*gone, by=person())
         patterns = [_find(mined, text) for text in pattern_ids if text not in gone]
-        store.pulled.decide_own([_examined(one) for one in patterns], "rejected", by=person())
+        reject_patterns(store, patterns, by=person())
     _report([*patterns, *gone], "Rejected {}; no run is shown {}.")
 
 
@@ -185,30 +185,6 @@ def _report(patterns: Sequence[Pattern | str], line: str) -> None:
     text = line.format(count_text(len(patterns), "pattern"), "it" if len(patterns) == 1 else "them")
     ids = [one if isinstance(one, str) else f"{one.id}  {one.name}" for one in patterns]
     say("\n  ".join([text, *ids]) if ids else "Nothing changed.")
-
-
-def _obstacle(pattern: Pattern) -> str:
-    """Return why runs are not to be shown a pattern; "" if nothing speaks against it."""
-    from kp_langchain.calibration.planted_instructions import find_planted
-    from kp_langchain.recall.skill_file import unit_of
-
-    kinds = sorted({one.kind for one in find_planted(unit_of(pattern).as_trace())})
-    if kinds:
-        return f"it may hold planted instructions ({', '.join(kinds)})"
-    if pattern.metadata.privacy_level == "private" and pattern.namespace is None:
-        return "its runs keep identifiers (the privacy level private), and have no namespace"
-    return ""
-
-
-def _examined(pattern: Pattern) -> ExaminedUnit:
-    from hashlib import sha256
-
-    from kp_langchain.recall.skill_file import unit_of
-    from kp_langchain.store.registry_units import ExaminedUnit
-
-    unit = unit_of(pattern)
-    digest = sha256(unit.model_dump_json().encode()).hexdigest()
-    return ExaminedUnit(unit, digest, namespace=pattern.namespace)
 
 
 def _states(store: TraceStore) -> dict[str, str]:
