@@ -71,4 +71,4 @@ def obstacle_to(pattern: Pattern) -> str:
 def _examined(pattern: Pattern) -> ExaminedUnit:
     unit = unit_of(pattern)
     digest = sha256(unit.model_dump_json().encode()).hexdigest()
-    return ExaminedUnit(unit, digest, namespace=pattern.namespace)
+    return ExaminedUnit(unit, digest, namespace=pattern.namespace, members=pattern.members)

@@ -293,10 +293,24 @@ class TaskIndex:
         with fork_gate:
             matrix = np.array(vectors, np.float32).reshape(len(vectors), self._matrix.shape[1])
             self._matrix = _normalised(matrix)
+            self._place_patterns()
         change = abs(len(vectors) - self._calibrated_at)
         if change > _SMALLEST_CHANGE * self._calibrated_at:
             self._calibrated_at = len(vectors)
             self._floor = self._calibrated_floor()
+
+    def _place_patterns(self) -> None:
+        """Give each pattern the mean of the vectors of its members that are here.
+
+        The words that their tasks share, which are compared otherwise, say less: often two or three
+        (`python -m tests.benchmarks.live --minutes 0`).
+        """
+        patterns = [at for at, task in enumerate(self._eligible) if task.members]
+        places = {task.trace_id: at for at, task in enumerate(self._eligible)} if patterns else {}
+        for at in patterns:
+            members = [places[id_] for id_ in self._eligible[at].members if id_ in places]
+            if members:
+                self._matrix[at] = _normalised(self._matrix[members].mean(axis=0))
 
     def _calibrated_floor(self) -> float:
         """Return the floor that the runs of this store prove.

@@ -319,6 +319,7 @@ def _row_of(unit: ExaminedUnit, registry: str, domain: str, now: datetime) -> di
         "decided_at": None,
         "decided_by": None,
         "namespace": unit.namespace and clean_name(unit.namespace),
+        "members": json_text(list(unit.members)),
     }
 
 

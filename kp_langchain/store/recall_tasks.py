@@ -88,6 +88,7 @@ class StoredTask:
         confidence: How sure that is, 0 to 1.
         worth: Its worth, or the score where its domain has no confidence model, 0 to 1.
         task_vector: What is compared of it; None if that is still to be made.
+        members: Of a pattern of this store, the ids of the traces of its members.
     """
 
     trace_id: str
@@ -101,6 +102,7 @@ class StoredTask:
     confidence: float
     worth: float
     task_vector: TaskVector | None
+    members: Sequence[str] = ()
 
     @property
     def is_pattern(self) -> bool:
@@ -268,6 +270,7 @@ def _select_runs(
             *(_r[name] for name in ("trace_id", "namespace", "privacy_level", "objective")),
             _may_be_shown().label("is_open"),
             sa.true().label("is_own"),
+            sa.null().label("members"),
             _r.success,
             sa.func.coalesce(_v.confidence, _r.confidence).label("confidence"),
             _v.is_stated,
@@ -299,6 +302,7 @@ def _select_units(domain: str, is_current: sa.ColumnElement[bool]) -> sa.Select[
             *(_p[name] for name in ("trace_id", "objective", "success", "confidence")),
             _p.quality_score.label("worth"),
             _p.namespace,
+            _p.members,
             sa.null().label("privacy_level"),
             sa.true().label("is_open"),
             (_p.registry == OWN).label("is_own"),
@@ -331,6 +335,7 @@ def _read_tasks(connection: sa.Connection, select: sa.Select[Any]) -> list[Store
             task_vector=TaskVector(vector_of(row.vector), row.planted, row.plan, row.task_values)
             if row.is_embedded
             else None,
+            members=row.members or (),
         )
         for row in connection.execute(select)
     ]

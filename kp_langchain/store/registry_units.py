@@ -146,12 +146,14 @@ class ExaminedUnit:
         digest: A hash of what the registry sent; of a pattern of this store, of the pattern.
         findings: What looks like planted instructions in it, each with texts by name.
         namespace: Of a pattern of this store: whose runs it is of; None if anybody's.
+        members: Of a pattern of this store: the ids of the traces of its members.
     """
 
     unit: KnowledgeUnit
     digest: str
     findings: Sequence[Mapping[str, str]] = ()
     namespace: str | None = None
+    members: Sequence[str] = ()
 
     @property
     def trace(self) -> ReasoningTrace:
@@ -181,6 +183,7 @@ class PulledUnit:
             its earlier content.
         decided_by: Who or what decided.
         namespace: Whose runs may be shown it; None if all.
+        members: The ids of the traces of a pattern's members; empty for a unit of a registry.
     """
 
     trace_id: str
@@ -198,3 +201,4 @@ class PulledUnit:
     decided_at: datetime | None
     decided_by: str | None
     namespace: str | None = None
+    members: Sequence[str] = ()

@@ -76,9 +76,9 @@ def admit(store: TraceStore) -> str:
     return pattern.id
 
 
-def find(store: TraceStore, **options: Any) -> list[Example]:
+def find(store: TraceStore, task: str = TASK, **options: Any) -> list[Example]:
     search = ExampleSearch(store, Words())
-    return list(search.find(TASK, domain="finance", **{"limit": 3, **options}).matches)
+    return list(search.find(task, domain="finance", **{"limit": 3, **options}).matches)
 
 
 def found_ids(store: TraceStore, **options: Any) -> list[str]:
@@ -193,22 +193,39 @@ def test_what_keeps_identifiers_is_not_admitted_without_a_namespace(store: Trace
 # ------------------------------------------------------------------ beside traces
 
 
-def test_of_a_pattern_and_its_members_the_preferred_kind_is_shown(store: TraceStore) -> None:
+def test_of_a_pattern_and_its_members_one_is_shown_the_preferred_kind_if_about_as_similar(
+    store: TraceStore,
+) -> None:
     fill(store)
-    alone = find(store, limit=20)
+    again = "Pay Ada 7.25 euros back, for the lamp"
+    alone = find(store, again, limit=20)
     pattern_id = admit(store)
-    found = find(store, limit=20)
+    found = find(store, again, limit=20)
     assert [one.trace_id for one in found] == [one.trace_id for one in alone]
     assert found[0].unit.type == "ReasoningTrace"
-    first = find(store, limit=20, kinds=["pattern", "trace"])
-    assert [one.trace_id for one in first] == [pattern_id]
-    assert found_ids(store) == [pattern_id]
+    # For a task of other values, it is clearly more similar.
+    assert [one.trace_id for one in find(store, limit=20)] == [pattern_id]
+    near = "Pay Ada 7.25 euros back, for the lamp of Hana"
+    for kinds, kind in ((["trace", "pattern"], "trace"), (["pattern", "trace"], "pattern")):
+        assert f"kp:{kind}:" in find(store, near, kinds=kinds)[0].trace_id
     assert pattern_id not in [one.trace_id for one in find(store, kinds=["trace"])]
-    for kinds in ([], ["patterns"], "trace"):
+    for wrong in ([], ["patterns"], "trace"):
         with pytest.raises(ConfigError, match="must be some of"):
-            find(store, kinds=kinds)
-    # What it is for is no evidence of what the domain's tasks are like.
-    assert found[0].similarity == alone[0].similarity
+            find(store, kinds=wrong)
+
+
+def test_a_pattern_is_found_by_its_members_tasks_and_without_them_by_what_it_is_for(
+    store: TraceStore,
+) -> None:
+    fill(store)
+    pattern_id = admit(store)
+    by_members = find(store, kinds=["pattern"])[0].similarity
+    run(store)  # so that a run of the domain is left
+    for one in mined(store).patterns[0].members:
+        store.delete(one)
+    (example,) = find(store, kinds=["pattern"])
+    assert example.trace_id == pattern_id
+    assert 0.5 < example.similarity < by_members
 
 
 # ------------------------------------------------------------------ of others
