@@ -147,14 +147,16 @@ def run_path(
                 tool=calls[at].tool_name,
                 words=_words(calls[at], objective.casefold(), given),
                 inputs=_inputs(calls[at]),
-                output=_output(calls[at])[:_OUTPUT_CHARS].casefold(),
+                output=calls[at].output_text[:_OUTPUT_CHARS].casefold(),
                 is_at_once=before is not None and _is_at_once(calls[before], calls[at]),
             )
             for before, at in pairwise([None, *positions])
             if at is not None
         ),
         tools=frozenset(one.tool_name for one in calls),
-        errors=tuple((one.tool_name, error_name(_output(one))) for one in calls if one.has_failed),
+        errors=tuple(
+            (one.tool_name, error_name(one.output_text)) for one in calls if one.has_failed
+        ),
         duration_ms=sum(durations) or None,
         ends_with_output=bool(deciding) and deciding[-1].is_answer,
         metadata=trace.metadata,
@@ -187,13 +189,6 @@ def _inputs(call: TracedCall) -> dict[str, Any]:
     inputs = call.call and call.call.input
     copy: dict[str, Any] = plain(inputs or {}, _READ_CHARS)
     return copy
-
-
-def _output(call: TracedCall) -> str:
-    if call.output is None:
-        return ""
-    text = call.output.output_summary if call.output.content is None else call.output.content
-    return text or ""
 
 
 def _is_at_once(before: TracedCall, call: TracedCall) -> bool:
