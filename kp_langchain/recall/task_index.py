@@ -24,8 +24,7 @@ from kp_langchain.recall.ranking import (
     Trust,
     calibrate_floor,
 )
-from kp_langchain.recall.task_kinds import GAP
-from kp_langchain.recall.task_shape import TYPICAL_NAME, masked, plan_of
+from kp_langchain.recall.task_shape import as_task, masked, plan_of
 from kp_langchain.schema import read_unit
 from kp_langchain.scoring.dimensions import novelty
 from kp_langchain.store.recall_tasks import UNREADABLE, StoredTask, TaskVector
@@ -226,9 +225,7 @@ class TaskIndex:
         plans = [None if trace is None else plan_of(trace) for trace in traces]
         texts: list[tuple[str, str]] = []  # of each task, as it reads and masked
         for task, plan in zip(tasks, plans, strict=True):
-            plain = task.objective or " "
-            if task.is_pattern:
-                plain = plain.replace(GAP, TYPICAL_NAME)
+            plain = (as_task(task.objective) if task.is_pattern else task.objective) or " "
             texts.append((plain, masked(plain, () if plan is None else plan.values)))
         to_embed = list(dict.fromkeys(text for pair in texts for text in pair))
         try:

@@ -25,6 +25,7 @@ from kp_langchain.recall.deciding_calls import (
     input_texts,
     input_values,
 )
+from kp_langchain.recall.task_kinds import GAP
 
 if TYPE_CHECKING:
     from kp_langchain.schema import ReasoningTrace
@@ -35,9 +36,8 @@ _VALUE_CHARS = 2  # a shorter one is no value of a task
 _WORD = re.compile(r"[^\W\d_]\w*")
 _DATE = re.compile(r"\d{4}-\d\d-\d\d|\d{1,2}[./]\d{1,2}[./]\d{2,4}")
 _NUMBER = re.compile(r"[\d.,]+")
-_TYPICAL_DATE, _TYPICAL_NUMBER = "2020-01-01", "7"
-TYPICAL_NAME = "Alex"
-"""Stands for what is known to be a value but reads like none."""
+# A name stands for what is known to be a value but reads like none.
+_TYPICAL_DATE, _TYPICAL_NUMBER, _TYPICAL_NAME = "2020-01-01", "7", "Alex"
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,13 +99,13 @@ def masked(task: str, values: Iterable[str] = ()) -> str:
     """
     text = task[:_READ_CHARS]
     spans = [(*match.span(), _typical(match[0])) for match in VALUE.finditer(text)]
-    spans += [(*match.span(), TYPICAL_NAME) for match in NAME.finditer(text)]
+    spans += [(*match.span(), _TYPICAL_NAME) for match in NAME.finditer(text)]
     folded = text.casefold()
     if len(folded) == len(text):  # else places differ
         for value in values:
             if value in folded:
                 pattern = rf"(?<!\w){re.escape(value)}(?!\w)"
-                spans += [(*one.span(), TYPICAL_NAME) for one in re.finditer(pattern, folded)]
+                spans += [(*one.span(), _TYPICAL_NAME) for one in re.finditer(pattern, folded)]
     parts, at = [], 0
     for start, end, typical in sorted(spans, key=lambda span: (span[0], -span[1])):
         if start >= at:
@@ -117,4 +117,9 @@ def masked(task: str, values: Iterable[str] = ()) -> str:
 def _typical(value: str) -> str:
     if _DATE.fullmatch(value):
         return _TYPICAL_DATE
-    return _TYPICAL_NUMBER if _NUMBER.fullmatch(value) else TYPICAL_NAME
+    return _TYPICAL_NUMBER if _NUMBER.fullmatch(value) else _TYPICAL_NAME
+
+
+def as_task(kind: str) -> str:
+    """Return what tasks have in common as one of them: with a typical value where they differ."""
+    return kind.replace(GAP, _TYPICAL_NAME)
