@@ -428,7 +428,8 @@ class ToolCallPattern(_Wire):
             notes = {"content": step.step, "output_summary": step.condition}
             steps.append({"type": "thought", **notes})
             for one in step.tools:
-                inputs = {"query": one.query_template, "input": one.input_template}
+                templates = {"query": one.query_template, "input": one.input_template}
+                inputs = {name: value for name, value in templates.items() if value is not None}
                 tool = Tool.model_construct(name=one.name)
                 steps.append({"type": "tool_call", "tool": tool, "input": inputs})
         return ReasoningTrace.model_construct(
