@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 _EXAMPLES, _ROWS, _WIDE = 3, 30, 100
 _EXPLAIN = (
-    "Explain one: kp-langchain review ID, or kp-langchain patterns ID\n"
+    "Explain one: kp-langchain review ID\nExplain a pattern: kp-langchain patterns ID\n"
     "Explain a unit: kp-langchain registry quarantine show ID"
 )
 _OBJECTIVE_CHARS = 300
