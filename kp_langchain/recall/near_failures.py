@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from kp_langchain.recall.few_shot import _NAME
+from kp_langchain.recall.prompt_text import TOOL_NAME
 from kp_langchain.text import count_text
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ def _facts(
 
 
 def _shown(name: str) -> str:
-    return name if _NAME.fullmatch(name) else "a tool with another name"
+    return name if TOOL_NAME.fullmatch(name) else "a tool with another name"
 
 
 def _is_near(steps: Sequence[Step], plan: Sequence[Step], *, by_words: bool) -> bool:

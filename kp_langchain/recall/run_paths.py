@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from kp_langchain.calibration.planted_instructions import find_planted
 from kp_langchain.calibration.tool_calls import TracedCall, calls_of
 from kp_langchain.recall.deciding_calls import VALUE, deciding_calls, holds, input_texts
-from kp_langchain.recall.few_shot import _ERROR_NAME, _ERROR_NAMES
+from kp_langchain.recall.prompt_text import error_name
 from kp_langchain.redaction.spans import PLACEHOLDER
 from kp_langchain.store.rows import trace_key
 from kp_langchain.values import plain
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from kp_langchain.schema import Metadata, ReasoningTrace
 
 _READ_CHARS, _OUTPUT_CHARS = 2_000, 4_000
-_ERROR_CHARS = 200
 _WORD = re.compile(r"[^\W\d_]\w*|[<>=!]+")
 
 
@@ -148,14 +147,16 @@ def run_path(
                 tool=calls[at].tool_name,
                 words=_words(calls[at], objective.casefold(), given),
                 inputs=_inputs(calls[at]),
-                output=_output(calls[at])[:_OUTPUT_CHARS].casefold(),
+                output=calls[at].output_text[:_OUTPUT_CHARS].casefold(),
                 is_at_once=before is not None and _is_at_once(calls[before], calls[at]),
             )
             for before, at in pairwise([None, *positions])
             if at is not None
         ),
         tools=frozenset(one.tool_name for one in calls),
-        errors=tuple((one.tool_name, _error_of(one)) for one in calls if one.has_failed),
+        errors=tuple(
+            (one.tool_name, error_name(one.output_text)) for one in calls if one.has_failed
+        ),
         duration_ms=sum(durations) or None,
         ends_with_output=bool(deciding) and deciding[-1].is_answer,
         metadata=trace.metadata,
@@ -190,20 +191,8 @@ def _inputs(call: TracedCall) -> dict[str, Any]:
     return copy
 
 
-def _output(call: TracedCall) -> str:
-    if call.output is None:
-        return ""
-    text = call.output.output_summary if call.output.content is None else call.output.content
-    return text or ""
-
-
 def _is_at_once(before: TracedCall, call: TracedCall) -> bool:
     """Return whether a call began before the one before it had returned."""
     if before.output is None or call.call is None:
         return False
     return call.call.step_id < before.output.step_id
-
-
-def _error_of(call: TracedCall) -> str:
-    words = _ERROR_NAME.findall(_output(call)[:_ERROR_CHARS])
-    return next((word for word in words if word in _ERROR_NAMES), "")

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from difflib import SequenceMatcher
 from typing import NamedTuple
 
-from kp_langchain.recall.deciding_calls import _WHOLE_CHARS, VALUE
+from kp_langchain.recall.deciding_calls import VALUE, WHOLE_CHARS
 from kp_langchain.redaction.spans import PLACEHOLDER
 
 FEWEST_TASKS = 3
@@ -136,7 +136,7 @@ def _stays(
     if len({task for text in having for task in tasks[text]}) < FEWEST_TASKS:
         return False
     total, number = (sum(counts[text] for text in some) for some in (every, having))
-    is_short = len(every[0]) <= _WHOLE_CHARS  # all of it is a value
+    is_short = len(every[0]) <= WHOLE_CHARS  # all of it is a value
     return number == total if token.is_value or is_short else number >= MOST * total
 
 

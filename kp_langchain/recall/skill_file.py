@@ -11,7 +11,7 @@ import json
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from kp_langchain.recall.few_shot import _NAME, _clean_line
+from kp_langchain.recall.prompt_text import clean_line, tool_text
 from kp_langchain.recall.task_kinds import GAP
 from kp_langchain.recall.templates import Blank
 from kp_langchain.schema import (
@@ -26,18 +26,19 @@ from kp_langchain.text import both_ends, count_text
 if TYPE_CHECKING:
     from kp_langchain.recall.patterns import Pattern
 
-_DESCRIPTION_CHARS, _DOMAIN_CHARS, _TOOL_CHARS = 1024, 100, 60
+_DESCRIPTION_CHARS, _DOMAIN_CHARS = 1024, 100
 
 
 def unit_of(pattern: Pattern) -> ToolCallPattern:
     """Return a pattern as a knowledge unit of the protocol.
 
-    `avg_ms` is 0 where no duration is known, as the protocol demands a number.
+    Its `failures` are an addition to the protocol. `avg_ms` is 0 where no duration is known, as the
+    protocol demands a number.
 
     Args:
         pattern: The pattern.
     """
-    tools = [_tool(name) for name in pattern.tools]
+    tools = [tool_text(name) for name in pattern.tools]
     sequence: list[PatternStep] = []
     for at, (name, arguments) in enumerate(zip(tools, pattern.steps, strict=True)):
         tool = PatternTool(name=name, input_template=arguments.template)
@@ -53,6 +54,7 @@ def unit_of(pattern: Pattern) -> ToolCallPattern:
             )
         )
     return ToolCallPattern(
+        failures=list(pattern.failures) or None,
         id=pattern.id,
         name=pattern.name,
         description=description_of(pattern),
@@ -85,11 +87,11 @@ def description_of(pattern: Pattern) -> str:
 
 def path_text(pattern: Pattern) -> str:
     """Return the tools of a pattern in words."""
-    return ", then ".join(_tool(name) for name in pattern.tools)
+    return ", then ".join(tool_text(name) for name in pattern.tools)
 
 
 def _when(pattern: Pattern) -> str:
-    domain = _clean_line(pattern.domain, _DOMAIN_CHARS)
+    domain = clean_line(pattern.domain, _DOMAIN_CHARS)
     if not pattern.kinds:
         return f"Use for tasks of {domain} that need these tools."
     return f"Use for tasks of {domain} {_about(pattern)}: {'; '.join(pattern.kinds)}."
@@ -109,16 +111,16 @@ def _head(pattern: Pattern) -> Iterator[str]:
     yield "---"
     yield f"name: {pattern.name}"
     yield f"description: {_json(description_of(pattern))}"
-    yield f"allowed-tools: {_json(list(dict.fromkeys(map(_tool, pattern.tools))))}"
+    yield f"allowed-tools: {_json(list(dict.fromkeys(map(tool_text, pattern.tools))))}"
     yield "kp:"
     yield f"  id: {_json(pattern.id)}"
-    yield f"  domain: {_json(_clean_line(pattern.domain, _DOMAIN_CHARS))}"
+    yield f"  domain: {_json(clean_line(pattern.domain, _DOMAIN_CHARS))}"
     yield "---"
 
 
 def _body(pattern: Pattern) -> Iterator[str]:
     yield from ("", f"# {pattern.name}", "", "## When to use it", "")
-    domain = _code(_clean_line(pattern.domain, _DOMAIN_CHARS))
+    domain = _code(clean_line(pattern.domain, _DOMAIN_CHARS))
     if pattern.kinds:
         yield f"In tasks of {domain} {_about(pattern)}: {', '.join(map(_code, pattern.kinds))}."
     else:
@@ -130,7 +132,7 @@ def _body(pattern: Pattern) -> Iterator[str]:
         inputs = _json(arguments.template)
         together = ", together with the step before" if at in pattern.at_once else ""
         again = "; may be called several times" if at in pattern.repeats else ""
-        yield f"{number}. {_code(f'{_tool(name)}({inputs})')}{together}{again}"
+        yield f"{number}. {_code(f'{tool_text(name)}({inputs})')}{together}{again}"
     if pattern.ends_with_output:
         yield f"{number + 1}. The output of the last call is the answer."
     yield from ("", "## Arguments", "")
@@ -154,7 +156,7 @@ def _body(pattern: Pattern) -> Iterator[str]:
 def _arguments(pattern: Pattern) -> Iterator[str]:
     for at, (name, arguments) in enumerate(zip(pattern.tools, pattern.steps, strict=True), start=1):
         for argument in arguments.template:
-            place = f"step {at}, {_code(f'{_tool(name)}: {argument}')}"
+            place = f"step {at}, {_code(f'{tool_text(name)}: {argument}')}"
             optional = "; not always given" if argument in arguments.optional else ""
             blanks = arguments.blanks.get(argument, [])
             for blank in blanks:
@@ -165,11 +167,6 @@ def _arguments(pattern: Pattern) -> Iterator[str]:
 
 def _origin(blank: Blank) -> str:
     return f"taken from {blank.source}" if blank.source else "differs from run to run"
-
-
-def _tool(name: str) -> str:
-    """Return the name of a tool as it may stand in a prompt."""
-    return name if _NAME.fullmatch(name) else _json(_clean_line(name, _TOOL_CHARS))
 
 
 def _code(text: str) -> str:

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from kp_langchain.recall.deciding_calls import NAME, VALUE
-from kp_langchain.recall.few_shot import _clean_line
+from kp_langchain.recall.prompt_text import clean_line
 from kp_langchain.recall.run_paths import RunPath
 from kp_langchain.recall.shared_text import FEWEST_TASKS, MOST, Shared
 from kp_langchain.redaction.spans import PLACEHOLDER
@@ -81,5 +81,5 @@ def _common_text(texts: dict[str, str]) -> str:
     if shared.kept_words < max(_FEWEST_WORDS, MOST * shared.words):
         return ""
     parts = [piece if isinstance(piece, str) else piece.frame(GAP) for piece in shared.pieces]
-    line = _clean_line("".join(parts), 2 * _MOST_CHARS).replace("`", "'")
+    line = clean_line("".join(parts), 2 * _MOST_CHARS).replace("`", "'")
     return line.rstrip(" .!?") if len(line) <= _MOST_CHARS else ""

@@ -18,13 +18,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from kp_langchain.recall.deciding_calls import _WHOLE_CHARS, holds
-from kp_langchain.recall.few_shot import _clean_line, _without_markers
+from kp_langchain.recall.deciding_calls import WHOLE_CHARS, holds
+from kp_langchain.recall.prompt_text import clean_line, without_markers
 from kp_langchain.recall.run_paths import RunPath, Step
 from kp_langchain.recall.shared_text import FEWEST_TASKS, MOST, Gap, Shared
 from kp_langchain.redaction.spans import PLACEHOLDER
 from kp_langchain.text import printable
-from kp_langchain.values import MAX_DEPTH, members
+from kp_langchain.values import MAX_DEPTH, map_texts, members
 
 _FEWEST_KEPT = 0.5  # of the words and values of a text; else all of it is a placeholder
 _FEWEST_BESIDE = 2  # words and values stay beside placeholders
@@ -111,7 +111,7 @@ class _Builder:
         self._result = Arguments()
         for key in _common_keys(uses):
             having = [one._replace(value=one.value[key]) for one in uses if key in one.value]
-            self._argument = _clean_line(key, _NAME_CHARS)
+            self._argument = _clean_key(key)
             if not self._argument or self._argument in self._result.template:
                 continue
             self._result.template[self._argument] = self._template(self._argument, having)
@@ -130,17 +130,17 @@ class _Builder:
         if all(isinstance(one.value, dict) for one in uses) and depth < MAX_DEPTH:
             parts = {}
             for key in _common_keys(uses):
-                clean = _clean_line(key, _NAME_CHARS)
+                clean = _clean_key(key)
                 having = [one._replace(value=one.value[key]) for one in uses if key in one.value]
                 parts[clean] = self._template(clean, having, depth + 1)
             if parts:
                 return parts
         is_text = all(isinstance(one.value, str) for one in uses)
-        if len(str(uses[0].value)) <= _WHOLE_CHARS and self._source(uses) == _TASK:
+        if len(str(uses[0].value)) <= WHOLE_CHARS and self._source(uses) == _TASK:
             return str(self._blank(name, uses))  # also if all tasks happen to say the same
         if not is_text and _is_same(one.value for one in uses):
             self._result.constants += uses[0].value not in (None, {}, [])
-            return _clean_value(uses[0].value)
+            return map_texts(uses[0].value, _clean_text, change_key=_clean_key)
         if is_text and any(one.value.strip() for one in uses):
             return self._text(name, uses)
         return str(self._blank(name, uses))
@@ -233,19 +233,13 @@ def _is_same(values: Iterable[Any]) -> bool:
     return len(texts) == 1 and not PLACEHOLDER.search(texts.pop())
 
 
-def _clean_value(value: Any) -> Any:
-    if isinstance(value, str):
-        return _clean_text(value)
-    if isinstance(value, list):
-        return [_clean_value(item) for item in value]
-    if isinstance(value, dict):
-        return {_clean_line(key, _NAME_CHARS): _clean_value(one) for key, one in value.items()}
-    return value
+def _clean_key(key: str) -> str:
+    return clean_line(key, _NAME_CHARS)
 
 
 def _clean_text(text: str) -> str:
     """Return a text as one that may stand in a prompt, its length and blanks as they are."""
-    return printable(_without_markers(text), keep="\n").replace("`", "'")
+    return printable(without_markers(text), keep="\n").replace("`", "'")
 
 
 def _name(text: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 from unittest.mock import patch
 
 from scipy.stats import binomtest
@@ -25,13 +26,14 @@ def tasks_of(world: World, of_each: int) -> Iterator[tuple[int, Task]]:
             yield number, world.task(kind, number, is_kept=False)
 
 
-def choice_row(name: str, kept: Kept, of_each: int) -> list[object]:
-    """Return for how many tasks recall finds a run of the right kind."""
+def choice_row(name: str, kept: Kept, of_each: int, **options: Any) -> list[object]:
+    """Return for how many tasks recall finds a run of the right kind, with options of its own."""
     found = [
-        (task.kind, kept.kinds_found(task, limit=3)) for _, task in tasks_of(kept.world, of_each)
+        (task.kind, kept.kinds_found(task, limit=3, **options))
+        for _, task in tasks_of(kept.world, of_each)
     ]
     nearest = [
-        (task.kind, kept.kinds_found(task, limit=3, floor=0.0))
+        (task.kind, kept.kinds_found(task, limit=3, floor=0.0, **options))
         for _, task in tasks_of(kept.world, of_each)
     ]
     return [
