@@ -316,6 +316,10 @@ class ReasoningTrace(_Wire):
     outcome: Outcome
     knowledge_graph_delta: KnowledgeGraphDelta | None = None
 
+    def as_trace(self) -> ReasoningTrace:
+        """Return itself; a `ToolCallPattern` returns its steps as a trace."""
+        return self
+
 
 class TriggerConditions(_Wire):
     """When to use a pattern.
@@ -408,3 +412,57 @@ class ToolCallPattern(_Wire):
     tool_sequence: Annotated[list[PatternStep], Field(min_length=1)]
     performance: Performance
     placeholders: Any = None
+
+    @property
+    def tools(self) -> list[PatternTool]:
+        """The calls of all steps, in order."""
+        return [tool for step in self.tool_sequence for tool in step.tools]
+
+    def as_trace(self) -> ReasoningTrace:
+        """Return it as a trace of its calls, so that it is searched and compared like one.
+
+        Its task is what the pattern is for, and its confidence the share of runs that succeeded.
+        The trace is not validated: its id is that of the pattern.
+        """
+        lines = self.placeholders if isinstance(self.placeholders, list) else []
+        steps: list[dict[str, Any]] = [
+            {"type": "thought", "content": line} for line in lines if isinstance(line, str)
+        ]
+        for step in self.tool_sequence:
+            notes = {"content": step.step, "output_summary": step.condition}
+            steps.append({"type": "thought", **notes})
+            for one in step.tools:
+                templates = {"query": one.query_template, "input": one.input_template}
+                inputs = {name: value for name, value in templates.items() if value is not None}
+                tool = Tool.model_construct(name=one.name)
+                steps.append({"type": "tool_call", "tool": tool, "input": inputs})
+        return ReasoningTrace.model_construct(
+            id=self.id,
+            source_skill=self.name,
+            metadata=self.metadata.model_copy(update={"success": True}),
+            task=Task.model_construct(
+                objective="; ".join(self.trigger_conditions.task_types),
+                input_schema={"required_tools": self.trigger_conditions.required_tools},
+            ),
+            steps=[TraceStep.model_construct(step_id=at, **one) for at, one in enumerate(steps)],
+            outcome=Outcome.model_construct(
+                result_summary=self.description, confidence=self.performance.success_rate
+            ),
+        )
+
+
+KnowledgeUnit = ReasoningTrace | ToolCallPattern
+"""What recall may show a run."""
+
+
+def read_unit(values: Any) -> KnowledgeUnit:
+    """Return the trace or the pattern that JSON-like values hold; their `@type` says which.
+
+    Args:
+        values: The values.
+
+    Raises:
+        pydantic.ValidationError: They hold neither; the message names the first wrong field.
+    """
+    is_pattern = isinstance(values, dict) and values.get("@type") == "ToolCallPattern"
+    return (ToolCallPattern if is_pattern else ReasoningTrace).model_validate(values)

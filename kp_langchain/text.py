@@ -102,11 +102,12 @@ def format_against_threshold(value: float, threshold: float) -> str:
 
 
 def short_id(trace_id: str) -> str:
-    """Return a trace id for a list: the first 8 characters of a UUID, or up to 20 of another id.
+    """Return the id of a trace or pattern for a list.
 
-    That is enough to look it up, unless another id has the same beginning.
+    It is the first 8 characters of a UUID, or up to 20 of another id: enough to look it up, unless
+    another id has the same beginning.
     """
-    text = trace_id.removeprefix("kp:trace:")
+    text = trace_id.removeprefix("kp:trace:").removeprefix("kp:pattern:")
     return one_line(text[: 8 if _UUID.fullmatch(text) else 20], 20)
 
 

@@ -37,6 +37,14 @@ class TracedCall:
         )
 
     @property
+    def output_text(self) -> str:
+        """What its tool returned, or its error; "" if the trace does not say it."""
+        if self.output is None:
+            return ""
+        whole, short = self.output.content, self.output.output_summary
+        return (short if whole is None else whole) or ""
+
+    @property
     def tool_name(self) -> str:
         """The name of its tool; "" if the trace does not say it."""
         named = (step.tool.name for step in (self.call, self.output) if step and step.tool)

@@ -1,8 +1,9 @@
-"""The command `patterns`: plans that recur among kept successes, and their SKILL.md."""
+"""The command `patterns`: plans that recur among kept successes, and which are shown to runs."""
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,6 +16,7 @@ from kp_langchain.cli.options import (
     domain_hint,
     group_app,
     open_store,
+    person,
 )
 from kp_langchain.cli.output import (
     Column,
@@ -45,9 +47,15 @@ app = group_app(
 
     Without a command it lists them, and with an id it prints the SKILL.md of that pattern. They are
     looked for anew each time, among the newest 10,000 runs of a domain: about a millisecond a
-    run.""",
+    run.
+
+    No run is shown one before you admit it.""",
 )
 
+_Ids = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="ID", help="Ids or names, or the first 4 characters or more."),
+]
 _Domain = Annotated[str | None, typer.Option(help="Only this domain.")]
 _Identifiers = Annotated[
     bool,
@@ -66,7 +74,9 @@ def list_patterns(
 ) -> None:
     """List the patterns of each domain: that with most members comes first.
 
-    --json prints the knowledge unit of each, a ToolCallPattern.
+    The state says whether runs may be shown it, and how much more often they succeeded with it. One
+    that runs ended worse with is no longer shown. --json prints the knowledge unit of each, a
+    ToolCallPattern.
     """
     with open_store(database) as store:
         mined = _mine(store, domain)
@@ -77,7 +87,9 @@ def list_patterns(
             for pattern in patterns:
                 say_json({}, unit_of(pattern).model_dump(mode="json"))
             return
-        print_list(_COLUMNS, patterns, as_json=False)
+        states = _states(store)
+        state: Column[Pattern] = Column(title="state", text=lambda one: states.get(one.id, ""))
+        print_list((*_COLUMNS[:-2], state, *_COLUMNS[-2:]), patterns, as_json=False)
         runs = sum(one.runs for one in mined)
         left_out = counts_text(sum((one.left_out for one in mined), Counter()))
         of = f" of {one_line(domain, 100)}" if domain is not None else ""
@@ -87,6 +99,8 @@ def list_patterns(
         say(text + ("" if runs else domain_hint(domain)))
         if patterns:
             say("One of them: kp-langchain patterns ID")
+        for id_ in states.keys() - {one.id for one in patterns}:
+            say(f"{states[id_]}, and not among the runs any more: {id_}")
 
 
 @app.command()
@@ -108,6 +122,86 @@ def show(
         say_json({"members": pattern.members}, {"pattern": unit})
     else:
         say(skill_text(pattern).rstrip("\n"))
+
+
+@app.command()
+def admit(
+    pattern_ids: _Ids = None,
+    every: Annotated[
+        bool, typer.Option("--all", help="All that are listed, without those you rejected.")
+    ] = False,
+    domain: _Domain = None,
+    database: Database = None,
+) -> None:
+    """Let runs be shown patterns as they are now. Read them first, with `show`.
+
+    Admit one again to have its text and figures as later runs make them.
+    """
+    from kp_langchain.recall.admission import admit_patterns, obstacle_to
+
+    if bool(pattern_ids) == every:
+        raise typer.BadParameter("give either IDs or --all")
+    with open_store(database) as store:
+        mined = _mine(store, domain)
+        if every:
+            known = store.pulled.own_patterns()
+            rejected = {id_ for id_, one in known.items() if one.state == "rejected"}
+            patterns = [
+                one
+                for of_domain in mined
+                for one in of_domain.patterns
+                if one.id not in rejected and not obstacle_to(one)
+            ]
+        else:
+            patterns = [_find(mined, text) for text in pattern_ids or ()]
+        admit_patterns(store, patterns, by=person())
+    _report(patterns, "Admitted {}; runs may be shown {}.")
+
+
+@app.command()
+def reject(
+    pattern_ids: Annotated[
+        list[str], typer.Argument(metavar="ID", help="Ids or names, or the beginning of each.")
+    ],
+    domain: _Domain = None,
+    database: Database = None,
+) -> None:
+    """Never show patterns to runs, whether they were admitted or not."""
+    from kp_langchain.recall.admission import reject_patterns
+
+    with open_store(database) as store:
+        mined = _mine(store, domain)
+        # One that was admitted may be of runs that are gone.
+        gone = store.pulled.own_patterns().keys() & set(pattern_ids)
+        gone -= {one.id for of_domain in mined for one in of_domain.patterns}
+        store.pulled.reject(*gone, by=person())
+        patterns = [_find(mined, text) for text in pattern_ids if text not in gone]
+        reject_patterns(store, patterns, by=person())
+    _report([*patterns, *gone], "Rejected {}; no run is shown {}.")
+
+
+def _report(patterns: Sequence[Pattern | str], line: str) -> None:
+    """Print what was decided; `line` has places for how many, and for the pronoun."""
+    text = line.format(count_text(len(patterns), "pattern"), "it" if len(patterns) == 1 else "them")
+    ids = [one if isinstance(one, str) else f"{one.id}  {one.name}" for one in patterns]
+    say("\n  ".join([text, *ids]) if ids else "Nothing changed.")
+
+
+def _states(store: TraceStore) -> dict[str, str]:
+    """Return by id whether patterns were admitted or rejected, with the credit of the former."""
+    from kp_langchain.recall.credit import NO_CREDIT, credits_of
+    from kp_langchain.review.recall_facts import figures
+
+    decided = store.pulled.own_patterns()
+    domains = {one.domain for one in decided.values()}
+    credits_ = {name: credits_of(store.shown.outcome_counts(name)) for name in domains}
+    states: dict[str, str] = {}
+    for id_, one in decided.items():
+        credit = credits_[one.domain].get(id_, NO_CREDIT)
+        states[id_] = one.state
+        if credit.shown:
+            states[id_] += f", {'hurts ' if credit.hurts else ''}{figures(credit)}"
+    return states
 
 
 @app.command()

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
 _EXAMPLES, _ROWS, _WIDE = 3, 30, 100
 _EXPLAIN = (
-    "Explain one: kp-langchain review ID\nExplain a unit: kp-langchain registry quarantine show ID"
+    "Explain one: kp-langchain review ID\nExplain a pattern: kp-langchain patterns ID\n"
+    "Explain a unit: kp-langchain registry quarantine show ID"
 )
 _OBJECTIVE_CHARS = 300
 _TRUST = {
@@ -197,11 +198,17 @@ def _print_examples(
     from rich.padding import Padding
     from rich.text import Text
 
+    from kp_langchain.recall.pattern_text import pattern_heading
+    from kp_langchain.schema import ToolCallPattern
+
     console = make_console()
     for one in examples.matches:
         credit = credits_.get(one.trace_id, NO_CREDIT)
         text = "none yet: shown to no run" if credit == NO_CREDIT else credit_text(credit)
-        similarity = f"similarity {one.similarity:.2f}, {_TRUST[one.trust]}"
+        trust = _TRUST[one.trust]
+        if isinstance(one.unit, ToolCallPattern):
+            trust = pattern_heading(one.unit, one.trust)
+        similarity = f"similarity {one.similarity:.2f}, {trust}"
         say(f"{one.rank}. {short_id(one.trace_id)}, {similarity}")
         for line in (f"credit {text}", one_line(_objective(one), _OBJECTIVE_CHARS)):
             console.print(Padding(Text(line), (0, 0, 0, 3), expand=False))

@@ -53,7 +53,7 @@ _FATES: dict[Fate, str] = {
     "unchanged": "unchanged",
     "rejected": "not taken: rejected before",
     "own run": "not taken: a run of this store",
-    "other registry": "not taken: pulled from another registry before",
+    "other registry": "not taken: here from elsewhere before",
 }
 _RegistryUrl = Annotated[
     str | None,
@@ -67,7 +67,7 @@ _UnitIds = Annotated[
 
 app = new_app(help="Exchange traces with a registry: register, pull, send, withdraw.")
 quarantine_app = group_app(
-    default="list", help="List traces pulled from a registry; decide on them."
+    default="list", help="List traces and patterns pulled from a registry; decide on them."
 )
 app.add_typer(quarantine_app, name="quarantine")
 app.add_typer(outbox.app, name="outbox")
@@ -133,7 +133,7 @@ def pull(
     database: Database = None,
     as_json: AsJson = False,
 ) -> None:
-    """Read traces of a registry into quarantine, where they wait to be admitted.
+    """Read traces and patterns of a registry into quarantine, where they wait to be admitted.
 
     Each is redacted by your rules and searched for planted instructions. No run is shown one before
     it is admitted, by `quarantine admit` or here by --admit-clean. That admits neither those in
@@ -187,7 +187,7 @@ def _say_result(result: Pull) -> None:
     counts.update({f"not taken: {reason}": number for reason, number in result.skipped.items()})
     parts = [f"{number} {what}" for what, number in counts.most_common()]
     what = f": {'; '.join(parts)}" if parts else ""
-    say(f"Read {result.read}{of} traces of {result.domain} from {result.registry}{what}.")
+    say(f"Read {result.read}{of} units of {result.domain} from {result.registry}{what}.")
     if result.with_findings:
         hint = "kp-langchain registry quarantine"
         say(f"{result.with_findings} may hold planted instructions: {hint}")
@@ -240,15 +240,15 @@ def show(
 
     with open_store(database) as store:
         unit = _find(store, unit_id)
-        trace = store.pulled.trace(unit.trace_id)
+        body = store.pulled.unit(unit.trace_id)
     if as_json:
-        say_json(unit, {"trace": trace and trace.model_dump(mode="json")})
+        say_json(unit, {"unit": body and body.model_dump(mode="json")})
         return
     console = make_console()
     facts = [(label, printable_json(text)) for label, text in field_facts(asdict(unit))]
     console.print(fact_table(facts))
-    if trace is not None:
-        print_whole(trace, console, spell=printable_json)
+    if body is not None:
+        print_whole(body.as_trace(), console, spell=printable_json)
 
 
 @quarantine_app.command()
@@ -302,7 +302,7 @@ def _report(decision: str, ids: Sequence[str], line: str, *, as_json: bool) -> N
     if as_json:
         say_json({decision: list(ids)})
         return
-    text = line.format(count_text(len(ids), "trace"), "it" if len(ids) == 1 else "them")
+    text = line.format(count_text(len(ids), "unit"), "it" if len(ids) == 1 else "them")
     say("\n  ".join([text, *ids]) if ids else "Nothing changed.")
 
 

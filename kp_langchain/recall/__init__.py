@@ -12,6 +12,8 @@ if TYPE_CHECKING:
         PlantedInstruction as PlantedInstruction,
     )
     from kp_langchain.calibration.planted_instructions import find_planted as find_planted
+    from kp_langchain.recall.admission import admit_patterns as admit_patterns
+    from kp_langchain.recall.admission import reject_patterns as reject_patterns
     from kp_langchain.recall.credit import Credit as Credit
     from kp_langchain.recall.credit import credits_of as credits_of
     from kp_langchain.recall.effect import Effect as Effect
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
 __all__, __getattr__ = lazy_names(
     __name__,
     {
+        "kp_langchain.recall.admission": "admit_patterns reject_patterns",
         "kp_langchain.recall.credit": "Credit credits_of",
         "kp_langchain.recall.effect": "Effect RunGroup effects_in",
         "kp_langchain.recall.example_search": "Example ExampleSearch Examples",

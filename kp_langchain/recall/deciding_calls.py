@@ -27,7 +27,7 @@ from kp_langchain.values import members
 if TYPE_CHECKING:
     from kp_langchain.schema import ReasoningTrace
 
-# The first words of the names of tools that change nothing, and the last ones of such as `web_search`.
+# First words of the names of tools that change nothing, and last ones of such as `web_search`.
 _READING = frozenset(
     "browse calculate check compare compute count describe explain fetch find get inspect is list "
     "look lookup preview query read retrieve search show summarize think verify view".split()
@@ -43,6 +43,8 @@ VALUE = re.compile(
     r"[\w@+#-]*\d(?:[\w@+#:./-]*\w)?|[\w.+-]+@[\w.-]*\w"
     r"""|(?<!\w)'([^'\n]{1,60})'(?!\w)|"([^"\n]{1,60})\""""
 )
+WHOLE_CHARS = 60
+"""A text of so many characters is a value as a whole."""
 # Several words with capitals, or one that does not begin a sentence.
 _CAPITAL = r"[A-Z][^\W\dA-Z_]\w*"
 NAME = re.compile(rf"{_CAPITAL}(?: (?:of |de |the )?{_CAPITAL})+|(?<=[\w,;:] ){_CAPITAL}")
@@ -53,7 +55,6 @@ _PROSE = re.compile(
     r"(?:[^\W\d_]{2,}[\s_,.:'\"/-]{1,2}){4}[^\W\d_]{2,}|[^\W\d_]{25,}"
     r"|[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uac00-\ud7a3]{8,}"
 )
-_WHOLE_CHARS = 60  # a text of so many characters is a value as a whole
 _TEXT_CHARS = 4_000
 _OUTPUT_CHARS = 20_000
 _MOST_CALLS = 60
@@ -131,7 +132,7 @@ def values_in(text: str, *, with_names: bool = False) -> dict[str, str]:
     values = [next(filter(None, match.groups()), match[0]) for match in VALUE.finditer(text)]
     if with_names:
         values += NAME.findall(text)
-    if 0 < len(text.strip()) <= _WHOLE_CHARS:
+    if 0 < len(text.strip()) <= WHOLE_CHARS:
         values.append(text.strip())
     return {value.casefold(): value for value in values}
 

@@ -6,7 +6,7 @@ import weakref
 from collections import OrderedDict
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from kp_langchain._forksafe import ForkSafeLock
 from kp_langchain.calibration.planted_instructions import find_planted
@@ -17,15 +17,23 @@ from kp_langchain.embedding.model_files import INSTALL_HINT
 from kp_langchain.errors import ConfigError, MissingExtraError
 from kp_langchain.gate.run import ShownTrace
 from kp_langchain.recall.few_shot import FewShot, compose_few_shot
-from kp_langchain.recall.ranking import Candidate, Trust, rank, same_task_cosine
-from kp_langchain.recall.task_index import TaskIndex, both_vectors, read_trace
+from kp_langchain.recall.ranking import (
+    KINDS,
+    Candidate,
+    Kind,
+    Trust,
+    check_kinds,
+    rank,
+    same_task_cosine,
+)
+from kp_langchain.recall.task_index import TaskIndex, both_vectors, read_body
 from kp_langchain.run_keys import namespace_forms
-from kp_langchain.schema import ReasoningTrace
 from kp_langchain.store.rows import clean_name
 
 if TYPE_CHECKING:
     from kp_langchain.embedding.embedder import EmbedderIdentity
     from kp_langchain.recall.few_shot import Calls
+    from kp_langchain.schema import KnowledgeUnit, ReasoningTrace
     from kp_langchain.store import TraceStore
 
 AS_GOOD = 0.9
@@ -41,10 +49,10 @@ _MOST_DOMAINS = 32
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """A kept trace that was found for a task.
+    """A kept trace, or a pattern, that was found for a task.
 
     Attributes:
-        trace: The trace.
+        unit: The trace or the pattern.
         trace_id: Its id, as `StoredRun` has it.
         rank: Its place among the matches, from 1.
         similarity: The similarity of the two tasks, 0 to 1.
@@ -52,12 +60,17 @@ class Example:
         credit: By how much more runs succeeded that were shown it, -1 to 1; 0 if none were.
     """
 
-    trace: ReasoningTrace
+    unit: KnowledgeUnit
     trace_id: str
     rank: int
     similarity: float
     trust: Trust
     credit: float
+
+    @property
+    def trace(self) -> ReasoningTrace:
+        """The trace; of a pattern, its steps as one."""
+        return self.unit.as_trace()
 
     def as_text(self, *, max_tokens: int, with_outputs: bool, calls: Calls = "deciding") -> str:
         """Return it as an example for a prompt, with its rank for its number.
@@ -68,7 +81,7 @@ class Example:
             calls: As for `to_few_shot`.
         """
         return compose_few_shot(
-            self.trace,
+            self.unit,
             trust=self.trust,
             max_tokens=max_tokens,
             with_outputs=with_outputs,
@@ -110,7 +123,7 @@ class Examples:
             calls: As for `to_few_shot`.
         """
         return compose_few_shot(
-            [one.trace for one in self.matches],
+            [one.unit for one in self.matches],
             trust=[one.trust for one in self.matches],
             max_tokens=max_tokens,
             with_outputs=with_outputs,
@@ -124,7 +137,8 @@ class ExampleSearch:
     Traces are compared by their tasks. Only successes are found, none that runs ended worse with,
     and none in which something looks like planted instructions. Among traces of about the same
     similarity, a success that a verdict states comes before one that only looks so. Units of a
-    registry come after all others. Of the runs of one task, one is found.
+    registry come after all others. Of the runs of one task, one is found; of a pattern and the
+    traces with its plan, too.
 
     Args:
         store: The store.
@@ -172,8 +186,9 @@ class ExampleSearch:
         floor: float | None = None,
         tools: Collection[str] = (),
         of_first: float = 0.0,
+        kinds: Sequence[Kind] = KINDS,
     ) -> Examples:
-        """Return the most useful kept traces for a task.
+        """Return the most useful kept traces for a task, and admitted patterns.
 
         The first call for a domain reads its kept traces, and embeds those that no process has
         embedded yet; later calls read what changed.
@@ -189,14 +204,16 @@ class ExampleSearch:
             tools: The names of the tools that the agent has; empty if unknown. The similarity of a
                 trace that calls others counts less: half of it if it calls none of these.
             of_first: The share of the similarity of the first (0 to 1) that the others must have.
+            kinds: What to find: `trace`, `pattern` or both, the preferred first.
 
         Raises:
-            ConfigError: The floor or the limit is unusable.
+            ConfigError: The floor, the limit or the kinds are unusable.
             StoreError: The store cannot be read.
             EmbedderError: The embedder fails.
             MissingExtraError: No package that runs the model is installed.
         """
         check_options(limit, floor)
+        check_kinds(kinds)
         if not task.strip():
             return Examples(reason="the run states no task")
         embedding = embed_texts(self._embedder, [task])[0]
@@ -211,13 +228,13 @@ class ExampleSearch:
         masked = index.masked(task, forms)
         other = embedding if masked == task else embed_texts(self._embedder, [masked])[0]
         vector = both_vectors(embedding.vector, other.vector)
-        candidates, domain_floor = index.nearest(vector, forms, frozenset(tools))
+        candidates, domain_floor = index.nearest(vector, forms, frozenset(tools), kinds)
         least = domain_floor if floor is None else floor
-        best = rank(candidates, floor=least)
+        best = rank(candidates, floor=least, preferred=kinds[0])
         if best:
             near = of_first * best[0].similarity
             best = [one for one in best if one.similarity >= near]
-        examples = self._read(best, limit, same_task_cosine(embedding.identity.baseline))
+        examples = self._read(best, limit, embedding.identity.baseline)
         reason = "" if examples else _reason(candidates, least)
         return Examples(examples, least, reason)
 
@@ -234,37 +251,55 @@ class ExampleSearch:
             return index
 
     def _read(
-        self, candidates: Sequence[Candidate], limit: int, same_task: float
+        self, candidates: Sequence[Candidate], limit: int, baseline: float
     ) -> tuple[Example, ...]:
-        """Return the first traces of different tasks, read now.
+        """Return the first traces of different tasks, and patterns of other plans, read now.
 
         One that was deleted or damaged meanwhile makes room for the next one.
 
         Args:
             candidates: The traces, the most helpful first.
             limit: Return at most so many.
-            same_task: The cosine similarity from which two tasks are the same.
+            baseline: Cosine similarity of unrelated texts to the embedder, 0 to below 1.
         """
         examples: list[Example] = []
-        vectors: list[Any] = []
+        chosen: list[Candidate] = []
         for start in range(0, len(candidates), limit):
             batch = candidates[start : start + limit]
             bodies = self._store.recall_tasks.bodies([one.trace_id for one in batch])
             for one in batch:
-                if any(one.vector @ other >= same_task for other in vectors):
+                if any(_shows_the_same(one, other, baseline) for other in chosen):
                     continue
-                trace = read_trace(bodies.get(one.trace_id))
+                unit = read_body(bodies.get(one.trace_id))
+                if unit is None:
+                    continue
                 # Searched once more, because a unit may have changed since the index was read.
-                if trace is None or find_planted(trace, is_foreign=one.trust == "registry"):
+                if find_planted(unit.as_trace(), is_foreign=one.trust == "registry"):
                     continue
                 place = len(examples) + 1
                 examples.append(
-                    Example(trace, one.trace_id, place, one.similarity, one.trust, one.credit)
+                    Example(unit, one.trace_id, place, one.similarity, one.trust, one.credit)
                 )
-                vectors.append(one.vector)
+                chosen.append(one)
                 if len(examples) == limit:
                     return tuple(examples)
         return tuple(examples)
+
+
+def _shows_the_same(one: Candidate, other: Candidate, baseline: float) -> bool:
+    """Return whether two are of the same task; or one is a pattern, and the other has its plan.
+
+    A trace has the plan of a pattern if it calls all its tools, and its task is about as similar to
+    what the pattern is for as the task that is searched.
+    """
+    if one.vector is None or other.vector is None:
+        return False
+    cosine = float(one.vector @ other.vector)
+    if one.kind == other.kind:
+        return cosine >= same_task_cosine(baseline)
+    pattern, trace = (one, other) if one.kind == "pattern" else (other, one)
+    similarity = (cosine - baseline) / (1.0 - baseline)
+    return set(pattern.plan) <= set(trace.plan) and similarity >= AS_GOOD * pattern.similarity
 
 
 def check_options(limit: int, floor: float | None, max_tokens: int = 1) -> None:

@@ -25,12 +25,8 @@ planted instructions.
 
 from __future__ import annotations
 
-import builtins
-import json
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -38,12 +34,21 @@ from kp_langchain.calibration.tool_calls import calls_of
 from kp_langchain.calibration.wording import reads_like_failure
 from kp_langchain.errors import ConfigError
 from kp_langchain.recall.deciding_calls import deciding_calls
-from kp_langchain.text import INVISIBLE, both_ends, printable
-from kp_langchain.values import map_texts, plain
+from kp_langchain.recall.pattern_text import pattern_body, pattern_heading
+from kp_langchain.recall.prompt_text import (
+    clean_input,
+    clean_line,
+    error_name,
+    estimate_tokens,
+    quoted,
+    quoted_input,
+    tool_text,
+)
+from kp_langchain.schema import ToolCallPattern
 
 if TYPE_CHECKING:
     from kp_langchain.recall.ranking import Trust
-    from kp_langchain.schema import ReasoningTrace, TraceStep
+    from kp_langchain.schema import KnowledgeUnit, ReasoningTrace, TraceStep
 
 Calls = Literal["deciding", "all"]
 """Which calls of a run an example has."""
@@ -74,32 +79,6 @@ _TOKENS_PER_CALL = 8  # hardly a line of a call has fewer
 _FEWEST_TOKENS = 150  # of an example, if several share the room
 
 
-# Each match counts as one token: four lower-case letters, or two after a digit; any other
-# character; a second blank, or a blank after a character beyond ASCII.
-_PIECE = re.compile(r"(?<=[0-9])[a-z]{1,2}|[a-z]{1,4}|[^a-z ]| (?= )|(?<=[^\x00-\x7f]) ")
-# Characters that a vocabulary may lack are one token for each of their bytes in UTF-8. Han, kana
-# and Hangul count as two tokens, other characters of three bytes as three.
-_THREE_BYTES = re.compile("[\u0800-\uffff]")
-_RARE = re.compile("[\u0800-\u1fff\ua000-\uabff]")
-_FOUR_BYTES = re.compile("[\U00010000-\U0010ffff]")
-
-
-def estimate_tokens(text: str) -> int:
-    """Return a number of tokens that the tokenisers of language models rarely exceed.
-
-    For ordinary text, source code and JSON it is more than they count. A text of random letters and
-    digits alone, such as a list of ids, may have more tokens than this.
-
-    Args:
-        text: Any text.
-    """
-    tokens = len(_PIECE.findall(text))
-    if not text.isascii():
-        tokens += len(_THREE_BYTES.findall(text)) + len(_RARE.findall(text))
-        tokens += 3 * len(_FOUR_BYTES.findall(text))
-    return tokens
-
-
 @dataclass(frozen=True, slots=True)
 class FewShot:
     """Examples for a prompt.
@@ -114,7 +93,7 @@ class FewShot:
 
 
 def to_few_shot(
-    trace: ReasoningTrace | Sequence[ReasoningTrace],
+    trace: KnowledgeUnit | Sequence[KnowledgeUnit],
     *,
     trust: Trust | Sequence[Trust] = "own",
     max_tokens: int = 800,
@@ -124,8 +103,8 @@ def to_few_shot(
     """Return traces as examples for a prompt; an empty text if nothing is shown.
 
     Args:
-        trace: A trace, or several, the best first. They share the room, and the first get what the
-            others leave; the last are left out if each would get less than 150 tokens.
+        trace: A trace or a pattern, or several, the best first. They share the room, and the first
+            get what the others leave; the last are left out if each would get less than 150 tokens.
         trust: Who says that it succeeded: a `verdict`, the `own` run, a `registry`; one for all
             traces, or one for each. The text says that a run succeeded only if a verdict does.
         max_tokens: The tokens of the whole text at most, as `estimate_tokens` counts: too many
@@ -145,7 +124,7 @@ def to_few_shot(
 
 
 def compose_few_shot(
-    trace: ReasoningTrace | Sequence[ReasoningTrace],
+    trace: KnowledgeUnit | Sequence[KnowledgeUnit],
     *,
     trust: Trust | Sequence[Trust] = "own",
     max_tokens: int = 800,
@@ -174,7 +153,11 @@ def compose_few_shot(
     for position in reversed(range(min(len(traces), max(left // _FEWEST_TOKENS, 1)))):
         frame = "\n".join(_frame(first_number + position, traces[position], trusts[position]))
         room = left // (position + 1) - estimate_tokens(f"{frame}\n")
-        body = _body(traces[position], room, calls, with_outputs=with_outputs)
+        one = traces[position]
+        if isinstance(one, ToolCallPattern):
+            body = pattern_body(one, room)
+        else:
+            body = _body(one, room, calls, with_outputs=with_outputs)
         if body:
             bodies[position] = body
             left -= estimate_tokens(f"{frame}\n{body}\n")
@@ -198,9 +181,12 @@ def _trusts(trust: Trust | Sequence[Trust], number: int) -> Sequence[Trust]:
     return trusts
 
 
-def _frame(number: int, trace: ReasoningTrace, trust: Trust) -> tuple[str, str]:
+def _frame(number: int, trace: KnowledgeUnit, trust: Trust) -> tuple[str, str]:
     """Return the lines that begin and end an example."""
-    kind = _SUCCEEDED[trust] if trace.metadata.success else "a run that failed"
+    if isinstance(trace, ToolCallPattern):
+        kind = pattern_heading(trace, trust)
+    else:
+        kind = _SUCCEEDED[trust] if trace.metadata.success else "a run that failed"
     return f"<<<example {number}: {kind}>>>", f"<<<end of example {number}>>>"
 
 
@@ -218,8 +204,8 @@ def _body(
     trace: ReasoningTrace, max_tokens: int, chosen_calls: Calls, *, with_outputs: bool
 ) -> str:
     """Return what stands in an example, at its longest; an empty text if nothing fits."""
-    task = _clean_line(trace.task.objective, _TASK_CHARS)
-    answer = _clean_line(trace.outcome.result_summary, _ANSWER_CHARS)
+    task = clean_line(trace.task.objective, _TASK_CHARS)
+    answer = clean_line(trace.outcome.result_summary, _ANSWER_CHARS)
     all_calls, is_answered = list(_calls_of(trace)), False
     if chosen_calls == "deciding" and trace.metadata.success:
         deciding = deciding_calls(trace)
@@ -233,9 +219,9 @@ def _body(
     is_whole = len(calls) == len(all_calls)
     gap_tokens = estimate_tokens("\n".join([*_gap(0, 10_000), ""]))
     for share, fewest in _LADDER:
-        begin = f"Task: {_quoted(task, round(_TASK_CHARS * share))}"
+        begin = f"Task: {quoted(task, round(_TASK_CHARS * share))}"
         # The answer of a tool that ends the run stands in its call, or is what that returned.
-        end = [] if is_answered else [f"Answer: {_quoted(answer, round(_ANSWER_CHARS * share))}"]
+        end = [] if is_answered else [f"Answer: {quoted(answer, round(_ANSWER_CHARS * share))}"]
         lines = [_call_line(call, share) for call in calls]
         tokens = [estimate_tokens(f"{line}\n") for line in lines]
         room = max_tokens - estimate_tokens("\n".join([begin, *end, ""]))
@@ -254,12 +240,12 @@ def _body(
 
 
 def _call_line(call: _Call, share: float) -> str:
-    inputs = _quoted_input(call.input, round(_INPUT_CHARS * share))
+    inputs = quoted_input(call.input, round(_INPUT_CHARS * share))
     line = f"{call.number}. {call.name}({inputs}) -> {call.ending}"
     if call.output is not None:
-        return f"{line}: {_quoted(call.output, round(_OUTPUT_CHARS * share))}"
+        return f"{line}: {quoted(call.output, round(_OUTPUT_CHARS * share))}"
     if call.gives:
-        return f"{line}: {', '.join(_quoted(one, _GIVEN_CHARS) for one in call.gives)}"
+        return f"{line}: {', '.join(quoted(one, _GIVEN_CHARS) for one in call.gives)}"
     return line
 
 
@@ -290,14 +276,6 @@ def _gap(before: int, after: int) -> list[str]:
 
 
 # ------------------------------------------------------------------ how calls ended
-
-_ERROR_NAME = re.compile(r"\b[A-Z][A-Za-z]{2,40}\b", re.ASCII)
-_ERROR_NAMES = frozenset(
-    name
-    for name, value in vars(builtins).items()
-    if isinstance(value, type) and issubclass(value, Exception)
-) | {"HTTPError", "HTTPStatusError", "JSONDecodeError", "ToolException", "ValidationError"}
-_ERROR_CHARS = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -342,8 +320,7 @@ def _calls_of(trace: ReasoningTrace) -> Iterator[_Call]:
 def _ending(call: TraceStep, output: TraceStep | None, text: str) -> str:
     if output is None:
         return "no result"
-    words = _ERROR_NAME.findall(text[:_ERROR_CHARS])
-    name = next((word for word in words if word in _ERROR_NAMES), "")
+    name = error_name(text)
     begins_with_name = bool(name) and text.startswith(f"{name}:")
     ending = "ok"
     if output.type == "error_recovery" or begins_with_name or reads_like_failure(text):
@@ -351,108 +328,11 @@ def _ending(call: TraceStep, output: TraceStep | None, text: str) -> str:
     return f"{ending}, {call.tries} attempts" if call.tries > 1 else ending
 
 
-# ------------------------------------------------------------------ quoting
-
-_NAME = re.compile(r"(?=.{1,64}\Z)[\w.-]+(?:[:/][\w.-]+)*", re.ASCII)
-_NAME_CHARS = 60
-_LESS, _MORE, _BAR = "[<\uff1c\ufe64]", "[>\uff1e\ufe65]", "[|\uff5c\uffe8]"
-_ROLE = (
-    "human|user|assistant|system|developer|ai|model|bot|tool|function|observation|instructions?"
-    "|response"
-)
-_TAG = (
-    rf"{_ROLE}|(?:{_ROLE}|admin|operator|important)_\w{{1,30}}|s|bos|eos|pad|unk|mask|sys|inst|start_of_turn|end_of_turn|important|information"
-    "|tools|functions|invoke|parameters?|think|thinking|answer|examples?|context|documents?|records?|prompt"
-    r"|antml:\w{1,40}"
-)
-_BRACKETED = rf"inst|sys|(?:{_ROLE})(?:_\w{{1,30}})?|available_tools|prefix|suffix|middle"
-_LONG_LESS = re.compile(f"{_LESS}{{3,}}")
-_LONG_MORE = re.compile(f"{_MORE}{{3,}}")
-_BEGIN_TOKEN = re.compile(rf"{_LESS}\s{{0,3}}{_BAR}")
-_END_TOKEN = re.compile(rf"{_BAR}\s{{0,3}}{_MORE}")
-_MARKER_TAG = re.compile(
-    rf"{_LESS}(\s{{0,3}}/?\s{{0,3}}(?:{_TAG})\b[^<>\uff1c\uff1e\ufe64\ufe65]{{0,80}}){_MORE}?",
-    re.IGNORECASE,
-)
-_MARKER_BRACKET = re.compile(
-    rf"[\[\uff3b](\s{{0,3}}/?\s{{0,3}}(?:{_BRACKETED})\s{{0,3}})[\]\uff3d]", re.IGNORECASE
-)
-_TURN = re.compile(
-    r"(^|[\n\r\v\f\x85\u2028\u2029\"]|\\[nr])[ \t>#*_-]{0,20}"
-    rf"({_ROLE})[ \t*_]{{0,5}}[:\uff1a][*_]{{0,3}}",
-    re.IGNORECASE,
-)
-# A text without any of these has no marker.
-_HINT = re.compile("[<>\\[:\uff1a\uff1c\uff1e\uff3b\ufe64\ufe65]")
-_SHORT_TEXT_CHARS = 24  # dates, numbers and most ids are shorter
-_READ_INPUT_CHARS = 2_000
-_UNREAD_FACTOR = 2  # of a longer text, so many times its limit are read: some of it is dropped
-
-
 def _clean_call(call: _Call, *, with_outputs: bool) -> _Call:
     """Return a call with texts that may stand in a prompt."""
-    name = call.name
-    if not _NAME.fullmatch(name):
-        name = _quoted(_clean_line(name, _NAME_CHARS), _NAME_CHARS)
-    # Two thousand characters of the input at most. Line feeds and tabs stay in its texts.
-    inputs = plain({} if call.input is None else call.input, _READ_INPUT_CHARS)
-    inputs = map_texts(inputs, partial(_clean, limit_chars=_READ_INPUT_CHARS))
     output = None
     if with_outputs and call.output is not None:
-        output = _clean_line(call.output, _OUTPUT_CHARS)
-    gives = tuple(_clean_line(one, _GIVEN_CHARS) for one in call.gives[:_MOST_GIVEN])
-    return _Call(call.number, name, inputs, call.ending, output, gives)
-
-
-def _clean_line(value: object, limit_chars: int) -> str:
-    """Return a text as one line without markers and invisible characters.
-
-    Args:
-        value: The text; anything else counts as an empty one.
-        limit_chars: Its characters at most. Of a longer text both ends stay.
-    """
-    text = value if isinstance(value, str) else ""
-    return both_ends(" ".join(_clean(text, limit_chars).split()), limit_chars)
-
-
-def _quoted(line: str, limit_chars: int) -> str:
-    """Return a clean line as a JSON string, shortened before it is written."""
-    return json.dumps(both_ends(line, limit_chars), ensure_ascii=False)
-
-
-def _quoted_input(value: Any, limit_chars: int) -> str:
-    """Return a clean value as JSON of one line with at most `limit_chars` characters.
-
-    Long texts in it are shortened first; if that is not enough, the JSON is cut, as a string.
-    """
-    text = json.dumps(value, ensure_ascii=False)
-    text_chars = limit_chars
-    while len(text) > limit_chars and text_chars > _SHORT_TEXT_CHARS:
-        text_chars = max(text_chars // 2, _SHORT_TEXT_CHARS)
-        short_value = map_texts(value, partial(both_ends, limit_chars=text_chars))
-        text = json.dumps(short_value, ensure_ascii=False)
-    if len(text) > limit_chars:
-        text = _quoted(text.replace('"', "'").replace("\\", "/"), limit_chars - 2)
-    return text
-
-
-def _without_markers(text: str) -> str:
-    """Return a text without what marks turns, special tokens, and the ends of examples in prompts.
-
-    What marked them becomes a word in parentheses. Invisible characters are left out.
-    """
-    if not text.isascii():
-        text = INVISIBLE.sub("", text)
-    if not _HINT.search(text):
-        return text
-    text = _TURN.sub(r"\1(\2)", text)
-    text = _MARKER_TAG.sub(r"(\1)", _MARKER_BRACKET.sub(r"(\1)", text))
-    text = _END_TOKEN.sub(")", _BEGIN_TOKEN.sub("(", text))
-    return _LONG_MORE.sub(")", _LONG_LESS.sub("(", text))
-
-
-def _clean(text: str, limit_chars: int) -> str:
-    text = _without_markers(both_ends(text, limit_chars * _UNREAD_FACTOR))
-    if text.replace("\n", "").replace("\t", "").isprintable():
-        return text
-    return printable(text, keep="\n\t")
+        output = clean_line(call.output, _OUTPUT_CHARS)
+    gives = tuple(clean_line(one, _GIVEN_CHARS) for one in call.gives[:_MOST_GIVEN])
+    inputs = clean_input({} if call.input is None else call.input)
+    return _Call(call.number, tool_text(call.name), inputs, call.ending, output, gives)

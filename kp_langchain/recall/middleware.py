@@ -28,6 +28,7 @@ from kp_langchain.recall.chains import (
 )
 from kp_langchain.recall.example_search import AS_GOOD, check_options, search_of
 from kp_langchain.recall.few_shot import check_calls
+from kp_langchain.recall.ranking import KINDS, check_kinds
 from kp_langchain.recording.answers import objective_in
 from kp_langchain.recording.langchain_context import ambient_run_id
 from kp_langchain.recording.user_calls import SEARCHING, lane_for
@@ -52,6 +53,7 @@ if TYPE_CHECKING:
 
     from kp_langchain.recall.example_search import Example
     from kp_langchain.recall.few_shot import Calls
+    from kp_langchain.recall.ranking import Kind
 
     _Middleware = AgentMiddleware[Any, Any, Any]
 else:
@@ -140,6 +142,8 @@ class KPMiddleware(_Middleware):
         with_outputs: Whether the outputs of tools are shown, and not only how they ended.
         calls: Which calls of a trace are shown: `deciding`, those that its answer rests on, or
             `all`.
+        kinds: What is shown: `trace`, `pattern` (one that was admitted) or both, the preferred
+            first. Of a pattern and a trace with its plan, one is shown.
         timeout_s: Longest wait of a run for its examples, in seconds. If the search takes longer,
             the run goes without, and so do those that begin before that search is done. The first
             search waits for the embedding model to load: call `load` before the first run.
@@ -161,6 +165,7 @@ class KPMiddleware(_Middleware):
         floor: float | None = None,
         with_outputs: bool = False,
         calls: Calls = "deciding",
+        kinds: Sequence[Kind] = KINDS,
         timeout_s: float = 1.0,
         embedder: object = "auto",
     ) -> None:
@@ -168,6 +173,7 @@ class KPMiddleware(_Middleware):
         self.tools = []
         check_options(limit, floor, max_tokens)
         check_calls(calls)
+        check_kinds(kinds)
         if not 0 <= held_out < 1:
             raise ConfigError(f"held_out={held_out!r} must be a share from 0 to below 1")
         if not 0 < timeout_s < float("inf"):
@@ -175,6 +181,7 @@ class KPMiddleware(_Middleware):
         self._domain = domain
         self._limit, self._floor = limit, floor
         self._max_tokens, self._with_outputs, self._calls = max_tokens, with_outputs, calls
+        self._kinds = tuple(kinds)
         self._held_out = held_out
         self._timeout_s = timeout_s
         self._search = search_of(
@@ -329,6 +336,7 @@ class KPMiddleware(_Middleware):
             floor=self._floor,
             tools=tools,
             of_first=AS_GOOD,
+            kinds=self._kinds,
         )
         if not examples.matches:
             return _Response(floor=examples.floor, reason=examples.reason)

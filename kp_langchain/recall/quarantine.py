@@ -28,12 +28,19 @@ from kp_langchain.recording.bounds import Counters, short_name
 from kp_langchain.recording.redactor import Redactor, clean_texts
 from kp_langchain.registry.answers import Answer
 from kp_langchain.registry.search import DEFAULT_LIMIT, search
-from kp_langchain.schema import CONTEXT, TRACE_ID_PREFIX, ReasoningTrace, TraceStep
+from kp_langchain.schema import (
+    CONTEXT,
+    PATTERN_ID_PREFIX,
+    TRACE_ID_PREFIX,
+    ToolCallPattern,
+    read_unit,
+)
 from kp_langchain.store.registry_units import ExaminedUnit
 from kp_langchain.values import text_size
 
 if TYPE_CHECKING:
     from kp_langchain.registry.client import Registry
+    from kp_langchain.schema import KnowledgeUnit, PatternTool, TraceStep
     from kp_langchain.store import TraceStore
     from kp_langchain.store.registry_units import Fate
 
@@ -46,14 +53,22 @@ MOST_CHARS = 2 * _DEFAULTS.max_run_chars
 
 _LEVEL = "aggregated"
 _REMOVED = "(removed)"  # in place of an empty text if the wire form requires a text
-_ID = re.compile(r"kp:trace:[!-~]{1,140}")
-_UUID_ID = re.compile(r"kp:trace:[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
+_ID = "[!-~]{1,140}"  # behind its prefix
+_UUID = re.compile("[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
 # What a unit says and claims, whoever sent it under whichever id.
 _CONTENT: dict[str, Any] = {
     "metadata": {"success", "quality_score"},
     "task": True,
     "steps": True,
     "outcome": {"result_summary", "confidence"},
+}
+_PATTERN_CONTENT: dict[str, Any] = {
+    "metadata": {"quality_score"},
+    "name": True,
+    "description": True,
+    "trigger_conditions": True,
+    "tool_sequence": True,
+    "performance": True,
 }
 _STEP_FIELDS = {"step_id", "type", "content", "tool", "input", "output_summary", "latency_ms"}
 
@@ -100,7 +115,7 @@ def pull(
     admit_clean: bool = False,
     sleep: Callable[[float], object] = time.sleep,
 ) -> Pull:
-    """Read the reasoning traces that a registry has for a domain, and write them into quarantine.
+    """Read the traces and patterns that a registry has for a domain, and quarantine them.
 
     Each page is written before the next is read.
 
@@ -153,7 +168,7 @@ def pull(
         report.with_findings += sum(
             bool(unit.findings) for unit, fate in with_fates if fate in ("new", "changed")
         )
-        ids = [unit.trace.id for unit, fate in with_fates if fate in ("new", "unchanged")]
+        ids = [one.unit.id for one, fate in with_fates if fate in ("new", "unchanged")]
         if admit_clean and ids:
             admissions = store.pulled.admit_clean(ids, min_quality=min_quality or 0.0)
             report.admitted += len(admissions)
@@ -176,10 +191,10 @@ def _examine_all(
         except (RecursionError, PydanticSerializationError):
             skipped["nested too deeply"] += 1
             continue
-        if new.trace.id in ids_read:
+        if new.unit.id in ids_read:
             skipped["read before"] += 1
         else:
-            ids_read.add(new.trace.id)
+            ids_read.add(new.unit.id)
             yield new
 
 
@@ -206,57 +221,64 @@ def _examine(
         redactor: The user's function that redacts further, if any.
 
     Raises:
-        RefusedUnitError: It is no trace of the domain, or exceeds a bound, or cannot be redacted.
+        RefusedUnitError: It is no unit of the domain, or exceeds a bound, or cannot be redacted.
         RecursionError, PydanticSerializationError: It is nested too deeply.
     """
     if text_size(unit) > MOST_CHARS:
         raise RefusedUnitError(f"more than {MOST_CHARS:,} characters")
     id_ = unit.get("id")
-    if not isinstance(id_, str) or not _ID.fullmatch(id_):
-        raise RefusedUnitError("its id is not kp:trace: with up to 140 characters of ASCII")
-    trace = _validate(unit)
-    if trace.metadata.task_domain.casefold() != domain.casefold():
+    is_pattern = unit.get("@type") == "ToolCallPattern"
+    prefix = PATTERN_ID_PREFIX if is_pattern else TRACE_ID_PREFIX
+    if not isinstance(id_, str) or not re.fullmatch(prefix + _ID, id_):
+        raise RefusedUnitError(f"its id is not {prefix} with up to 140 characters of ASCII")
+    new = _validate(unit)
+    if new.metadata.task_domain.casefold() != domain.casefold():
         raise RefusedUnitError("it claims another domain")
-    if len(trace.steps) > MOST_STEPS:
+    if len(new.as_trace().steps) > MOST_STEPS:
         raise RefusedUnitError(f"more than {MOST_STEPS} steps")
-    content = json.dumps(trace.model_dump(include=_CONTENT), sort_keys=True)
+    if isinstance(new, ToolCallPattern) and not new.tools:
+        raise RefusedUnitError("none of its steps calls a tool")
+    what = _PATTERN_CONTENT if is_pattern else _CONTENT
+    content = json.dumps(new.model_dump(include=what), sort_keys=True)
     redaction = Redactor(
         Counters(), settings.max_text_chars, rules=settings.redaction, hook=redactor
     )
-    safe_trace = None
+    redaction.learn([new.model_dump(include=what)], _LEVEL)
+    safe = None
     with suppress(Exception):  # of the user's function; it may quote the unit
-        safe_trace = ReasoningTrace.model_validate(_redacted_wire(trace, redaction, domain))
-    if safe_trace is None or redaction.has_failed:
+        safe = read_unit(_redacted_wire(new, redaction, domain))
+    if safe is None or redaction.has_failed:
         raise RefusedUnitError("it could not be redacted")
-    if safe_trace.id != id_:
+    if safe.id != id_:
         raise RefusedUnitError("its id would have to be redacted")
-    findings = [_as_texts(finding) for finding in find_planted(safe_trace, is_foreign=True)]
-    return ExaminedUnit(safe_trace, sha256(content.encode()).hexdigest(), findings)
+    findings = [_as_texts(finding) for finding in find_planted(safe.as_trace(), is_foreign=True)]
+    return ExaminedUnit(safe, sha256(content.encode()).hexdigest(), findings)
 
 
-def _validate(unit: Mapping[str, Any]) -> ReasoningTrace:
-    """Return a unit as a trace, without characters that no database takes.
+def _validate(unit: Mapping[str, Any]) -> KnowledgeUnit:
+    """Return a unit as a trace or a pattern, without characters that no database takes.
 
     Raises:
-        RefusedUnitError: It is none.
+        RefusedUnitError: It is neither.
     """
     try:
-        return ReasoningTrace.model_validate(clean_texts(dict(unit)))
+        return read_unit(clean_texts(dict(unit)))
     except ValidationError as error:
         first = error.errors(include_url=False, include_context=False, include_input=False)[0]
         # The place has our own names and numbers alone: what the registry names is not validated.
         place = ".".join("N" if isinstance(part, int) else str(part) for part in first["loc"])
-        raise RefusedUnitError(f"not a valid trace: {place or 'the whole'}") from None
+        kind = "pattern" if unit.get("@type") == "ToolCallPattern" else "trace"
+        raise RefusedUnitError(f"not a valid {kind}: {place or 'the whole'}") from None
 
 
-def _redacted_wire(trace: ReasoningTrace, redaction: Redactor, domain: str) -> dict[str, Any]:
-    """Return a trace on the wire with every text redacted.
+def _redacted_wire(unit: KnowledgeUnit, redaction: Redactor, domain: str) -> dict[str, Any]:
+    """Return a unit on the wire with every text redacted.
 
     It has what the protocol defines and recall has a use for. The rest is dropped: unknown fields,
     `validated_by` and `knowledge_graph_delta`.
 
     Args:
-        trace: The trace.
+        unit: The trace or the pattern.
         redaction: Redacts its texts.
         domain: The domain that was asked for.
     """
@@ -264,16 +286,15 @@ def _redacted_wire(trace: ReasoningTrace, redaction: Redactor, domain: str) -> d
     def name(value: str | None) -> str | None:
         return value and redaction.text(short_name(value), _LEVEL)
 
-    metadata, task, outcome = trace.metadata, trace.task, trace.outcome
-    schema = task.input_schema
-    id_ = trace.id
-    if not _UUID_ID.fullmatch(id_):  # others choose it, and may choose an address
-        id_ = TRACE_ID_PREFIX + redaction.text(id_.removeprefix(TRACE_ID_PREFIX), _LEVEL)
-    return {
+    metadata = unit.metadata
+    prefix = PATTERN_ID_PREFIX if isinstance(unit, ToolCallPattern) else TRACE_ID_PREFIX
+    own_id = unit.id.removeprefix(prefix)
+    if not _UUID.fullmatch(own_id):  # others choose it, and may choose an address
+        own_id = redaction.text(own_id, _LEVEL)
+    values = {
         "@context": CONTEXT,
-        "@type": "ReasoningTrace",
-        "id": id_,
-        "source_skill": name(trace.source_skill),
+        "@type": unit.type,
+        "id": prefix + own_id,
         "metadata": {
             "created_at": metadata.created_at,
             "agent_id": name(metadata.agent_id),
@@ -284,14 +305,62 @@ def _redacted_wire(trace: ReasoningTrace, redaction: Redactor, domain: str) -> d
             "visibility": "private",  # so that it is never contributed from here
             "privacy_level": _LEVEL,
         },
+    }
+    if isinstance(unit, ToolCallPattern):
+        return values | _redacted_pattern(unit, redaction)
+    task, outcome = unit.task, unit.outcome
+    schema = task.input_schema
+    return values | {
+        "source_skill": name(unit.source_skill),
         "task": {
             "objective": redaction.text(task.objective, _LEVEL) or _REMOVED,
             "input_schema": None if schema is None else redaction.mapping(schema, _LEVEL),
         },
-        "steps": [_redacted_step(step, redaction) for step in trace.steps],
+        "steps": [_redacted_step(step, redaction) for step in unit.steps],
         "outcome": {
             "result_summary": redaction.text(outcome.result_summary, _LEVEL),
             "confidence": outcome.confidence,
+        },
+    }
+
+
+def _redacted_pattern(pattern: ToolCallPattern, redaction: Redactor) -> dict[str, Any]:
+    def text(value: str) -> str:
+        return redaction.text(value, _LEVEL)
+
+    def tool(one: PatternTool) -> dict[str, Any]:
+        inputs = {} if one.input_template is None else {"input": one.input_template}
+        step = redaction.step({"tool": {"name": short_name(one.name)}, **inputs}, _LEVEL)
+        query = one.query_template
+        return {
+            **step["tool"],
+            "input_template": step.get("input"),
+            "query_template": None if query is None else text(query),
+        }
+
+    trigger, performance = pattern.trigger_conditions, pattern.performance
+    return {
+        "name": text(short_name(pattern.name)) or _REMOVED,
+        "description": text(pattern.description),
+        "trigger_conditions": {
+            "task_types": [text(one) or _REMOVED for one in trigger.task_types],
+            "required_tools": [
+                redaction.name(short_name(one), _LEVEL) for one in trigger.required_tools or ()
+            ],
+        },
+        "tool_sequence": [
+            {
+                "step": text(step.step),
+                "execution": step.execution,
+                "tools": [tool(one) for one in step.tools],
+                "condition": None if step.condition is None else text(step.condition),
+            }
+            for step in pattern.tool_sequence
+        ],
+        "performance": {
+            "avg_ms": performance.avg_ms,
+            "success_rate": performance.success_rate,
+            "uses": performance.uses,
         },
     }
 

@@ -8,6 +8,10 @@ A trace helps if its task is similar, if it is right, and if it did what such ta
 similarity * (0.5 + usable / 2), too. Half counts in any case: a trace also has calls that no agent
 asks for, such as those of a retriever in a graph around it.
 
+A pattern is ranked like a trace; its confidence is the share of its runs that succeeded. The kind
+that the caller names second counts nine tenths: by default a pattern is shown before a trace only
+if it is clearly more similar.
+
 The confidence is 1 for a success that a verdict states, that of the outcome for a run of this store
 that nobody judged, and 0 for a unit of a registry. So a verdict outranks a run that only looks
 right, unless that one is much more similar. Units of a registry come after all others: who
@@ -30,12 +34,26 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
+from kp_langchain.errors import ConfigError
+from kp_langchain.schema import PATTERN_ID_PREFIX
+
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
 Trust = Literal["verdict", "own", "registry"]
 """Who says that a trace succeeded: a verdict, the run itself, or a registry."""
+
+Kind = Literal["trace", "pattern"]
+
+KINDS: tuple[Kind, ...] = ("trace", "pattern")
+"""What may be shown. Of a pattern and a trace that show the same plan, the first kind is preferred.
+
+That mined procedures help more than single runs is not shown here yet; traces are what was
+measured.
+"""
+
+_SECOND_KIND = 0.9  # of its value counts
 
 _ORDER_OF_TRUST: tuple[Trust, ...] = ("verdict", "own", "registry")
 # Traces whose values agree in so many decimals help about equally; trust and worth decide.
@@ -48,10 +66,10 @@ _SAME_TASK = 0.95
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A kept success that a run may be shown.
+    """A kept success, or a pattern, that a run may be shown.
 
     Attributes:
-        trace_id: The id of the trace.
+        trace_id: The id of the trace, or of the pattern.
         similarity: The similarity of its task to that of the run, 0 to 1, counted from the
             embedder's baseline.
         trust: Who says that it succeeded.
@@ -72,6 +90,11 @@ class Candidate:
     plan: Mapping[str, int] = field(default_factory=dict)
     tools: Collection[str] = ()
     vector: NDArray[np.float32] | None = field(default=None, compare=False, repr=False)
+
+    @property
+    def kind(self) -> Kind:
+        """Whether it is a trace or a pattern."""
+        return "pattern" if self.trace_id.startswith(PATTERN_ID_PREFIX) else "trace"
 
     @property
     def counted_similarity(self) -> float:
@@ -95,24 +118,40 @@ class Candidate:
         return self.confidence if self.trust == "own" else 0.0
 
 
-def rank(candidates: Iterable[Candidate], *, floor: float) -> list[Candidate]:
+def rank(
+    candidates: Iterable[Candidate], *, floor: float, preferred: Kind = "trace"
+) -> list[Candidate]:
     """Return the traces to show, the most helpful first; ties are broken by id.
 
     Args:
-        candidates: The kept traces.
+        candidates: The kept traces, and patterns.
         floor: The similarity (0 to 1) that the tasks must have, as it counts.
+        preferred: The kind of which all counts.
     """
     in_order = [one for one in candidates if one.counted_similarity >= floor]
-    in_order.sort(key=_order)
+    in_order.sort(key=lambda one: _order(one, preferred))
     first, others = in_order[:_MOST_COMPARED], in_order[_MOST_COMPARED:]
     agreements = {one.trace_id: _agreement(one, first) for one in first}
-    first.sort(key=lambda one: _order(one, agreements[one.trace_id]))
+    first.sort(key=lambda one: _order(one, preferred, agreements[one.trace_id]))
     return first + others
 
 
-def _order(one: Candidate, agreement: float = 1.0) -> tuple[bool, float, int, float, float, str]:
+def check_kinds(kinds: Sequence[Kind]) -> None:
+    """Check which kinds are to be shown.
+
+    Raises:
+        ConfigError: There is none, or one is unknown.
+    """
+    if isinstance(kinds, str) or not kinds or not set(kinds) <= set(KINDS):
+        raise ConfigError(f"kinds={kinds!r} must be some of {KINDS}, the preferred first")
+
+
+def _order(
+    one: Candidate, preferred: Kind, agreement: float = 1.0
+) -> tuple[bool, float, int, float, float, str]:
     similarity = one.counted_similarity
     value = similarity * (0.5 + one.trusted_confidence / 2) * (1.0 + one.credit)
+    value *= 1.0 if one.kind == preferred else _SECOND_KIND
     return (
         # Whoever contributes to a registry chooses the task, and so the similarity.
         one.trust == "registry",

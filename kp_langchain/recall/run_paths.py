@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from kp_langchain.calibration.planted_instructions import find_planted
 from kp_langchain.calibration.tool_calls import TracedCall, calls_of
-from kp_langchain.recall.deciding_calls import VALUE, _output_of, deciding_calls, holds, input_texts
+from kp_langchain.recall.deciding_calls import VALUE, deciding_calls, holds, input_texts
 from kp_langchain.redaction.spans import PLACEHOLDER
 from kp_langchain.store.rows import trace_key
 from kp_langchain.values import plain
@@ -121,7 +121,7 @@ def run_path(
                 tool=one.tool_name,
                 words=_words(one, objective.casefold(), given),
                 inputs=plain(one.call.input if one.call else {}, _READ_CHARS) or {},
-                output=_output_of(one)[:_OUTPUT_CHARS],
+                output=one.output_text[:_OUTPUT_CHARS],
             )
             for one in deciding
         ),

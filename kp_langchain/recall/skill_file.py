@@ -11,7 +11,7 @@ import json
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from kp_langchain.recall.few_shot import _NAME, _clean_line
+from kp_langchain.recall.prompt_text import TOOL_NAME, clean_line
 from kp_langchain.recall.templates import PROSE, Arguments, Blank
 from kp_langchain.schema import (
     PatternStep,
@@ -87,7 +87,7 @@ def _head(pattern: Pattern) -> Iterator[str]:
     yield f"allowed-tools: {_json(list(dict.fromkeys(map(_tool, pattern.tools))))}"
     yield "kp:"
     yield f"  id: {_json(pattern.id)}"
-    yield f"  domain: {_json(_clean_line(pattern.domain, _DOMAIN_CHARS))}"
+    yield f"  domain: {_json(clean_line(pattern.domain, _DOMAIN_CHARS))}"
     yield "---"
 
 
@@ -99,7 +99,7 @@ def _steps(pattern: Pattern) -> Iterator[str]:
 def _inputs(arguments: Arguments) -> str:
     """Return the inputs of a step as in a call; what is no text stands without quotes."""
     texts = (
-        f"{name if _NAME.fullmatch(name) else _json(name)}={_json(value)}"
+        f"{name if TOOL_NAME.fullmatch(name) else _json(name)}={_json(value)}"
         for name, value in arguments.template.items()
     )
     text = ", ".join(texts)
@@ -150,7 +150,7 @@ def _pair(told_by: str, value: str, blank: Blank) -> str:
 
 def _tool(name: str) -> str:
     """Return the name of a tool as it may stand in a prompt."""
-    return name if _NAME.fullmatch(name) else _json(_clean_line(name, _TOOL_CHARS))
+    return name if TOOL_NAME.fullmatch(name) else _json(clean_line(name, _TOOL_CHARS))
 
 
 def _code(text: str) -> str:

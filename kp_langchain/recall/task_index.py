@@ -16,9 +16,16 @@ from kp_langchain.embedding.embedder import embed_texts
 from kp_langchain.errors import StoreError
 from kp_langchain.recall.credit import NO_CREDIT, Credit, credits_of
 from kp_langchain.recall.effect import stop_reason
-from kp_langchain.recall.ranking import DEFAULT_FLOOR, Candidate, Trust, calibrate_floor
-from kp_langchain.recall.task_shape import masked, plan_of
-from kp_langchain.schema import ReasoningTrace
+from kp_langchain.recall.ranking import (
+    DEFAULT_FLOOR,
+    KINDS,
+    Candidate,
+    Kind,
+    Trust,
+    calibrate_floor,
+)
+from kp_langchain.recall.task_shape import as_task, masked, plan_of
+from kp_langchain.schema import read_unit
 from kp_langchain.scoring.dimensions import novelty
 from kp_langchain.store.recall_tasks import UNREADABLE, StoredTask, TaskVector
 
@@ -27,6 +34,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from kp_langchain.embedding.embedder import Embedder, EmbedderIdentity
+    from kp_langchain.schema import KnowledgeUnit, ReasoningTrace
     from kp_langchain.store import TraceStore
     from kp_langchain.store.vectors import Page
 
@@ -116,24 +124,26 @@ class TaskIndex:
         vector: NDArray[np.float32],
         namespaces: Collection[str],
         tools: Collection[str] = (),
+        kinds: Collection[Kind] = KINDS,
     ) -> tuple[list[Candidate], float]:
-        """Return the traces whose tasks are most similar to one, as of the last update.
+        """Return the traces and patterns whose tasks are most similar to one, as last updated.
 
-        Of runs and of units there are as many each, so that a flood of units cannot push out this
-        store's runs.
+        Of this store's and of registries' there are as many each, so that a flood of units cannot
+        push out this store's runs.
 
         Args:
             vector: The embeddings of the task, as it reads and masked, one after the other, shape
                 (2 * dimensions,).
             namespaces: The forms of the run's namespace; traces of others are left out.
             tools: The names of the tools that the agent has; empty if unknown.
+            kinds: Whether traces, patterns or both are returned.
 
         Returns:
             The traces, and the domain's floor, 0 to 1.
         """
         import numpy as np
 
-        candidates: dict[bool, list[Candidate]] = {True: [], False: []}  # runs, and units
+        candidates: dict[bool, list[Candidate]] = {True: [], False: []}  # of this store, or not
         with self._lock:
             with fork_gate:
                 cosines = self._matrix @ _normalised(vector)
@@ -141,8 +151,10 @@ class TaskIndex:
             for at in order:
                 task = self._eligible[at]
                 is_open = task.namespace is None and not task.stays_local
-                if len(candidates[task.is_own]) < _MOST_RANKED and (
-                    is_open or task.namespace in namespaces
+                if (
+                    len(candidates[task.is_own]) < _MOST_RANKED
+                    and (is_open or task.namespace in namespaces)
+                    and ("pattern" if task.is_pattern else "trace") in kinds
                 ):
                     one = self._candidate(task, float(cosines[at]), self._matrix[at], tools)
                     candidates[task.is_own].append(one)
@@ -208,11 +220,12 @@ class TaskIndex:
             EmbedderError, MissingExtraError: The embedder fails, and nothing is in the index.
         """
         bodies = self._store.recall_tasks.bodies([task.trace_id for task in tasks])
-        traces = [read_trace(bodies.get(task.trace_id)) for task in tasks]
+        units = [read_body(bodies.get(task.trace_id)) for task in tasks]
+        traces = [None if one is None else one.as_trace() for one in units]
         plans = [None if trace is None else plan_of(trace) for trace in traces]
         texts: list[tuple[str, str]] = []  # of each task, as it reads and masked
         for task, plan in zip(tasks, plans, strict=True):
-            plain = task.objective or " "
+            plain = (as_task(task.objective) if task.is_pattern else task.objective) or " "
             texts.append((plain, masked(plain, set() if plan is None else set(plan.values))))
         to_embed = list(dict.fromkeys(text for pair in texts for text in pair))
         try:
@@ -237,7 +250,7 @@ class TaskIndex:
             task_vectors[task.trace_id] = (
                 TaskVector(vector, planted)
                 if plan is None
-                else TaskVector(vector, planted, plan.tools, plan.values)
+                else TaskVector(vector, planted, plan.tools, () if task.is_pattern else plan.values)
             )
         self._add(task_vectors)
         return True
@@ -271,16 +284,30 @@ class TaskIndex:
             if task.success and not self._credits.get(task.trace_id, NO_CREDIT).hurts:
                 self._eligible.append(task)
                 vectors.append(task_vector.vector)
-                if task.is_own:  # others would choose which words of tasks count for little
+                if task.is_own_run:  # others would choose which words of tasks count for little
                     values[task.namespace].update(task_vector.values)
         self._values = {name: frozenset(own) for name, own in values.items()}
         with fork_gate:
             matrix = np.array(vectors, np.float32).reshape(len(vectors), self._matrix.shape[1])
             self._matrix = _normalised(matrix)
+            self._place_patterns()
         change = abs(len(vectors) - self._calibrated_at)
         if change > _SMALLEST_CHANGE * self._calibrated_at:
             self._calibrated_at = len(vectors)
             self._floor = self._calibrated_floor()
+
+    def _place_patterns(self) -> None:
+        """Give each pattern the mean of the vectors of its members that are here.
+
+        The words that their tasks share, which are compared otherwise, say less: often two or three
+        (`python -m tests.benchmarks.live --minutes 0`).
+        """
+        patterns = [at for at, task in enumerate(self._eligible) if task.members]
+        places = {task.trace_id: at for at, task in enumerate(self._eligible)} if patterns else {}
+        for at in patterns:
+            members = [places[id_] for id_ in self._eligible[at].members if id_ in places]
+            if members:
+                self._matrix[at] = _normalised(self._matrix[members].mean(axis=0))
 
     def _calibrated_floor(self) -> float:
         """Return the floor that the runs of this store prove.
@@ -293,7 +320,7 @@ class TaskIndex:
         own = [
             at
             for at, task in enumerate(self._eligible)
-            if task.is_own and task.trace_id not in shown
+            if task.is_own_run and task.trace_id not in shown
         ]
         task_vectors = [self._eligible[at].task_vector for at in own]
         plans = [{} if one is None else one.plan for one in task_vectors]
@@ -331,10 +358,10 @@ def _normalised(rows: NDArray[np.float32]) -> NDArray[np.float32]:
     return unit_rows
 
 
-def read_trace(body: str | None) -> ReasoningTrace | None:
-    """Return the trace that the text of a stored body holds; None if it is gone or damaged."""
+def read_body(body: str | None) -> KnowledgeUnit | None:
+    """Return the unit that the text of a stored body holds; None if it is gone or damaged."""
     try:
-        return None if body is None else ReasoningTrace.model_validate(json.loads(body))
+        return None if body is None else read_unit(json.loads(body))
     except (ValueError, RecursionError):  # pydantic's ValidationError is a ValueError
         return None
 

@@ -25,6 +25,7 @@ from kp_langchain.recall.deciding_calls import (
     input_texts,
     input_values,
 )
+from kp_langchain.recall.task_wordings import GAP
 
 if TYPE_CHECKING:
     from kp_langchain.schema import ReasoningTrace
@@ -125,3 +126,8 @@ def _typical(value: str) -> str:
     if _DATE.fullmatch(value):
         return _TYPICAL_DATE
     return _TYPICAL_NUMBER if _NUMBER.fullmatch(value) else _TYPICAL_NAME
+
+
+def as_task(kind: str) -> str:
+    """Return what tasks have in common as one of them: with a typical value where they differ."""
+    return kind.replace(GAP, _TYPICAL_NAME)

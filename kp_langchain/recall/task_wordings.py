@@ -13,7 +13,7 @@ from itertools import islice
 from typing import NamedTuple
 
 from kp_langchain.recall.deciding_calls import NAME, VALUE
-from kp_langchain.recall.few_shot import _clean_line
+from kp_langchain.recall.prompt_text import clean_line
 from kp_langchain.recall.run_paths import RunPath
 from kp_langchain.recall.shared_text import Gap, shared_text
 from kp_langchain.redaction.spans import PLACEHOLDER
@@ -126,7 +126,7 @@ def _input_values(run: RunPath) -> Iterator[str]:
 
 def _line(text: str) -> str:
     text = re.sub(rf"{GAP}(?:[ ,-]*{GAP})+", GAP, text)
-    return _clean_line(text, _MOST_CHARS).replace("`", "'").rstrip(" .!?")
+    return clean_line(text, _MOST_CHARS).replace("`", "'").rstrip(" .!?")
 
 
 def telling_phrases(

@@ -28,8 +28,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
-from kp_langchain.recall.deciding_calls import _PROSE, _WHOLE_CHARS, _passage, holds
-from kp_langchain.recall.few_shot import _clean_line, _without_markers
+from kp_langchain.recall.deciding_calls import _PROSE, WHOLE_CHARS, _passage, holds
+from kp_langchain.recall.prompt_text import clean_line, without_markers
 from kp_langchain.recall.run_paths import RunPath
 from kp_langchain.recall.shared_text import Gap, shared_text
 from kp_langchain.recall.task_wordings import (
@@ -143,7 +143,7 @@ class Templates:
     def _by_key(self, uses: Sequence[_Use]) -> dict[str, Any]:
         """Return the values of the keys that all uses have, as templates."""
         keys = [key for key in uses[0].value if all(key in one.value for one in uses)]
-        names = {_clean_line(key, _NAME_CHARS): key for key in keys}
+        names = {clean_line(key, _NAME_CHARS): key for key in keys}
         return {
             name: self._template(name, [one._replace(value=one.value[key]) for one in uses])
             for name, key in names.items()
@@ -155,7 +155,7 @@ class Templates:
         if all(isinstance(one.value, dict) for one in uses) and (parts := self._by_key(uses)):
             return parts
         is_text = all(isinstance(one.value, str) for one in uses)
-        if len(str(uses[0].value)) <= _WHOLE_CHARS and self._source(uses) == TASK:
+        if len(str(uses[0].value)) <= WHOLE_CHARS and self._source(uses) == TASK:
             return str(self._blank(name, uses))  # also if all tasks happen to say the same
         texts = {one.text for one in uses}
         if not is_text and len(texts) == 1 and not PLACEHOLDER.search(uses[0].text):
@@ -259,7 +259,7 @@ class Templates:
                 continue
             counts[TASK] += all(holds(one.run.objective.casefold(), part) for part in parts)
             for number, output in enumerate(self._outputs[one.run.trace_id], start=1):
-                is_short = len(output) <= _WHOLE_CHARS
+                is_short = len(output) <= WHOLE_CHARS
                 counts[f"step {number}"] += all(
                     holds(output.casefold(), part)
                     and (is_short or len(part) >= _OUTPUT_VALUE_CHARS)
@@ -328,7 +328,7 @@ def _pairs(pairs: Iterable[tuple[str, str]], most: int) -> tuple[tuple[str, str]
     of_value: dict[str, str] = {}
     for pair in sorted(pairs, key=lambda pair: len(pair[0]) > _PAIR_CHARS):
         if not any(PLACEHOLDER.search(one) or _PROSE.search(one) for one in pair):
-            told_by, value = (_clean_line(one, _PAIR_CHARS).replace("`", "'") for one in pair)
+            told_by, value = (clean_line(one, _PAIR_CHARS).replace("`", "'") for one in pair)
             of_value.setdefault(value, told_by)
     shown = [(told_by, value) for value, told_by in of_value.items()]
     return tuple(shown[:1] if most == 1 else shown[: most - 1] + shown[most - 1 :][-1:])
@@ -351,10 +351,10 @@ def _clean_value(value: Any) -> Any:
     if isinstance(value, list):
         return [_clean_value(item) for item in value]
     if isinstance(value, dict):
-        return {_clean_line(key, _NAME_CHARS): _clean_value(one) for key, one in value.items()}
+        return {clean_line(key, _NAME_CHARS): _clean_value(one) for key, one in value.items()}
     return value
 
 
 def _clean_text(text: str) -> str:
     """Return a text as one that may stand in a prompt, its length and blanks as they are."""
-    return printable(_without_markers(text), keep="\n").replace("`", "'")
+    return printable(without_markers(text), keep="\n").replace("`", "'")

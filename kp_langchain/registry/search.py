@@ -30,7 +30,7 @@ MOST_UNITS = 5000
 MOST_PAGE_BYTES = 16 * 2**20
 """The largest page, in bytes. A larger one is asked for in parts."""
 
-_TYPE = "ReasoningTrace"
+_TYPES = ("ReasoningTrace", "ToolCallPattern")
 _LONGEST_QUERY_CHARS = 1000
 
 
@@ -41,8 +41,8 @@ class SearchPage:
     Attributes:
         answer: `done`; for any other kind, there is no unit, this is the last page, and the reason
             says what went wrong.
-        units: The reasoning traces as the registry sent them. They are untrusted: nothing of them
-            is checked but that each is a JSON object of this type.
+        units: The reasoning traces and patterns as the registry sent them. They are untrusted:
+            nothing of them is checked but that each is a JSON object of one of these types.
         read: How many units were read, those without use included.
         skipped: How many were of no use, by the reason.
         next_offset: Where to continue; None if the registry has no more.
@@ -70,7 +70,7 @@ def search(
     sleep: Callable[[float], object] = time.sleep,
     clock: Callable[[], datetime] = lambda: datetime.now(UTC),
 ) -> Iterator[SearchPage]:
-    """Yield the reasoning traces that a registry has, a page at a time.
+    """Yield the reasoning traces and patterns that a registry has, a page at a time.
 
     Never raises for what the registry does: the last page says what went wrong.
 
@@ -97,7 +97,7 @@ def search(
     if min_quality is not None and not 0.0 <= min_quality <= 1.0:
         raise ConfigError(f"min_quality={min_quality} must be 0 to 1")
     _check_text("domain", domain)
-    conditions = {"domain": domain, "types": _TYPE}
+    conditions = {"domain": domain, "types": ",".join(_TYPES)}
     if min_quality is not None:
         conditions["min_quality"] = str(min_quality)
     if q:
@@ -156,15 +156,15 @@ def _page(answer: Answer, offset: int, size: int) -> SearchPage:
 
 
 def _units(items: list[Any]) -> tuple[tuple[Mapping[str, Any], ...], dict[str, int]]:
-    """Return the reasoning traces of a page, and how many other items it has, by the reason."""
+    """Return the traces and patterns of a page, and how many other items it has, by the reason."""
     units, skipped = [], Counter[str]()
     for item in items:
         # A registry wraps each unit in what it knows of it; the protocol's text does not.
         unit = item.get("unit", item) if isinstance(item, dict) else None
         if not isinstance(unit, dict):
             skipped["not a JSON object"] += 1
-        elif unit.get("@type") != _TYPE:
-            skipped[f"not a {_TYPE}"] += 1
+        elif unit.get("@type") not in _TYPES:
+            skipped["neither a trace nor a pattern"] += 1
         else:
             units.append(unit)
     return tuple(units), dict(skipped)

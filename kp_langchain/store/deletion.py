@@ -17,6 +17,7 @@ from kp_langchain.store.database import StorePart
 from kp_langchain.store.location import Location
 from kp_langchain.store.novelty import StoredMemory
 from kp_langchain.store.outbox import registry_has_nothing, withdraw_deleted
+from kp_langchain.store.pulled import drop_patterns_without_runs
 from kp_langchain.store.recall_effects import drop_decisions_without_runs
 from kp_langchain.store.selection import (
     Conditions,
@@ -146,6 +147,7 @@ class Deletions(StorePart):
         with self._database.writing() as connection:
             _drop_unused_tools(connection)
             drop_decisions_without_runs(connection)
+            drop_patterns_without_runs(connection)
 
     def prune(self, *, max_remembered: int | None = None) -> Pruning:
         """Remove what the store no longer needs: expired traces and pauses, and forgotten traces.

@@ -1,19 +1,30 @@
-"""`PulledUnits`: what was read from registries, and which of it may be shown to runs."""
+"""`PulledUnits`: what was read from registries, and which of it may be shown to runs.
+
+Patterns of this store's own runs that a person admitted or rejected lie beside it.
+"""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import sqlalchemy as sa
+from pydantic import ValidationError
 
 from kp_langchain.errors import StoreError
+from kp_langchain.schema import PATTERN_ID_PREFIX, TRACE_ID_PREFIX, read_unit
 from kp_langchain.store.database import StorePart
-from kp_langchain.store.registry_units import UNIT_STATES, ExaminedUnit, Fate, PulledUnit, UnitState
+from kp_langchain.store.registry_units import (
+    OWN,
+    UNIT_STATES,
+    ExaminedUnit,
+    Fate,
+    PulledUnit,
+    UnitState,
+)
 from kp_langchain.store.rows import body_of, clean_name, json_text
-from kp_langchain.store.run_columns import trace_of
 from kp_langchain.store.run_queries import lock_names
 from kp_langchain.store.selection import (
     MATCHES_SHOWN,
@@ -27,13 +38,14 @@ from kp_langchain.store.vectors import RESETS, count_up, remove
 from kp_langchain.values import clean_text
 
 if TYPE_CHECKING:
-    from kp_langchain.schema import ReasoningTrace
+    from kp_langchain.schema import KnowledgeUnit, ReasoningTrace
 
 _OBJECTIVE_CHARS = 10_000
 _c = pulled_units.c
 _DECISION = ("decided_at", "decided_by")
 # What other rules of ours may make different of a unit that the registry did not change.
 _TEXT = ("objective", "body", "findings")
+_WITHOUT_TEXT = {"objective": "", "findings": json_text([]), "body": None}
 _select_units = sa.select(*(column for column in _c if column is not _c.body))
 _newest_first = _select_units.order_by(_c.pulled_at.desc(), _c.trace_id.desc())
 _for_update = _select_units.order_by(_c.trace_id).with_for_update()
@@ -77,30 +89,61 @@ class PulledUnits(StorePart):
         """Return the unit that `id` identifies, or None.
 
         Args:
-            id: A trace id, or its first 4 characters or more.
+            id: Its id, or the first 4 characters or more of that.
 
         Raises:
             StoreError: It fits more than one; the message lists them.
         """
         select = _newest_first.limit(MATCHES_SHOWN)
         with self._database.reading() as connection:
-            rows = find_by_id(connection, select, str(id), trace_id=_c.trace_id)
+            rows = find_by_id(
+                connection,
+                select,
+                str(id),
+                trace_id=_c.trace_id,
+                prefixes=(TRACE_ID_PREFIX, PATTERN_ID_PREFIX),
+            )
         match = only_match(rows, str(id))
         return None if match is None else PulledUnit(**match)
 
+    def own_patterns(self) -> dict[str, PulledUnit]:
+        """Return by id the patterns of this store's runs that a person decided on."""
+        with self._database.reading() as connection:
+            rows = connection.execute(_newest_first.where(_c.registry == OWN)).mappings()
+            return {row["trace_id"]: PulledUnit(**row) for row in rows}
+
     def trace(self, trace_id: str) -> ReasoningTrace | None:
-        """Return the trace of a unit in any state; None for a rejected or an unknown one.
+        """Return the trace of a unit in any state, as `unit` does; of a pattern, its steps as one.
 
         Args:
             trace_id: The whole id.
 
         Raises:
-            StoreError: Its body holds no trace.
+            StoreError: Its body holds neither a trace nor a pattern.
+        """
+        unit = self.unit(trace_id)
+        return None if unit is None else unit.as_trace()
+
+    def unit(self, trace_id: str) -> KnowledgeUnit | None:
+        """Return a unit in any state; None for a rejected or an unknown one.
+
+        Args:
+            trace_id: The whole id.
+
+        Raises:
+            StoreError: Its body holds neither a trace nor a pattern.
         """
         select = sa.select(_c.body).where(_c.trace_id == trace_id)
         with self._database.reading() as connection:
             body = connection.scalar(select)
-        return None if body is None else trace_of(body, trace_id)
+        try:
+            return None if body is None else read_unit(body)
+        except ValidationError as error:
+            raise StoreError(
+                f"the body of {trace_id} cannot be read back ({error.error_count()} faults); it "
+                "was changed outside kp-langchain: restore it from a backup, or forget the unit: "
+                f"kp-langchain registry quarantine forget {trace_id}"
+            ) from error
 
     def write(self, units: Sequence[ExaminedUnit], *, registry: str, domain: str) -> list[Fate]:
         """Write units in one transaction: all of them or none.
@@ -114,7 +157,7 @@ class PulledUnits(StorePart):
             For each unit, what became of it.
         """
         now = datetime.now(UTC)
-        rows = {unit.trace.id: _row_of(unit, registry, domain, now) for unit in units}
+        rows = {unit.unit.id: _row_of(unit, registry, domain, now) for unit in units}
         fates: dict[str, Fate] = {}
         to_write: list[dict[str, Any]] = []
         with self._database.writing() as connection:
@@ -146,6 +189,33 @@ class PulledUnits(StorePart):
                 )
             _note_change(connection, [earlier_rows[id_] for id_ in rows if fates[id_] == "changed"])
         return list(fates.values())
+
+    def decide_own(
+        self, patterns: Sequence[ExaminedUnit], state: Literal["admitted", "rejected"], *, by: str
+    ) -> None:
+        """Let patterns of this store's runs be shown as they are now, or never.
+
+        Each takes the place of what has its id, also of a unit of a registry: whoever sent that
+        could have guessed the id. No unit of a registry takes its place.
+
+        Args:
+            patterns: The patterns.
+            state: What they become. Of a rejected one, the text is not stored.
+            by: Who decides.
+        """
+        now = datetime.now(UTC)
+        decision = {"state": state, "decided_at": now, "decided_by": clean_name(by)}
+        rows = [
+            _row_of(one, OWN, one.unit.metadata.task_domain, now)
+            | decision
+            | (_WITHOUT_TEXT if state == "rejected" else {})
+            for one in patterns
+        ]
+        with self._database.writing() as connection:
+            lock_names(connection, ["pulled units"])
+            for row in rows:
+                connection.execute(insert_or_replace(pulled_units, connection.dialect.name), row)
+            _note_change(connection, rows)
 
     def admit(self, *trace_ids: str, by: str, digest: str | None = None) -> list[str]:
         """Let quarantined units be shown to runs.
@@ -211,8 +281,7 @@ class PulledUnits(StorePart):
         """
         with self._database.writing() as connection:
             rows = _known_rows(connection, trace_ids)
-            without_text = {"objective": "", "findings": json_text([]), "body": None}
-            return _decide(connection, rows, "rejected", by, **without_text)
+            return _decide(connection, rows, "rejected", by, **_WITHOUT_TEXT)
 
     def forget(self, *trace_ids: str) -> list[str]:
         """Delete units with all that the store knows of them; a later pull may bring them again.
@@ -243,12 +312,14 @@ def _row_of(unit: ExaminedUnit, registry: str, domain: str, now: datetime) -> di
         "confidence": trace.outcome.confidence,
         "state": "quarantined",
         "findings": json_text([dict(finding) for finding in unit.findings]),
-        "body": body_of(trace),
+        "body": body_of(unit.unit),
         "digest": clean_name(unit.digest),
         "pulled_at": now,
         "changed_at": None,
         "decided_at": None,
         "decided_by": None,
+        "namespace": unit.namespace and clean_name(unit.namespace),
+        "members": json_text(list(unit.members)),
     }
 
 
@@ -366,3 +437,18 @@ def _note_change(connection: sa.Connection, former: Collection[Mapping[str, Any]
     if former:
         remove(connection, "task", [row["trace_id"] for row in former])
         count_up(connection, RESETS)
+
+
+def drop_patterns_without_runs(connection: sa.Connection) -> None:
+    """Delete the own patterns of which no run of the domain and namespace is left.
+
+    Args:
+        connection: A write transaction.
+    """
+    is_its_own = sa.or_(_c.namespace.is_(None), runs.c.namespace == _c.namespace)
+    has_runs = sa.exists().where(runs.c.domain == _c.domain, is_its_own)
+    select = _for_update.where(_c.registry == OWN, ~has_runs)
+    rows = [dict(row) for row in connection.execute(select).mappings()]
+    for batch in batches([row["trace_id"] for row in rows]):
+        connection.execute(sa.delete(pulled_units).where(_c.trace_id.in_(batch)))
+    _note_change(connection, rows)

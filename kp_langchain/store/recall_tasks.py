@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import sqlalchemy as sa
 
+from kp_langchain.schema import PATTERN_ID_PREFIX
 from kp_langchain.store import run_queries
 from kp_langchain.store.database import StorePart
+from kp_langchain.store.registry_units import OWN
 from kp_langchain.store.rows import clean_name
 from kp_langchain.store.tables import batches, pulled_units, runs, vectors
 from kp_langchain.store.vectors import (
@@ -72,20 +74,21 @@ class TaskVector:
 
 @dataclass(frozen=True, slots=True)
 class StoredTask:
-    """The task of a run, or of an admitted unit of a registry.
+    """The task of a run, or of an admitted unit.
 
     Attributes:
-        trace_id: The id of its trace.
+        trace_id: The id of its trace, or of the pattern.
         objective: The task in words.
         namespace: Whose it is; None if every run of the domain may be shown it.
         is_open: Whether it is kept and not withheld.
         stays_local: Whether only its secrets are redacted.
-        is_own: Whether it is a run of this store, and not of a registry.
+        is_own: Whether it is of this store's runs, and not of a registry.
         is_stated: Whether a verdict states its success.
         success: Whether it reached its goal.
         confidence: How sure that is, 0 to 1.
         worth: Its worth, or the score where its domain has no confidence model, 0 to 1.
         task_vector: What is compared of it; None if that is still to be made.
+        members: Of a pattern of this store, the ids of the traces of its members.
     """
 
     trace_id: str
@@ -99,6 +102,17 @@ class StoredTask:
     confidence: float
     worth: float
     task_vector: TaskVector | None
+    members: Sequence[str] = ()
+
+    @property
+    def is_pattern(self) -> bool:
+        """Whether it is a pattern, and no run."""
+        return self.trace_id.startswith(PATTERN_ID_PREFIX)
+
+    @property
+    def is_own_run(self) -> bool:
+        """Whether it is a run of this store, and so says what the tasks of its domain are like."""
+        return self.is_own and not self.is_pattern
 
 
 class Eligibility(NamedTuple):
@@ -256,6 +270,7 @@ def _select_runs(
             *(_r[name] for name in ("trace_id", "namespace", "privacy_level", "objective")),
             _may_be_shown().label("is_open"),
             sa.true().label("is_own"),
+            sa.null().label("members"),
             _r.success,
             sa.func.coalesce(_v.confidence, _r.confidence).label("confidence"),
             _v.is_stated,
@@ -286,10 +301,11 @@ def _select_units(domain: str, is_current: sa.ColumnElement[bool]) -> sa.Select[
         sa.select(
             *(_p[name] for name in ("trace_id", "objective", "success", "confidence")),
             _p.quality_score.label("worth"),
-            sa.null().label("namespace"),
+            _p.namespace,
+            _p.members,
             sa.null().label("privacy_level"),
             sa.true().label("is_open"),
-            sa.false().label("is_own"),
+            (_p.registry == OWN).label("is_own"),
             sa.false().label("is_stated"),
             *_OF_TASK,
         )
@@ -297,7 +313,8 @@ def _select_units(domain: str, is_current: sa.ColumnElement[bool]) -> sa.Select[
             pulled_units, _task, sa.and_(_t.trace_id == _p.trace_id, is_current), isouter=True
         )
         .where(_p.domain == clean_name(domain), _is_admitted)
-        .order_by(_p.pulled_at.desc(), _p.trace_id.desc())
+        # However many units a registry has, the patterns of this store come first.
+        .order_by((_p.registry != OWN), _p.pulled_at.desc(), _p.trace_id.desc())
         .limit(MOST_TASKS)
     )
 
@@ -318,6 +335,7 @@ def _read_tasks(connection: sa.Connection, select: sa.Select[Any]) -> list[Store
             task_vector=TaskVector(vector_of(row.vector), row.planted, row.plan, row.task_values)
             if row.is_embedded
             else None,
+            members=row.members or (),
         )
         for row in connection.execute(select)
     ]

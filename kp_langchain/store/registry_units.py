@@ -3,6 +3,9 @@
 A unit comes in as `quarantined`. A person or a rule admits or rejects it; only an admitted one is
 recalled. One that changes at the registry is quarantined again. A rejected one stays rejected,
 without its text. `Outbox` has the contributions, `PulledUnits` the units.
+
+A unit is a trace or a pattern. Beside them are the patterns that a person admitted or rejected of
+those of this store's own runs; they have no registry.
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
-    from kp_langchain.schema import ReasoningTrace
+    from kp_langchain.schema import KnowledgeUnit, ReasoningTrace
 
 ContributionState = Literal["pending", "sent", "dead", "withdrawn"]
 CONTRIBUTION_STATES: tuple[ContributionState, ...] = ("pending", "sent", "dead", "withdrawn")
@@ -121,13 +124,16 @@ def with_new_idempotency_key(body: str, attempts: int) -> str:
 UnitState = Literal["quarantined", "admitted", "rejected"]
 UNIT_STATES: tuple[UnitState, ...] = ("quarantined", "admitted", "rejected")
 
+OWN = ""
+"""Stands in `PulledUnit.registry` for this store's own runs."""
+
 Fate = Literal["new", "unchanged", "changed", "rejected", "own run", "other registry"]
 """What `PulledUnits.write` did with a unit.
 
 `new` and `changed` units are quarantined, also one whose domain changed. `unchanged` ones keep
 their state; their text is written anew if it is redacted otherwise than before. `rejected` ones
 were rejected before, under this id or with this content. The others are not written: the id is that
-of a run of this store or of a unit of another registry.
+of a run of this store, or of a unit of another registry or a pattern of this store.
 """
 
 
@@ -136,25 +142,35 @@ class ExaminedUnit:
     """A unit as it may be written: validated, bounded and redacted.
 
     Attributes:
-        trace: The redacted trace.
-        digest: A hash of what the registry sent.
+        unit: The redacted trace or pattern.
+        digest: A hash of what the registry sent; of a pattern of this store, of the pattern.
         findings: What looks like planted instructions in it, each with texts by name.
+        namespace: Of a pattern of this store: whose runs it is of; None if anybody's.
+        members: Of a pattern of this store: the ids of the traces of its members.
     """
 
-    trace: ReasoningTrace
+    unit: KnowledgeUnit
     digest: str
     findings: Sequence[Mapping[str, str]] = ()
+    namespace: str | None = None
+    members: Sequence[str] = ()
+
+    @property
+    def trace(self) -> ReasoningTrace:
+        """The trace; of a pattern, its steps as one."""
+        return self.unit.as_trace()
 
 
 @dataclass(frozen=True, slots=True)
 class PulledUnit:
-    """One unit of a registry, as the store has it, without its trace.
+    """One unit of a registry, or a pattern of this store, without its text.
 
     Attributes:
-        trace_id: The id of its trace.
-        registry: URL of the registry that it comes from.
+        trace_id: The id of its trace, or of the pattern.
+        registry: URL of the registry that it comes from; empty if this store's runs are its source.
         domain: The domain that it was pulled for.
-        objective: Its task in words, redacted; empty for a rejected unit.
+        objective: Its task in words, redacted, or what the pattern is for; empty for a rejected
+            unit.
         quality_score: The score that its contributor claims, 0 to 1.
         success: Whether its contributor claims that the run reached its goal.
         confidence: The confidence that its contributor claims, 0 to 1.
@@ -166,6 +182,8 @@ class PulledUnit:
         decided_at: When it was last decided on, in UTC. If it changed later, the decision was on
             its earlier content.
         decided_by: Who or what decided.
+        namespace: Whose runs may be shown it; None if all.
+        members: The ids of the traces of a pattern's members; empty for a unit of a registry.
     """
 
     trace_id: str
@@ -182,3 +200,5 @@ class PulledUnit:
     changed_at: datetime | None
     decided_at: datetime | None
     decided_by: str | None
+    namespace: str | None = None
+    members: Sequence[str] = ()

@@ -15,7 +15,7 @@ from kp_langchain.errors import StoreError
 from kp_langchain.values import clean_text, map_texts, type_name
 
 if TYPE_CHECKING:
-    from kp_langchain.schema import ReasoningTrace
+    from kp_langchain.schema import KnowledgeUnit
 
 _encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
 
@@ -130,8 +130,8 @@ def clean_value(value: Any) -> Any:
     return value
 
 
-def body_of(trace: ReasoningTrace) -> JsonText:
-    """Return a trace as it is stored.
+def body_of(trace: KnowledgeUnit) -> JsonText:
+    """Return a trace or a pattern as it is stored.
 
     Raises:
         StoreError: It cannot be written as JSON, or is too large.

@@ -47,6 +47,7 @@ def find_by_id(
     *,
     trace_id: sa.Column[str] | None = None,
     other_id: sa.Column[str] | None = None,
+    prefixes: Sequence[str] = (TRACE_ID_PREFIX,),
 ) -> list[dict[str, Any]]:
     """Return the rows that a text identifies: an id, or its first 4 characters or more.
 
@@ -60,18 +61,23 @@ def find_by_id(
         id_prefix: The text.
         trace_id: The column with the ids of traces, if there is one.
         other_id: The column with ids of another kind, if there is one.
+        prefixes: What the ids of traces, or of units, begin with.
     """
     trimmed = id_prefix.strip()
     exact, by_prefix = [], []
     for text in dict.fromkeys((id_prefix, trimmed, trimmed.lower())):
-        name = text.removeprefix(TRACE_ID_PREFIX)
+        own = next((one for one in prefixes if text.startswith(one)), "")
+        name = text.removeprefix(own)
         if not name:
             continue
         is_long = len(name) >= _SHORTEST_PREFIX
         if trace_id is not None:
             if is_long:
-                by_prefix.append(_begins(trace_id, clean_text(TRACE_ID_PREFIX + name)))
-            if text != name:
+                beginnings = [own] if own else prefixes
+                by_prefix.append(
+                    sa.or_(*(_begins(trace_id, clean_text(one + name)) for one in beginnings))
+                )
+            if own:
                 exact.append(trace_id == trace_key(text))
         if other_id is not None:
             exact.append(other_id.in_([clean_name(text), clean_name(name)]))

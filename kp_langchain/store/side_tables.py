@@ -23,6 +23,7 @@ from kp_langchain.store.tables import (
     external_traces,
     insert_or_replace,
     paused_runs,
+    pulled_units,
     runs,
     shown_traces,
     verdicts,
@@ -227,7 +228,8 @@ def external_of(connection: sa.Connection, trace_id: str) -> dict[str, ExternalT
 def _outcomes() -> sa.Select[Any]:
     """Return domain and outcome of each run, with each trace that it was shown or held out from."""
     of_trace = runs.alias()
-    is_its_own = runs.c.namespace == of_trace.c.namespace
+    own_namespace = sa.func.coalesce(of_trace.c.namespace, pulled_units.c.namespace)
+    is_its_own = runs.c.namespace == own_namespace
     return sa.select(
         runs.c.domain,
         _shown.shown_id,
@@ -236,9 +238,9 @@ def _outcomes() -> sa.Select[Any]:
         IS_STATED.label("is_stated"),
         sa.case((is_its_own, None), else_=runs.c.namespace).label("namespace"),
     ).select_from(
-        shown_traces.join(runs, IS_OUTCOME).outerjoin(
-            of_trace, of_trace.c.trace_id == _shown.shown_id
-        )
+        shown_traces.join(runs, IS_OUTCOME)
+        .outerjoin(of_trace, of_trace.c.trace_id == _shown.shown_id)
+        .outerjoin(pulled_units, pulled_units.c.trace_id == _shown.shown_id)
     )
 
 

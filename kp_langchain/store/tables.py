@@ -21,7 +21,7 @@ from kp_langchain.store.rows import dumps
 from kp_langchain.store.run_columns import COLUMNS, KEY_COLUMNS, OtherColumns, StoredRun
 from kp_langchain.usage import Usage
 
-SCHEMA_VERSION = "24"
+SCHEMA_VERSION = "25"
 """Raised with every change of the tables. A store of another version is refused."""
 
 VERSION_TABLE = "kp_schema"
@@ -183,7 +183,8 @@ recall_decisions = sa.Table(
     sa.Column("note", sa.String()),
 )
 
-# Units of a registry. None is shown to a run before it is admitted.
+# Units of a registry, none of which is shown to a run before it is admitted. Those without one are
+# patterns of this store's runs that a person admitted or rejected.
 pulled_units = sa.Table(
     "pulled_units",
     metadata,

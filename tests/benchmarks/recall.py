@@ -38,7 +38,7 @@ import numpy as np
 from kp_langchain import TraceStore, to_few_shot
 from kp_langchain.embedding.embedder import embed_texts
 from kp_langchain.recall import ExampleSearch
-from kp_langchain.recall.few_shot import estimate_tokens
+from kp_langchain.recall.prompt_text import estimate_tokens
 from kp_langchain.scoring import resolve_embedder
 from tests.benchmarks.harness import machine, median_ms, parser, table
 from tests.benchmarks.intervals import Array, Sampled, TaskResamples, mean

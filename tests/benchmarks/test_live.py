@@ -83,13 +83,14 @@ def test_the_tables_compare_pairs() -> None:
 
     rows = [row("nothing", n, solved=n < 2, tokens=100) for n in range(10)]
     rows += [row("recall", n, solved=n > 0, tokens=120) for n in range(10)]
-    runs, pairs = run_tables(rows, ["nothing", "recall"])
+    runs, pairs, effect = run_tables(rows, ["nothing", "recall"])
     assert "| w, nothing | 2 of 10:" in runs
     cells = [cell.strip() for cell in pairs.splitlines()[-1].split("|")]
     assert cells[1:3] == ["w, recall", "10"]
     assert cells[3].startswith("+0.70 (")
     assert cells[4:6] == ["8", "1"]
     assert cells[6] == "0.039"  # the exact test of eight of nine
+    assert effect.startswith("w: with examples no judged run, without (held out) 20 % of 10")
     assert cells[8:10] == ["1.20 times", "1.20 times"]
 
 

@@ -95,6 +95,33 @@ def test_what_keeps_identifiers_is_exported_only_if_that_is_asked_for() -> None:
     assert done.stderr == "Exported 1 pattern to skills.\n"
 
 
+def test_a_person_admits_and_rejects() -> None:
+    fill()
+    unit = ToolCallPattern.model_validate_json(printed("--json"))
+    assert printed("admit", unit.id[:16]) == (
+        f"Admitted 1 pattern; runs may be shown it.\n  {unit.id}  {unit.name}\n"
+    )
+    assert " admitted " in printed()
+    assert printed("reject", unit.name).startswith("Rejected 1 pattern; no run is shown it.")
+    assert " rejected " in printed()
+    assert printed("admit", "--all") == "Nothing changed.\n"  # it was rejected
+    assert printed("admit", unit.id).startswith("Admitted 1 pattern")
+    with TraceStore("runs.db") as store:
+        for one in store.runs(domain="finance", limit=None):
+            if one.objective in {"Pay N1 back", "Pay N2 back", "Pay N3 back"}:
+                store.delete(one.trace_id)
+        (decided,) = store.pulled.own_patterns().values()
+        assert decided.state == "admitted"
+        assert str(decided.decided_by).startswith("person")
+    gone = f"admitted, and not among the runs any more: {unit.id}"
+    assert gone in printed()
+    assert printed("reject", unit.id).startswith("Rejected 1 pattern")
+    assert f"rejected, and not among the runs any more: {unit.id}" in printed()
+    for words in (("admit",), ("admit", "--all", unit.id)):
+        done = cli("patterns", *words, *DATABASE)
+        assert (done.returncode, "give either IDs or --all" in done.stderr) == (2, True)
+
+
 def test_texts_of_runs_control_nothing() -> None:
     with TraceStore("runs.db") as store:
         store.add(*[run(at, HOSTILE, domain=HOSTILE) for at in range(5)])

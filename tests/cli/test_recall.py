@@ -360,7 +360,7 @@ def test_what_is_pulled_waits_until_a_person_admits_it(
     done = pull()
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout == (
-        f"Read 2 of 2 traces of finance from {server.url}: 2 new.\n"
+        f"Read 2 of 2 units of finance from {server.url}: 2 new.\n"
         "1 may hold planted instructions: kp-langchain registry quarantine\n"
     )
     listed = quarantine().stdout
@@ -374,12 +374,12 @@ def test_what_is_pulled_waits_until_a_person_admits_it(
     assert quarantine("--domain", "legal", "--json").stdout == ""
 
     done = quarantine("admit", short(1))
-    assert done.stdout == f"Admitted 1 trace; runs may be shown it.\n  {id_of(1)}\n"
+    assert done.stdout == f"Admitted 1 unit; runs may be shown it.\n  {id_of(1)}\n"
     assert short(1) not in quarantine().stdout
     assert short(1) in quarantine("--state", "admitted").stdout
     shown = json.loads(quarantine("show", short(1), "--json").stdout)
     assert (shown["state"], shown["decided_by"].split()[0]) == ("admitted", "person:")
-    assert shown["trace"]["task"]["objective"] == "add up the fees of month 1"
+    assert shown["unit"]["task"]["objective"] == "add up the fees of month 1"
     assert quarantine("admit", short(1)).stdout == "Nothing changed.\n"
     done = quarantine("admit", short(2))
     assert "1 of them may hold planted instructions: no run is shown these." in done.stdout
@@ -389,7 +389,7 @@ def test_what_is_pulled_waits_until_a_person_admits_it(
     assert "2 not taken: rejected before." in pull().stdout
     assert set(states().values()) == {"rejected"}
     done = quarantine("forget", short(1))
-    assert done.stdout == f"Forgot 1 trace; a later pull may bring it back.\n  {id_of(1)}\n"
+    assert done.stdout == f"Forgot 1 unit; a later pull may bring it back.\n  {id_of(1)}\n"
     assert "1 new" in pull().stdout
 
 
@@ -470,14 +470,16 @@ def test_words_limit_and_offset_select_and_what_is_not_taken_is_said(
     fill(server, *(unit(number, quality=0.9 - number / 100) for number in range(5)))
     done = pull("--limit", "2", "--offset", "1")
     assert done.stdout == (
-        f"Read 2 of 5 traces of finance from {server.url}: 2 new.\nThere may be more: --offset 3\n"
+        f"Read 2 of 5 units of finance from {server.url}: 2 new.\nThere may be more: --offset 3\n"
     )
     assert set(states()) == {id_of(1), id_of(2)}
     assert "Read 1 of 1" in pull("--query", "month 4").stdout
     server.fragments = ['"text"', '"text"', '{"unit": {"@type": "ExpertSOP"}}']
     done = pull()
     assert done.returncode == 0
-    assert "2 not taken: not a JSON object; 1 not taken: not a ReasoningTrace." in done.stdout
+    assert (
+        "2 not taken: not a JSON object; 1 not taken: neither a trace nor a pattern." in done.stdout
+    )
 
 
 @pytest.mark.parametrize(
@@ -509,7 +511,7 @@ def test_what_was_read_stays_where_the_rest_is_kept_back(
     assert done.returncode == (130 if fault == "interrupt" else 1)
     assert reason in done.stdout + done.stderr
     if fault != "interrupt":
-        assert "Read 50 of 60 traces of finance" in done.stdout
+        assert "Read 50 of 60 units of finance" in done.stdout
         assert "There may be more: --offset 50" in done.stdout
     assert len(states()) == 50
 

@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kp_langchain import ConfigError, ReasoningTrace, TraceStep
-from kp_langchain.recall.few_shot import HEADER, compose_few_shot, estimate_tokens, to_few_shot
+from kp_langchain.recall.few_shot import HEADER, compose_few_shot, to_few_shot
+from kp_langchain.recall.prompt_text import estimate_tokens
 from kp_langchain.recall.ranking import Trust
 from kp_langchain.schema import Metadata, Outcome, Task, Tool
 

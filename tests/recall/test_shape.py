@@ -81,8 +81,8 @@ CANCEL = ("cancel_order", {"id": "A-17"}, "cancelled")
         ("Is it true?", [("search", {"q": "a"}, "text"), ("search", {"q": "b"}, "text")],
          "yes it is", {0: (), 1: ()}),
         # What a tool does is told by its name.
-        ("Settle the bill", [("check_bill", {}, "ok"), ("checkOut", {}, "ok"), ("web_search", {}, "ok"),
-                             ("send_query", {}, "ok"), ("GetRates", {}, "ok"), ("open_case", {}, "ok")],
+        ("Settle the bill", [(name, {}, "ok") for name in ("check_bill", "checkOut", "web_search",
+                                                           "send_query", "GetRates", "open_case")],
          "Fine.", {1: (), 3: (), 5: ()}),
         ("Hello", [], "Hello to you", {}),
     ],

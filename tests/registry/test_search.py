@@ -20,6 +20,7 @@ from tests.loopback_registry import LoopbackRegistry
 from tests.registry.test_sender import KEY
 
 IMPATIENT_S = 0.2
+TYPES = "ReasoningTrace,ToolCallPattern"
 Pages = Callable[..., list[SearchPage]]
 
 
@@ -118,7 +119,7 @@ def test_a_search_reads_page_by_page(server: LoopbackRegistry, pages: Pages) -> 
         ("done", 50, 50, 120), ("done", 50, 100, 120), ("done", 20, None, 120),
     ]  # fmt: skip
     assert objectives(found) == [f"add up the fees of month {number}" for number in range(120)]
-    common = {"domain": "finance", "types": "ReasoningTrace", "limit": "50"}
+    common = {"domain": "finance", "types": TYPES, "limit": "50"}
     assert queries(server) == [common | {"offset": offset} for offset in ("0", "50", "100")]
     assert all(headers["authorization"] == f"Bearer {KEY}" for _, _, headers, _ in server.requests)
 
@@ -128,7 +129,7 @@ def test_conditions_and_bounds_reach_the_registry(server: LoopbackRegistry, page
     found = pages(q="month 1 & more=?#é", min_quality=0.8, limit=7, offset=2)
     assert queries(server) == [
         {
-            "domain": "finance", "types": "ReasoningTrace", "q": "month 1 & more=?#é",
+            "domain": "finance", "types": TYPES, "q": "month 1 & more=?#é",
             "min_quality": "0.8", "limit": "7", "offset": "2",
         }
     ]  # fmt: skip
@@ -155,7 +156,7 @@ def test_what_is_no_reasoning_trace_is_counted_and_left_out(
     (page,) = pages()
     assert len(page.units) == 2
     assert page.read == 10
-    assert page.skipped == {"not a JSON object": 5, "not a ReasoningTrace": 3}
+    assert page.skipped == {"not a JSON object": 5, "neither a trace nor a pattern": 3}
 
 
 @pytest.mark.parametrize(

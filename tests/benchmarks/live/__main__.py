@@ -33,7 +33,7 @@ from tests.benchmarks.live.figures import (
 from tests.benchmarks.live.hotel import HOTEL
 from tests.benchmarks.live.library import LIBRARY
 from tests.benchmarks.live.model import INSTALL_HINT, ToolCaller, joined_weights, server_of
-from tests.benchmarks.live.runs import Kept, Row, Shown, run
+from tests.benchmarks.live.runs import KEPT_FOR_PATTERNS, KEPT_OF_A_KIND, Kept, Row, Shown, run
 from tests.benchmarks.live.worlds import World
 
 WORLDS: Mapping[str, World] = MappingProxyType({one.name: one for one in (LIBRARY, CLINIC, HOTEL)})
@@ -44,6 +44,9 @@ ARMS = MappingProxyType(
         "recall": Shown("recall", {}),
         "recall, one": Shown("recall", {"limit": 1}),
         "recall, all calls": Shown("recall", {"calls": "all"}),
+        "recall of four": Shown("recall", {"kinds": ["trace"]}, KEPT_FOR_PATTERNS),
+        "patterns": Shown("recall", {"kinds": ["pattern"]}, KEPT_FOR_PATTERNS),
+        "patterns first": Shown("recall", {"kinds": ["pattern", "trace"]}, KEPT_FOR_PATTERNS),
         "right kind": Shown("right kind", {}),
         "right kind, all calls": Shown("right kind", {"calls": "all"}),
     }
@@ -58,12 +61,17 @@ def read_rows(path: Path) -> list[Row]:
 
 
 def do_runs(
-    kept: Mapping[str, Kept], arms: Sequence[str], of_each: int, url: str, path: Path, end_s: float
+    kept: Mapping[tuple[str, int], Kept],
+    arms: Sequence[str],
+    of_each: int,
+    url: str,
+    path: Path,
+    end_s: float,
 ) -> None:
     """Do the runs that a file lacks, and append them to it.
 
     Args:
-        kept: The stores by world.
+        kept: The stores by world, and by how many runs of a kind they have.
         arms: The names of the arms.
         of_each: How many tasks of each kind.
         url: Of the model's server.
@@ -73,14 +81,16 @@ def do_runs(
     done = {(row.world, row.arm, row.kind, row.number) for row in read_rows(path)}
     model = ToolCaller(url=url)
     with path.open("a") as file:
-        for name, store in kept.items():
-            for number, task in tasks_of(store.world, of_each):
+        for name in dict.fromkeys(name for name, _ in kept):
+            for number, task in tasks_of(WORLDS[name], of_each):
                 for arm in arms:
                     if (name, arm, task.kind, number) in done:
                         continue
                     if time.monotonic() > end_s:
                         return
-                    row = run(store, arm, ARMS[arm], task, number, model)
+                    shown = ARMS[arm]
+                    store = kept[name, shown.kept_of_a_kind]
+                    row = run(store, arm, shown, task, number, model)
                     print(json.dumps(row.to_dict()), file=file, flush=True)
                     mark = "solved" if row.solved else "failed" if row.answered else "no answer"
                     print(f"{name}, {task.kind} {number}, {arm}: {mark}", file=sys.stderr)
@@ -102,8 +112,23 @@ def main(words: Sequence[str] | None = None) -> int:
     print(f"{machine()}\n", flush=True)
     with ExitStack() as stack:
         folder = Path(stack.enter_context(TemporaryDirectory()))
-        kept = {name: Kept(WORLDS[name], folder) for name in chosen.worlds}
-        rows = [choice_row(f"{name}, both ways", one, chosen.tasks) for name, one in kept.items()]
+        kept = {
+            (name, number): Kept(WORLDS[name], folder / str(number), kept_of_a_kind=number)
+            for name in chosen.worlds
+            for number in (KEPT_OF_A_KIND, KEPT_FOR_PATTERNS)
+        }
+        rows = [
+            choice_row(f"{name}, both ways", kept[name, KEPT_OF_A_KIND], chosen.tasks)
+            for name in chosen.worlds
+        ]
+        for arm in ("recall of four", "patterns", "patterns first"):
+            rows += [
+                choice_row(
+                    f"{name}, {arm}", kept[name, KEPT_FOR_PATTERNS], chosen.tasks,
+                    **ARMS[arm].options,
+                )
+                for name in chosen.worlds
+            ]  # fmt: skip
         with as_it_reads():
             for name in chosen.worlds:
                 plain = Kept(WORLDS[name], folder / "plain")

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 from unittest.mock import patch
 
 from scipy.stats import binomtest
 
+from kp_langchain.recall.effect import effect_of
+from kp_langchain.review.recall_facts import effect_lines
+from kp_langchain.store.recall_effects import EffectCount
 from tests.benchmarks.harness import table
 from tests.benchmarks.intervals import TaskResamples
 from tests.benchmarks.live.runs import Kept, Row
@@ -22,13 +26,14 @@ def tasks_of(world: World, of_each: int) -> Iterator[tuple[int, Task]]:
             yield number, world.task(kind, number, is_kept=False)
 
 
-def choice_row(name: str, kept: Kept, of_each: int) -> list[object]:
-    """Return for how many tasks recall finds a run of the right kind."""
+def choice_row(name: str, kept: Kept, of_each: int, **options: Any) -> list[object]:
+    """Return for how many tasks recall finds a run of the right kind, with options of its own."""
     found = [
-        (task.kind, kept.kinds_found(task, limit=3)) for _, task in tasks_of(kept.world, of_each)
+        (task.kind, kept.kinds_found(task, limit=3, **options))
+        for _, task in tasks_of(kept.world, of_each)
     ]
     nearest = [
-        (task.kind, kept.kinds_found(task, limit=3, floor=0.0))
+        (task.kind, kept.kinds_found(task, limit=3, floor=0.0, **options))
         for _, task in tasks_of(kept.world, of_each)
     ]
     return [
@@ -99,6 +104,27 @@ def run_tables(rows: Sequence[Row], arms: Sequence[str]) -> Iterator[str]:
             "of a call",
         ]
         yield table("Against nothing", head, lines)
+    if NOTHING in arms and "recall" in arms:
+        yield from (effect_text(rows, world, "recall") for world in worlds)
+
+
+def effect_text(rows: Sequence[Row], world: str, arm: str) -> str:
+    """Return what examples do in a world, as `recall --effect` would say it of these runs."""
+    counts = [
+        EffectCount(
+            held_out=row.arm == NOTHING,
+            success=row.solved,
+            is_stated=True,
+            namespace=None,
+            runs=1,
+            tokens=(row.prompt_tokens, 1),
+            milliseconds=(1000 * row.seconds, 1),
+        )
+        for row in rows
+        if row.world == world and (row.arm == NOTHING or (row.arm == arm and row.shown))
+    ]
+    lines = iter(effect_lines(effect_of(world, counts)))
+    return "\n  ".join([f"{world}: {next(lines)}", *lines]) + "\n"
 
 
 def _arm_row(name: str, rows: Sequence[Row]) -> list[object]:

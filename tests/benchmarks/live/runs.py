@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -23,7 +24,7 @@ from kp_langchain import (
     to_few_shot,
 )
 from kp_langchain.demo.scripted import ScriptedChatModel, say
-from kp_langchain.recall import ExampleSearch
+from kp_langchain.recall import ExampleSearch, admit_patterns, patterns_of
 from kp_langchain.recall.example_search import AS_GOOD
 from tests.benchmarks.live.worlds import ANSWER, Call, Task, World
 
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from langchain_core.language_models import BaseChatModel
 
 MOST_MODEL_CALLS = 8
-KEPT_OF_A_KIND = 2
+KEPT_OF_A_KIND, KEPT_FOR_PATTERNS = 2, 4
 _MAX_TOKENS = 800
 _CALL_CHARS = 400
 _KEEPS_ALL = DomainPolicy(threshold=0.0, twin_similarity=1.0)
@@ -44,10 +45,12 @@ class Shown:
     Attributes:
         choice: `nothing`, `random` (any kept run), `right kind`, or `recall`.
         options: For `to_few_shot`, or for `KPMiddleware`.
+        kept_of_a_kind: How many runs of each kind the store has.
     """
 
     choice: str
     options: Mapping[str, Any]
+    kept_of_a_kind: int = KEPT_OF_A_KIND
 
 
 @dataclass(frozen=True)
@@ -90,29 +93,44 @@ class Row:
 class Kept:
     """A store with right runs of each kind of task of a world, each with a verdict.
 
+    Of four runs of a kind, what they have in common is a pattern, which is admitted.
+
     Args:
         world: The world.
         folder: Where the store lies.
         kinds: The kinds of which runs are kept; by default all.
+        kept_of_a_kind: How many runs of each.
     """
 
-    def __init__(self, world: World, folder: Path, kinds: Sequence[str] | None = None) -> None:
+    def __init__(
+        self,
+        world: World,
+        folder: Path,
+        kinds: Sequence[str] | None = None,
+        kept_of_a_kind: int = KEPT_OF_A_KIND,
+    ) -> None:
         self.world = world
-        folder.mkdir(exist_ok=True)
+        folder.mkdir(parents=True, exist_ok=True)
         self.store = TraceStore(folder / f"{world.name}.db")
-        self.kinds: dict[str, str] = {}  # by the text of the task
+        self.kinds: dict[str, str] = {}  # by the id of the trace or pattern
         self.traces: dict[str, list[ReasoningTrace]] = {}
         handler = KPCallbackHandler(world.name, store=self.store, policy=_KEEPS_ALL)
         tasks = [
             world.task(kind, number, is_kept=True)
-            for number in range(KEPT_OF_A_KIND)
+            for number in range(kept_of_a_kind)
             for kind in (world.kinds if kinds is None else kinds)
         ]
         for task in tasks:
             trace = self._record(handler, task)
-            self.kinds[trace.task.objective] = task.kind
+            self.kinds[trace.id] = task.kind
             self.traces.setdefault(task.kind, []).append(trace)
         handler.close()
+        if kept_of_a_kind >= KEPT_FOR_PATTERNS:
+            patterns = patterns_of(self.store, world.name).patterns
+            admit_patterns(self.store, patterns, by="benchmark")
+            for one in patterns:
+                kinds_of = Counter(self.kinds[id_] for id_ in one.members)
+                self.kinds[one.id] = kinds_of.most_common(1)[0][0]
         self.search = ExampleSearch(self.store)
         self.search.update(world.name)
 
@@ -143,14 +161,15 @@ class Kept:
         """
         tools = [tool.name for tool in self.world.open().tools]
         found = self.search.find(task.text, domain=self.world.name, tools=tools, **options)
-        return [self.kinds[one.trace.task.objective] for one in found.matches]
+        return [self.kinds[one.trace_id] for one in found.matches]
 
     def middleware(self, task: Task, shown: Shown) -> tuple[list[Any], list[str]]:
         """Return the middleware that shows a run what its arm is shown, and the kinds of that."""
         if shown.choice == "nothing":
             return [], []
         if shown.choice == "recall":
-            kinds = self.kinds_found(task, limit=shown.options.get("limit", 3), of_first=AS_GOOD)
+            options = {key: value for key, value in shown.options.items() if key != "calls"}
+            kinds = self.kinds_found(task, **{"limit": 3, "of_first": AS_GOOD, **options})
             recall = KPMiddleware(
                 self.world.name, store=self.store, held_out=0.0, timeout_s=300.0, **shown.options
             )

@@ -1,0 +1,103 @@
+r"""A pattern as an example for a prompt: when it is of use, and its calls with placeholders.
+
+    <<<example 1: a procedure of 5 runs, of which 80 % succeeded>>>
+    When: "Cancel what \u2026 ordered last"
+    1. find_order({"customer": "{customer}"})
+    2. cancel({"order": "{order}", "reason": "CHANGED_MIND"})
+    Values: "{order}: from step 1, \\"order 7\\" -> \\"7\\""
+    <<<end of example 1>>>
+
+Where the calls do not fit, it has its name and when it is of use. The texts of a pattern are
+cleaned as those of a trace are: anyone may have written them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from kp_langchain.recall.prompt_text import (
+    clean_input,
+    clean_line,
+    estimate_tokens,
+    quoted,
+    quoted_input,
+    tool_text,
+)
+from kp_langchain.text import count_text
+
+if TYPE_CHECKING:
+    from kp_langchain.recall.ranking import Trust
+    from kp_langchain.schema import ToolCallPattern
+
+# The characters of each part at most, before anything is shortened.
+_WHEN_CHARS, _NAME_CHARS, _INPUT_CHARS, _NOTE_CHARS = 600, 100, 800, 200
+_SHARES = (1.0, 0.6, 0.35, 0.2)  # of these characters
+_MOST_NOTES = 8
+
+
+def pattern_heading(pattern: ToolCallPattern, trust: Trust) -> str:
+    """Return what a pattern is, in words.
+
+    Args:
+        pattern: The pattern.
+        trust: Who says that its runs succeeded; a `registry` may say anything.
+    """
+    if trust == "registry":
+        return "a procedure of others, said to succeed"
+    performance = pattern.performance
+    runs = count_text(performance.uses, "run")
+    return f"a procedure of {runs}, of which {100 * performance.success_rate:.0f} % succeeded"
+
+
+def pattern_body(pattern: ToolCallPattern, max_tokens: int) -> str:
+    """Return what stands in the example of a pattern; an empty text if nothing fits.
+
+    Args:
+        pattern: The pattern.
+        max_tokens: The tokens that it may have.
+    """
+    objective = clean_line("; ".join(pattern.trigger_conditions.task_types), _WHEN_CHARS)
+    name = clean_line(pattern.name, _NAME_CHARS)
+    for share in _SHARES:
+        when = f"When: {quoted(objective, round(_WHEN_CHARS * share))}"
+        body = [when, *_call_lines(pattern, share)]
+        for lines in ([*body, *_value_lines(pattern)], body):
+            text = "\n".join(lines)
+            if estimate_tokens(f"{text}\n") <= max_tokens:
+                return text
+    for share in _SHARES:
+        text = (
+            f"Name: {quoted(name, _NAME_CHARS)}\n"
+            f"When: {quoted(objective, round(_WHEN_CHARS * share))}"
+        )
+        if estimate_tokens(f"{text}\n") <= max_tokens:
+            return text
+    return ""
+
+
+def _call_lines(pattern: ToolCallPattern, share: float) -> Iterator[str]:
+    number = 0
+    for step in pattern.tool_sequence:
+        for at, tool in enumerate(step.tools):
+            number += 1
+            inputs = ""
+            for value in (tool.input_template, tool.query_template):
+                if value is not None and not inputs:
+                    inputs = quoted_input(clean_input(value), round(_INPUT_CHARS * share))
+            line = f"{number}. {tool_text(tool.name)}({inputs})"
+            if at and step.execution == "parallel":
+                line += ", together with the call before"
+            if step.condition and not at:
+                line += f": {quoted(clean_line(step.condition, _NOTE_CHARS), _NOTE_CHARS)}"
+            yield line
+
+
+def _value_lines(pattern: ToolCallPattern) -> Sequence[str]:
+    placeholders = pattern.placeholders if isinstance(pattern.placeholders, list) else []
+    notes = [
+        clean_line(one.replace("`", ""), _NOTE_CHARS)
+        for one in placeholders[:_MOST_NOTES]
+        if isinstance(one, str)
+    ]
+    return [f"Values: {quoted(one, _NOTE_CHARS)}" for one in notes if one]
