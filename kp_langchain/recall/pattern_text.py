@@ -1,10 +1,10 @@
-r"""A pattern as an example for a prompt: when it is of use, and its calls with placeholders.
+"""A pattern as an example for a prompt: when it is of use, and its calls with placeholders.
 
     <<<example 1: a procedure of 5 runs, of which 80 % succeeded>>>
     When: "Cancel what \u2026 ordered last"
     1. find_order({"customer": "{customer}"})
     2. cancel({"order": "{order}", "reason": "CHANGED_MIND"})
-    Values: "{order}: from step 1, \\"order 7\\" -> \\"7\\""
+    Values: "{order}: from step 1, such as 7"
     <<<end of example 1>>>
 
 Where the calls do not fit, it has its name and when it is of use. The texts of a pattern are
