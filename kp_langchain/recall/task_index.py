@@ -7,6 +7,7 @@ import time
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from kp_langchain._forksafe import ForkSafeLock, fork_gate
@@ -87,6 +88,7 @@ class TaskIndex:
         # The tasks that are searched, with their vectors, normalised, shape (n, 2 * dimensions).
         self._eligible: list[StoredTask] = []
         self._matrix = np.empty((0, 2 * dimensions), np.float32)
+        self._is_own = np.empty(0, bool)  # whether each is of this store
         self._values: dict[str | None, frozenset[str]] = {}  # of these tasks, by namespace
         self._floor = DEFAULT_FLOOR
         self._calibrated_at = -1  # for how many tasks the floor was calibrated
@@ -143,22 +145,23 @@ class TaskIndex:
         """
         import numpy as np
 
-        candidates: dict[bool, list[Candidate]] = {True: [], False: []}  # of this store, or not
+        candidates: list[Candidate] = []
         with self._lock:
             with fork_gate:
                 cosines = self._matrix @ _normalised(vector)
-                order = np.argsort(-cosines, kind="stable").tolist()
-            for at in order:
-                task = self._eligible[at]
-                is_open = task.namespace is None and not task.stays_local
-                if (
-                    len(candidates[task.is_own]) < _MOST_RANKED
-                    and (is_open or task.namespace in namespaces)
-                    and ("pattern" if task.is_pattern else "trace") in kinds
-                ):
-                    one = self._candidate(task, float(cosines[at]), self._matrix[at], tools)
-                    candidates[task.is_own].append(one)
-            return candidates[True] + candidates[False], self._floor
+                order = np.argsort(-cosines, kind="stable")
+                is_own = self._is_own[order]
+            for of_side in (order[is_own], order[~is_own]):
+                allowed = (
+                    at
+                    for at in map(int, of_side)
+                    if _may_be_shown(self._eligible[at], namespaces, kinds)
+                )
+                candidates += [
+                    self._candidate(self._eligible[at], float(cosines[at]), self._matrix[at], tools)
+                    for at in islice(allowed, _MOST_RANKED)
+                ]
+            return candidates, self._floor
 
     def _candidate(
         self, task: StoredTask, cosine: float, vector: NDArray[np.float32], tools: Collection[str]
@@ -290,6 +293,7 @@ class TaskIndex:
         with fork_gate:
             matrix = np.array(vectors, np.float32).reshape(len(vectors), self._matrix.shape[1])
             self._matrix = _normalised(matrix)
+            self._is_own = np.array([task.is_own for task in self._eligible], bool)
             self._place_patterns()
         change = abs(len(vectors) - self._calibrated_at)
         if change > _SMALLEST_CHANGE * self._calibrated_at:
@@ -326,6 +330,12 @@ class TaskIndex:
         plans = [{} if one is None else one.plan for one in task_vectors]
         with fork_gate:
             return calibrate_floor(self._matrix[own], plans, self._identity.baseline)
+
+
+def _may_be_shown(task: StoredTask, namespaces: Collection[str], kinds: Collection[Kind]) -> bool:
+    is_open = task.namespace is None and not task.stays_local
+    kind: Kind = "pattern" if task.is_pattern else "trace"
+    return kind in kinds and (is_open or task.namespace in namespaces)
 
 
 def both_vectors(
