@@ -33,28 +33,34 @@ _READING = frozenset(
     "look lookup preview query read retrieve search show summarize think verify view".split()
 )
 _READING_LAST = frozenset({"lookup", "search"})
-_IN_OR_OUT = frozenset({"in", "out"})  # to check in or out changes something
+# One of these anywhere in a name, and it changes something; so does to check in or out.
+_CHANGING = frozenset(
+    "add book cancel create delete insert pay post remove send set submit transfer update upload "
+    "upsert write".split()
+)
+_IN_OR_OUT = frozenset({"in", "out"})
 _READING_STATEMENT = re.compile(
-    r"\s*\(*(?:select|with|explain|pragma|show|desc|describe)\b", re.IGNORECASE
+    r"\s*\(*(?:select\b.*\bfrom\b|with\s+(?:recursive\s+)?\w+(?:\s*\([^)]*\))?\s+as\s*\("
+    r"|explain\s+(?:query|select|analyze)\b|pragma\s+\w|desc(?:ribe)?\s+[\w.]+\s*;?\s*$"
+    r"|show\s+(?:columns|create|databases|full|index|schemas|tables)\b)",
+    re.IGNORECASE | re.DOTALL,
+)
+_CHANGING_STATEMENT = re.compile(
+    r"\b(?:alter|create\s+\w+|delete\s+from|drop|grant|insert\s+into|merge\s+into|replace\s+into"
+    r"|truncate|update\s+\w+\s+set)\b",
+    re.IGNORECASE,
 )
 _NAME_WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|[0-9]+")
 # Numbers, ids and addresses; texts in quotes.
 VALUE = re.compile(
-    r"[\w@+#-]*\d(?:[\w@+#:./-]*\w)?|[\w.+-]+@[\w.-]*\w"
+    r"(?<![\w@+#-])[\w@+#-]*\d(?:[\w@+#:./-]*\w)?|(?<![\w.+-])[\w.+-]+@[\w.-]*\w"
     r"""|(?<!\w)'([^'\n]{1,60})'(?!\w)|"([^"\n]{1,60})\""""
 )
 WHOLE_CHARS = 60
 """A text of so many characters is a value as a whole."""
 # Several words with capitals, or one that does not begin a sentence.
 _CAPITAL = r"[A-Z][^\W\dA-Z_]\w*"
-NAME = re.compile(rf"{_CAPITAL}(?: (?:of |de |the )?{_CAPITAL})+|(?<=[\w,;:] ){_CAPITAL}")
-_BREAK = re.compile(r"[\n\r;{}\[\]]|\\n")  # between records of an output
-_BESIDE_CHARS = 40
-# Five words in a row, or a long run of characters of a script without blanks.
-_PROSE = re.compile(
-    r"(?:[^\W\d_]{2,}[\s_,.:'\"/-]{1,2}){4}[^\W\d_]{2,}|[^\W\d_]{25,}"
-    r"|[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uac00-\ud7a3]{8,}"
-)
+NAME = re.compile(rf"(?<!\w){_CAPITAL}(?: (?:of |de |the )?{_CAPITAL})+|(?<=[\w,;:] ){_CAPITAL}")
 _TEXT_CHARS = 4_000
 _OUTPUT_CHARS = 20_000
 _MOST_CALLS = 60
@@ -68,13 +74,11 @@ class DecidingCall:
         position: Its position among the calls of the trace, from 0.
         gives: Values of its output that the answer or the input of a later deciding call has, as
             they stand there.
-        passages: Where these stand in the output, each within a line; of prose, the value alone.
         is_answer: Whether its output is the run's answer.
     """
 
     position: int
     gives: tuple[str, ...] = ()
-    passages: tuple[str, ...] = ()
     is_answer: bool = False
 
 
@@ -114,7 +118,6 @@ def deciding_calls(trace: ReasoningTrace) -> list[DecidingCall]:
         DecidingCall(
             at,
             gives.get(at, ()),
-            tuple(dict.fromkeys(_passage(_output_of(calls[at]), one) for one in gives.get(at, ()))),
             is_own and at == last,
         )
         for at in (sorted(deciding) or good)
@@ -155,32 +158,21 @@ def input_texts(call: TracedCall) -> Iterator[str]:
             yield str(value)
 
 
-def _passage(output: str, value: str) -> str:
-    """Return a value with what stands beside it, or alone where that is prose.
-
-    Keys, codes and units tell what the value is. A sentence may tell a model what to do, and
-    anybody may have written it.
-    """
-    at = output.casefold().find(value.casefold())
-    if at < 0 or len(output.casefold()) != len(output):
-        return value
-    end = at + len(value)
-    before, after = output[max(0, at - _BESIDE_CHARS) : at], output[end : end + _BESIDE_CHARS]
-    if at > _BESIDE_CHARS:  # the first word is cut
-        before = before.partition(" ")[2]
-    if len(after) == _BESIDE_CHARS:
-        after = after.rpartition(" ")[0]
-    passage = f"{_BREAK.split(before)[-1]}{output[at:end]}{_BREAK.split(after)[0]}"
-    return value if _PROSE.search(passage) else passage.strip(" \t,\"'-")
-
-
 def _only_reads(call: TracedCall) -> bool:
     first, *others = [word.lower() for word in _NAME_WORD.findall(call.tool_name)] or [""]
-    if first in _READING and not (first == "check" and others[:1] and others[0] in _IN_OR_OUT):
-        return True
+    if not _CHANGING.isdisjoint([first, *others]):
+        return False
+    if first in _READING:
+        inputs = " ".join(input_texts(call))
+        return not (first == "check" and others[:1] and others[0] in _IN_OR_OUT) and not (
+            _CHANGING_STATEMENT.search(inputs[:_TEXT_CHARS])
+        )
     if others and others[-1] in _READING_LAST:
         return True
-    return any(_READING_STATEMENT.match(text) for text in input_texts(call))
+    statements = [text[:_TEXT_CHARS] for text in input_texts(call)]
+    return any(
+        _READING_STATEMENT.match(one) and not _CHANGING_STATEMENT.search(one) for one in statements
+    )
 
 
 def _output_of(call: TracedCall) -> str:

@@ -2,14 +2,13 @@
 
     <<<example 1: a run that seems to have succeeded>>>
     Task: "Cancel the last order of Ada, and tell me what I get back"
-    1. find_orders({"name": "Ada"}) -> ok: "order A-7: open"
+    1. find_orders({"name": "Ada"}) -> ok: "A-7"
     2. cancel_order({"id": "A-7"}) -> ok: "12.50"
     Answer: "The order is cancelled. You get back 12.50."
     <<<end of example 1>>>
 
 By default it has the calls that decide, and of what they returned only values that the answer or
-the input of a later call repeats, with the few words beside them. With all calls, it says how each
-ended:
+the input of a later call repeats. With all calls, it says how each ended:
 
     1. find_order({"id": "7"}) -> error (ValueError)
     2. find_order({"id": 7}) -> ok, after the error of 1
@@ -74,7 +73,7 @@ _TASK_CHARS, _INPUT_CHARS, _OUTPUT_CHARS, _ANSWER_CHARS = 1200, 800, 400, 800
 _LADDER: tuple[tuple[float, int | None], ...] = (
     (1, None), (0.7, None), (0.5, None), (0.35, None), (0.25, 6), (0.17, 6), (0.12, 6), (0.08, 2),
 )  # fmt: skip
-_GIVEN_CHARS, _MOST_GIVEN = 120, 3  # of the values that a deciding call gives
+_GIVEN_CHARS, _MOST_GIVEN = 60, 3  # of the values that a deciding call gives
 _TOKENS_PER_CALL = 8  # hardly a line of a call has fewer
 _FEWEST_TOKENS = 150  # of an example, if several share the room
 
@@ -210,7 +209,7 @@ def _body(
     if chosen_calls == "deciding" and trace.metadata.success:
         deciding = deciding_calls(trace)
         all_calls = [
-            replace(all_calls[one.position], number=number, ending="ok", gives=one.passages)
+            replace(all_calls[one.position], number=number, ending="ok", gives=one.gives)
             for number, one in enumerate(deciding, start=1)
         ]
         is_answered = any(one.is_answer for one in deciding)

@@ -28,7 +28,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
-from kp_langchain.recall.deciding_calls import _PROSE, WHOLE_CHARS, _passage, holds
+from kp_langchain.recall.deciding_calls import WHOLE_CHARS, holds
 from kp_langchain.recall.prompt_text import clean_line, without_markers
 from kp_langchain.recall.run_paths import RunPath
 from kp_langchain.recall.shared_text import Gap, shared_text
@@ -49,6 +49,13 @@ from kp_langchain.values import members
 
 _FEWEST_KEPT = 0.5  # of the words and values of a text; else all of it is a placeholder
 _MOST = 2 / 3  # of the runs have a value in their task, or in the output of a step
+_BREAK = re.compile(r"[\n\r;{}\[\]]|\\n")  # between records of an output
+_BESIDE_CHARS = 40
+# Five words in a row, or a long run of characters of a script without blanks.
+_PROSE = re.compile(
+    r"(?:[^\W\d_]{2,}[\s_,.:'\"/-]{1,2}){4}[^\W\d_]{2,}|[^\W\d_]{25,}"
+    r"|[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uac00-\ud7a3]{8,}"
+)
 _FEWEST_BESIDE = 2  # words and values stay beside placeholders
 _OUTPUT_VALUE_CHARS = 2  # a shorter one is in most longer outputs
 _NAME_CHARS, _PAIR_CHARS = 40, 60
@@ -358,3 +365,22 @@ def _clean_value(value: Any) -> Any:
 def _clean_text(text: str) -> str:
     """Return a text as one that may stand in a prompt, its length and blanks as they are."""
     return printable(without_markers(text), keep="\n").replace("`", "'")
+
+
+def _passage(output: str, value: str) -> str:
+    """Return a value with what stands beside it, or alone where that is prose.
+
+    Keys, codes and units tell what the value is. A sentence may tell a model what to do, and
+    anybody may have written it.
+    """
+    at = output.casefold().find(value.casefold())
+    if at < 0 or len(output.casefold()) != len(output):
+        return value
+    end = at + len(value)
+    before, after = output[max(0, at - _BESIDE_CHARS) : at], output[end : end + _BESIDE_CHARS]
+    if at > _BESIDE_CHARS:  # the first word is cut
+        before = before.partition(" ")[2]
+    if len(after) == _BESIDE_CHARS:
+        after = after.rpartition(" ")[0]
+    passage = f"{_BREAK.split(before)[-1]}{output[at:end]}{_BREAK.split(after)[0]}"
+    return value if _PROSE.search(passage) else passage.strip(" \t,\"'-")
