@@ -209,21 +209,37 @@ def export(
     folder: Annotated[str, typer.Argument(metavar="DIR", help="A new or empty folder.")],
     domain: _Domain = None,
     with_identifiers: _Identifiers = False,
+    all_namespaces: Annotated[
+        bool,
+        typer.Option("--all-namespaces", help="Also patterns of namespaces, such as tenants."),
+    ] = False,
     database: Database = None,
 ) -> None:
     """Write NAME/SKILL.md for each pattern, and all as knowledge units into patterns.jsonl.
 
-    Only you may read the files. Look at them before you give them to others.
+    Rejected ones are left out. Only you may read the files. Look at them before you give them to
+    others.
     """
     from kp_langchain.recall.skill_file import skill_text, unit_of
 
     with open_store(database) as store:
         patterns = [one for of_domain in _mine(store, domain) for one in of_domain.patterns]
-    chosen = [
-        one for one in patterns if with_identifiers or one.metadata.privacy_level != "private"
-    ]
+        states = store.pulled.own_patterns()
+    chosen: list[Pattern] = []
+    left_out: Counter[str] = Counter()
+    for one in patterns:
+        if one.id in states and states[one.id].state == "rejected":
+            left_out["rejected"] += 1
+        elif one.namespace is not None and not all_namespaces:
+            left_out["of a namespace (--all-namespaces)"] += 1
+        elif one.metadata.privacy_level == "private" and not with_identifiers:
+            left_out["with identifiers (--with-identifiers)"] += 1
+        else:
+            chosen.append(one)
+    reasons = ", ".join(f"{number} {why}" for why, number in left_out.items())
+    left_out_text = f" Left out: {reasons}." if reasons else ""
     if not chosen:
-        raise KPError(f"nothing to export.{_left_out(len(patterns))}")
+        raise KPError(f"nothing to export.{left_out_text}")
     with folder_output(folder) as target:
         units = []
         for pattern in chosen:
@@ -232,11 +248,7 @@ def export(
             units.append(f"{unit_of(pattern).model_dump_json()}\n")
         (target / "patterns.jsonl").write_text("".join(units), encoding="utf-8")
     number = count_text(len(chosen), "pattern")
-    warn(f"Exported {number} to {folder}.{_left_out(len(patterns) - len(chosen))}")
-
-
-def _left_out(number: int) -> str:
-    return f" Left out {number} that keep identifiers (--with-identifiers)." if number else ""
+    warn(f"Exported {number} to {folder}.{left_out_text}")
 
 
 # ------------------------------------------------------------------ the patterns

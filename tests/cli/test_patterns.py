@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from kp_langchain import ScoredTrace, ToolCallPattern, TraceStore, Verdict
+from kp_langchain.run_keys import RunKeys
 from tests.cli.made_runs import HOSTILE, made
 from tests.commands import cli
 
@@ -25,7 +26,7 @@ def run(number: int, tool: str = "refund", *, success: bool = True, **wire: Any)
         at = {"tool": {"name": name}}
         steps += [{"type": "tool_call", "input": inputs} | at]
         steps += [{"type": "observation", "content": output} | at]
-    options = {"verdict": Verdict(success=success)}
+    options = {"verdict": Verdict(success=success), **wire.pop("options", {})}
     task = f"Pay N{number} back"
     return made(number, steps=steps, objective=task, options=options, success=success, **wire)
 
@@ -89,10 +90,24 @@ def test_a_mistake_says_what_to_do(words: tuple[str, ...], message: str) -> None
 def test_what_keeps_identifiers_is_exported_only_if_that_is_asked_for() -> None:
     fill(privacy_level="private")
     done = cli("patterns", "export", "skills", *DATABASE)
-    assert "nothing to export. Left out 1 that keep identifiers" in done.stderr
+    assert "nothing to export. Left out: 1 with identifiers" in done.stderr
     assert not Path("skills").exists()
     done = cli("patterns", "export", "skills", "--with-identifiers", *DATABASE)
     assert done.stderr == "Exported 1 pattern to skills.\n"
+
+
+def test_patterns_of_a_tenant_and_rejected_ones_are_not_exported() -> None:
+    with TraceStore("runs.db") as store:
+        options: dict[str, Any] = {"keys": RunKeys(namespace="tenant a")}
+        store.add(*[run(at, options=options) for at in range(1, 5)])
+    done = cli("patterns", "export", "skills", *DATABASE)
+    assert "nothing to export. Left out: 1 of a namespace (--all-namespaces)." in done.stderr
+    done = cli("patterns", "export", "skills", "--all-namespaces", *DATABASE)
+    assert done.stderr == "Exported 1 pattern to skills.\n"
+    name = next(Path("skills").glob("*/SKILL.md")).parent.name
+    printed("reject", name)
+    done = cli("patterns", "export", "again", "--all-namespaces", *DATABASE)
+    assert "nothing to export. Left out: 1 rejected." in done.stderr
 
 
 def test_a_person_admits_and_rejects() -> None:
