@@ -72,3 +72,8 @@ def calls_of(steps: Iterable[TraceStep]) -> list[TracedCall]:
                 del waiting[position]
                 calls[position] = TracedCall(calls[position].call, step)
     return calls
+
+
+def made_calls(steps: Iterable[TraceStep]) -> list[TracedCall]:
+    """Return the tool calls of which the trace has the call itself, as `calls_of` does."""
+    return [one for one in calls_of(steps) if one.call is not None]

@@ -17,6 +17,7 @@ from pydantic import PrivateAttr
 from kp_langchain.errors import ConfigError
 from kp_langchain.recall.example_search import Example, check_options, search_of
 from kp_langchain.recall.few_shot import Calls, check_calls
+from kp_langchain.recall.ranking import KINDS, Kind
 from kp_langchain.recording.answers import objective_in
 from kp_langchain.recording.handler import KPCallbackHandler
 from kp_langchain.recording.langchain_context import ambient_run_id, current_handlers
@@ -118,6 +119,7 @@ class _ExampleFinder:
         metadata: Mapping[str, Any] | None,
         run_id: UUID | None = None,
         handlers: list[KPCallbackHandler] | None = None,
+        kinds: Sequence[Kind] = KINDS,
     ) -> list[tuple[Example, str]]:
         """Return the examples for a task, each with its text, and have handlers note them.
 
@@ -126,6 +128,7 @@ class _ExampleFinder:
             metadata: The metadata of the run.
             run_id: The id of the run; by default the one around this code.
             handlers: The handlers that record it; by default those of that run.
+            kinds: What to find, as for `ExampleSearch.find`.
         """
         examples = self._search.find(
             task,
@@ -133,6 +136,7 @@ class _ExampleFinder:
             namespace=namespace_in(metadata or {}, self._namespace),
             limit=self._limit,
             floor=self._floor,
+            kinds=kinds,
         ).matches
         pairs = [(one, self._write(one)) for one in examples]
         shown = [(one, text) for one, text in pairs if text]
@@ -160,7 +164,7 @@ class KPRetriever(BaseRetriever):
         floor: The similarity (0 to 1) of tasks that is asked for; by default calibrated for the
             domain.
         max_tokens: The longest text of one trace, in estimated tokens.
-        with_outputs: Whether the outputs of tools are shown, and not only how they ended.
+        with_outputs: Whether whole outputs of tools are shown, and not only values of them.
         calls: Which calls of a trace are shown: `deciding`, those that its answer rests on, or
             `all`.
         embedder: As for `Scorer`.
@@ -231,7 +235,7 @@ class KPExampleSelector(BaseExampleSelector):
         floor: The similarity (0 to 1) of tasks that is asked for; by default calibrated for the
             domain.
         max_tokens: The longest text of one example, in estimated tokens.
-        with_outputs: Whether the outputs of tools are shown, and not only how they ended.
+        with_outputs: Whether whole outputs of tools are shown, and not only values of them.
         calls: Which calls of a trace are shown: `deciding`, those that its answer rests on, or
             `all`.
         escape_braces: Whether braces are doubled, because `FewShotPromptTemplate` reads examples as
@@ -287,7 +291,10 @@ class KPExampleSelector(BaseExampleSelector):
             StoreError: The store cannot be read.
             EmbedderError: The embedder fails.
         """
-        examples = self._finder.examples(self._task(input_variables), ambient_metadata())
+        # A pattern has no answer that a run gave.
+        examples = self._finder.examples(
+            self._task(input_variables), ambient_metadata(), kinds=["trace"]
+        )
         return [
             {
                 "task": self._escape(one.trace.task.objective),

@@ -7,7 +7,8 @@ calls that did not fail, these decide:
 - the one whose output is the answer: the answer of such a tool is the run's own;
 - those that change something, which is taken of every tool whose name does not say that it reads;
 - those whose outputs hold what the answer says, or what the input of a call that decides has, and
-  what was in neither the task nor an earlier output: numbers, ids, names, whole values.
+  what the task does not: numbers, ids, names, whole values. Of several outputs with a value, the
+  last before it is used.
 
 So the values are followed back from the answer, as a program slice follows variables (Weiser,
 "Program slicing", ICSE 1981), and a call that only looks around is none of them. If nothing
@@ -21,7 +22,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from kp_langchain.calibration.tool_calls import TracedCall, calls_of
+from kp_langchain.calibration.tool_calls import TracedCall, made_calls
 from kp_langchain.values import members
 
 if TYPE_CHECKING:
@@ -88,7 +89,7 @@ def deciding_calls(trace: ReasoningTrace) -> list[DecidingCall]:
     Args:
         trace: The trace. Of more than 60 calls, the last 60 are looked at.
     """
-    calls = [one for one in calls_of(trace.steps) if one.call is not None]
+    calls = made_calls(trace.steps)
     last = len(calls) - 1
     good = [
         at
@@ -96,13 +97,16 @@ def deciding_calls(trace: ReasoningTrace) -> list[DecidingCall]:
         if calls[at].output is not None and not calls[at].has_failed
     ]
     task, answer = trace.task.objective[:_TEXT_CHARS].casefold(), trace.outcome.result_summary
-    is_own = last in good and _output_of(calls[last]).strip() == answer.strip()
+    is_own = (
+        last in good and bool(answer.strip()) and calls[last].output_text.strip() == answer.strip()
+    )
     deciding = {at for at in good if not _only_reads(calls[at])} | ({last} if is_own else set())
     claims = {} if is_own else values_in(answer, with_names=True)
     wanted = {key: value for key, value in claims.items() if not holds(task, key)}
     gives: dict[int, tuple[str, ...]] = {}
     for at in reversed(good):
-        output, own = _output_of(calls[at]).casefold(), input_values(calls[at])
+        output = calls[at].output_text[:_OUTPUT_CHARS].casefold()
+        own = input_values(calls[at])
         found = [key for key in wanted if key not in own and holds(output, key)]
         if found:
             deciding.add(at)
@@ -115,11 +119,7 @@ def deciding_calls(trace: ReasoningTrace) -> list[DecidingCall]:
     if is_own and deciding == {last} and wanted:  # it was worked out from the call before
         deciding.update(good[-2:])
     return [
-        DecidingCall(
-            at,
-            gives.get(at, ()),
-            is_own and at == last,
-        )
+        DecidingCall(at, gives.get(at, ()), is_own and at == last)
         for at in (sorted(deciding) or good)
     ]
 
@@ -175,20 +175,18 @@ def _only_reads(call: TracedCall) -> bool:
     )
 
 
-def _output_of(call: TracedCall) -> str:
-    if call.output is None:
-        return ""
-    text = call.output.output_summary if call.output.content is None else call.output.content
-    return (text or "")[:_OUTPUT_CHARS]
-
-
 def holds(text: str, value: str) -> bool:
     """Return whether a text has a value, not as a part of a longer word or number."""
+    return place_of(text, value) >= 0
+
+
+def place_of(text: str, value: str) -> int:
+    """Return where a text first has a value that is no part of a longer one; -1 if nowhere."""
     at = text.find(value) if value else -1
     while at >= 0:
         before, after = text[max(at - 1, 0) : at], text[at + len(value) :][:1]
         begins = not (before.isalnum() and value[0].isalnum())
         if begins and not (after.isalnum() and value[-1].isalnum()):
-            return True
+            return at
         at = text.find(value, at + 1)
-    return False
+    return -1

@@ -139,7 +139,7 @@ class KPMiddleware(_Middleware):
             measure the credit of traces.
         floor: The similarity (0 to 1) of tasks that is asked for; by default calibrated for the
             domain.
-        with_outputs: Whether the outputs of tools are shown, and not only how they ended.
+        with_outputs: Whether whole outputs of tools are shown, and not only values of them.
         calls: Which calls of a trace are shown: `deciding`, those that its answer rests on, or
             `all`.
         kinds: What is shown: `trace`, `pattern` (one that was admitted) or both, the preferred
@@ -277,7 +277,8 @@ class KPMiddleware(_Middleware):
             return request
         if search is not None:
             return _with_text(request, self._finish(search))
-        return _with_text(request, self._prompts[_graph_in(_runs_around())])
+        # Forgotten meanwhile if a thousand others began: then it is shown nothing more.
+        return _with_text(request, self._prompts.get(_graph_in(_runs_around()), _Prompt("", None)))
 
     def _finish(self, search: _Search) -> _Prompt:
         """Decide what the run is shown, note it and log it; nothing if the search is not done."""

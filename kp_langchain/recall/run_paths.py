@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from kp_langchain.calibration.planted_instructions import find_planted
-from kp_langchain.calibration.tool_calls import TracedCall, calls_of
+from kp_langchain.calibration.tool_calls import TracedCall, made_calls
 from kp_langchain.recall.deciding_calls import VALUE, deciding_calls, holds, input_texts
 from kp_langchain.redaction.spans import PLACEHOLDER
 from kp_langchain.store.rows import trace_key
@@ -98,7 +98,7 @@ def run_path(
         is_kept: Whether it is kept, and not withheld. Only then may it be a member of a pattern.
         namespace: Whose it is; None if anybody's.
     """
-    calls = [one for one in calls_of(trace.steps) if one.call is not None]
+    calls = made_calls(trace.steps)
     decisions = deciding_calls(trace)
     deciding = [calls[one.position] for one in decisions]
     given = {value.casefold() for one in decisions for value in one.gives}

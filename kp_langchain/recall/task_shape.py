@@ -3,8 +3,7 @@
 "Count Rita's customers of tier gold" should find a run that counted Omar's of tier silver, rather
 than one that looked up Rita's address. So a task is compared twice: as it reads, and with typical
 values in the place of its own: numbers, dates, ids, names, and what runs took from their tasks into
-the inputs of their tools. The other words of these inputs, such as those of an SQL statement, say
-how alike two runs are that call the same tools.
+the inputs of their tools.
 """
 
 from __future__ import annotations
@@ -16,13 +15,12 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from kp_langchain.calibration.tool_calls import calls_of
+from kp_langchain.calibration.tool_calls import made_calls
 from kp_langchain.recall.deciding_calls import (
     NAME,
     VALUE,
     deciding_calls,
     holds,
-    input_texts,
     input_values,
 )
 from kp_langchain.recall.task_wordings import GAP
@@ -30,10 +28,10 @@ from kp_langchain.recall.task_wordings import GAP
 if TYPE_CHECKING:
     from kp_langchain.schema import ReasoningTrace
 
-_MOST_TOOLS, _MOST_WORDS, _MOST_VALUES = 100, 60, 20
+_MOST_TOOLS, _MOST_VALUES = 100, 20
 _READ_CHARS = 2_000
 _VALUE_CHARS = 2  # a shorter one is no value of a task
-_WORD, _ANY_WORD = re.compile(r"[^\W\d_]\w*"), re.compile(r"\w+")
+_WORD = re.compile(r"\w+")
 _MOST_VALUE_WORDS = 6
 _DATE = re.compile(r"\d{4}-\d\d-\d\d|\d{1,2}[./]\d{1,2}[./]\d{2,4}")
 _NUMBER = re.compile(r"[\d.,]+")
@@ -43,16 +41,14 @@ _TYPICAL_DATE, _TYPICAL_NUMBER, _TYPICAL_NAME = "2020-01-01", "7", "Alex"
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a run did, whatever its values.
+    """What a run did, and with what.
 
     Attributes:
         tools: How often it called each tool, by the tool's name.
-        words: The words of the inputs of the calls that decide, without values, in lower case.
-        values: What it took from its task into these inputs, in lower case.
+        values: What it took from its task into the inputs of the calls that decide, in lower case.
     """
 
     tools: Mapping[str, int]
-    words: Sequence[str]
     values: Sequence[str]
 
 
@@ -62,26 +58,18 @@ def plan_of(trace: ReasoningTrace) -> Plan:
     Args:
         trace: The trace.
     """
-    calls = [one for one in calls_of(trace.steps) if one.call is not None]
+    calls = made_calls(trace.steps)
     tools = Counter(one.call.tool.name for one in calls if one.call and one.call.tool)
     task = trace.task.objective[:_READ_CHARS].casefold()
-    words: dict[str, None] = {}
     values: dict[str, None] = {}
-    deciding = deciding_calls(trace)
-    given = {value.casefold() for one in deciding for value in one.gives}
-    for call in (calls[one.position] for one in deciding):
+    for call in (calls[one.position] for one in deciding_calls(trace)):
         values |= dict.fromkeys(
             key
             for key, value in input_values(call).items()
             if len(key) >= _VALUE_CHARS and _is_term(value) and holds(task, key)
         )
-        for text in input_texts(call):
-            folded = text[:_READ_CHARS].casefold()
-            if folded not in given and not holds(task, folded.strip()):
-                words |= dict.fromkeys(_WORD.findall(VALUE.sub(" ", folded)))
     return Plan(
         tools=dict(islice(tools.items(), _MOST_TOOLS)),
-        words=tuple(islice(words, _MOST_WORDS)),
         values=tuple(islice(values, _MOST_VALUES)),
     )
 
@@ -112,13 +100,13 @@ def masked(task: str, *values: Collection[str]) -> str:
 
 def _known_spans(text: str, values: Sequence[Collection[str]]) -> Iterator[tuple[int, int]]:
     """Yield where known values of up to so many words stand in a text."""
-    folded = text.casefold()
-    if len(folded) != len(text) or not any(values):  # else places differ
+    if not any(values):
         return
-    words = [match.span() for match in _ANY_WORD.finditer(folded)]
+    words = [match.span() for match in _WORD.finditer(text)]
     for at, (start, _) in enumerate(words):
         for _, end in words[at : at + _MOST_VALUE_WORDS]:
-            if any(folded[start:end] in known for known in values):
+            folded = text[start:end].casefold()
+            if any(folded in known for known in values):
                 yield start, end
 
 

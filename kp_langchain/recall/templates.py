@@ -28,7 +28,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
-from kp_langchain.recall.deciding_calls import WHOLE_CHARS, holds
+from kp_langchain.recall.deciding_calls import WHOLE_CHARS, holds, place_of
 from kp_langchain.recall.prompt_text import clean_line, without_markers
 from kp_langchain.recall.run_paths import RunPath
 from kp_langchain.recall.shared_text import Gap, shared_text
@@ -373,7 +373,7 @@ def _passage(output: str, value: str) -> str:
     Keys, codes and units tell what the value is. A sentence may tell a model what to do, and
     anybody may have written it.
     """
-    at = output.casefold().find(value.casefold())
+    at = place_of(output.casefold(), value.casefold())
     if at < 0 or len(output.casefold()) != len(output):
         return value
     end = at + len(value)

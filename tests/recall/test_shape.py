@@ -153,10 +153,16 @@ def test_a_task_with_typical_values(task: str, values: tuple[str, ...], as_compa
     assert masked(task, set(values)) == as_compared
 
 
-@given(st.text(max_size=300), st.lists(st.text(min_size=1, max_size=9), max_size=4))
-def test_any_task_can_be_masked_twice(task: str, values: list[str]) -> None:
-    values = [one.casefold() for one in values]
-    assert isinstance(masked(masked(task, set(values)), set(values)), str)
+@given(
+    st.lists(st.text("abc", min_size=1, max_size=3) | st.sampled_from(["\u00df", "7", "a-1"])),
+    st.sets(st.text("abc", min_size=1, max_size=3)),
+)
+def test_no_word_that_is_a_value_is_left_and_no_other_is_changed(
+    words: list[str], values: set[str]
+) -> None:
+    left = masked(" ".join(words), values).split()
+    plain = [one for one in words if one.isascii() and one.isalpha()]
+    assert [one for one in left if one in plain] == [one for one in plain if one not in values]
 
 
 def test_what_is_compared_of_a_run() -> None:
@@ -167,7 +173,6 @@ def test_what_is_compared_of_a_run() -> None:
     plan = plan_of(trace)
     assert plan.tools == {"list_tables": 1, "describe_table": 1, "run_sql": 1}
     assert set(plan.values) == {"gold", "rita"}
-    assert set(plan.words) == {"select", "name", "from", "customer", "where", "tier", "and", "rep"}
 
 
 def test_the_values_of_a_namespace_mask_no_task_of_another(store: TraceStore) -> None:

@@ -12,7 +12,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from langchain.agents import create_agent
 
-from kp_langchain import ConfigError, KPError, Registry, ToolCallPattern, TraceStore, to_few_shot
+from kp_langchain import (
+    ConfigError,
+    KPError,
+    KPExampleSelector,
+    KPRetriever,
+    Registry,
+    ToolCallPattern,
+    TraceStore,
+    to_few_shot,
+)
 from kp_langchain.recall.admission import admit_patterns, reject_patterns
 from kp_langchain.recall.credit import credits_of
 from kp_langchain.recall.example_search import Example, ExampleSearch
@@ -452,3 +461,14 @@ def test_whatever_a_pattern_says_it_stays_within_its_frame_and_tokens(
 
 def names_of(lines: Sequence[str]) -> list[str]:
     return [line.partition(":" if line[0] in "WNV" else ".")[0] for line in lines]
+
+
+def test_a_selector_shows_no_pattern_because_no_run_answered_it(store: TraceStore) -> None:
+    fill(store)
+    admit(store)
+    options: Any = {"store": store, "embedder": Words(), "floor": 0.1, "limit": 20}
+    shown = KPExampleSelector("finance", **options).select_examples({"input": TASK})
+    assert shown
+    assert not any("procedure" in one["example"] for one in shown)
+    documents = KPRetriever("finance", **options).invoke(TASK)
+    assert any("procedure" in one.page_content for one in documents)
