@@ -27,6 +27,7 @@ from kp_langchain.recall.ranking import (
     same_task_cosine,
 )
 from kp_langchain.recall.task_index import TaskIndex, both_vectors, read_body
+from kp_langchain.recall.task_shape import masked
 from kp_langchain.run_keys import namespace_forms
 from kp_langchain.store.rows import clean_name
 
@@ -225,8 +226,10 @@ class ExampleSearch:
             return Examples(reason=index.stop_reason)
         rules = Settings.current().redaction
         forms = [] if namespace is None else namespace_forms(namespace, rules)
-        masked = index.masked(task, forms)
-        other = embedding if masked == task else embed_texts(self._embedder, [masked])[0]
+        without_values = masked(task)
+        other = embedding
+        if without_values != task:
+            other = embed_texts(self._embedder, [without_values])[0]
         vector = both_vectors(embedding.vector, other.vector)
         candidates, domain_floor = index.nearest(vector, forms, frozenset(tools), kinds)
         least = domain_floor if floor is None else floor

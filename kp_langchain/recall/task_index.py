@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections import defaultdict
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from kp_langchain._forksafe import ForkSafeLock, fork_gate
 from kp_langchain._logging import describe_error, warn_once
 from kp_langchain.calibration.planted_instructions import SCAN_VERSION, find_planted
+from kp_langchain.calibration.tool_calls import made_calls
 from kp_langchain.embedding.embedder import embed_texts
 from kp_langchain.errors import StoreError
 from kp_langchain.recall.credit import NO_CREDIT, Credit, credits_of
@@ -25,7 +26,7 @@ from kp_langchain.recall.ranking import (
     Trust,
     calibrate_floor,
 )
-from kp_langchain.recall.task_shape import as_task, masked, plan_of
+from kp_langchain.recall.task_shape import as_task, masked
 from kp_langchain.schema import read_unit
 from kp_langchain.scoring.dimensions import novelty
 from kp_langchain.store.recall_tasks import UNREADABLE, StoredTask, TaskVector
@@ -45,6 +46,7 @@ _BATCH_SIZE = 64
 _CREDITS_EVERY_S = 10.0
 # How many runs, and how many units, are ranked by more than similarity.
 _MOST_RANKED = 100
+_MOST_TOOLS = 100  # of a run
 _MASKED_WEIGHT = 0.3  # of the similarity of masked tasks, in that of tasks
 _SMALLEST_CHANGE = 0.1  # of the number of tasks; a larger one calibrates the floor anew
 
@@ -89,7 +91,6 @@ class TaskIndex:
         self._eligible: list[StoredTask] = []
         self._matrix = np.empty((0, 2 * dimensions), np.float32)
         self._is_own = np.empty(0, bool)  # whether each is of this store
-        self._values: dict[str | None, frozenset[str]] = {}  # of these tasks, by namespace
         self._floor = DEFAULT_FLOOR
         self._calibrated_at = -1  # for how many tasks the floor was calibrated
 
@@ -109,17 +110,6 @@ class TaskIndex:
             self._embed_missing()
             if self._has_changed:
                 self._rebuild()
-
-    def masked(self, task: str, namespaces: Collection[str]) -> str:
-        """Return a task with typical values in the place of those that kept tasks have, too.
-
-        Args:
-            task: The task in words.
-            namespaces: The forms of the run's namespace; the values of others are left alone.
-        """
-        with self._lock:
-            known = [self._values.get(name, frozenset()) for name in (None, *namespaces)]
-        return masked(task, *known)
 
     def nearest(
         self,
@@ -225,11 +215,11 @@ class TaskIndex:
         bodies = self._store.recall_tasks.bodies([task.trace_id for task in tasks])
         units = [read_body(bodies.get(task.trace_id)) for task in tasks]
         traces = [None if one is None else one.as_trace() for one in units]
-        plans = [None if trace is None else plan_of(trace) for trace in traces]
-        texts: list[tuple[str, str]] = []  # of each task, as it reads and masked
-        for task, plan in zip(tasks, plans, strict=True):
-            plain = (as_task(task.objective) if task.is_pattern else task.objective) or " "
-            texts.append((plain, masked(plain, set() if plan is None else set(plan.values))))
+        plain = [
+            (as_task(task.objective) if task.is_pattern else task.objective) or " "
+            for task in tasks
+        ]
+        texts = [(text, masked(text)) for text in plain]
         to_embed = list(dict.fromkeys(text for pair in texts for text in pair))
         try:
             embeddings = embed_texts(self._embedder, to_embed)
@@ -246,15 +236,11 @@ class TaskIndex:
             return False
         vectors = {text: one.vector for text, one in zip(to_embed, embeddings, strict=True)}
         task_vectors: dict[str, TaskVector] = {}
-        for task, trace, plan, pair in zip(tasks, traces, plans, texts, strict=True):
+        for task, trace, pair in zip(tasks, traces, texts, strict=True):
             plain_vector, masked_vector = (vectors[text] for text in pair)
             vector = None if plain_vector is None else both_vectors(plain_vector, masked_vector)
             planted = _planted_in(trace, is_own=task.is_own)
-            task_vectors[task.trace_id] = (
-                TaskVector(vector, planted)
-                if plan is None
-                else TaskVector(vector, planted, plan.tools, () if task.is_pattern else plan.values)
-            )
+            task_vectors[task.trace_id] = TaskVector(vector, planted, _plan_of(trace))
         self._add(task_vectors)
         return True
 
@@ -279,7 +265,6 @@ class TaskIndex:
 
         self._has_changed = False
         self._eligible, vectors = [], []
-        values: defaultdict[str | None, set[str]] = defaultdict(set)
         for task in self._tasks.values():
             task_vector = task.task_vector
             if task_vector is None or task_vector.vector is None or task_vector.planted is not None:
@@ -287,9 +272,6 @@ class TaskIndex:
             if task.success and not self._credits.get(task.trace_id, NO_CREDIT).hurts:
                 self._eligible.append(task)
                 vectors.append(task_vector.vector)
-                if task.is_own_run:  # others would choose which words of tasks count for little
-                    values[task.namespace].update(task_vector.values)
-        self._values = {name: frozenset(own) for name, own in values.items()}
         with fork_gate:
             matrix = np.array(vectors, np.float32).reshape(len(vectors), self._matrix.shape[1])
             self._matrix = _normalised(matrix)
@@ -374,6 +356,14 @@ def read_body(body: str | None) -> KnowledgeUnit | None:
         return None if body is None else read_unit(json.loads(body))
     except (ValueError, RecursionError):  # pydantic's ValidationError is a ValueError
         return None
+
+
+def _plan_of(trace: ReasoningTrace | None) -> Mapping[str, int]:
+    """Return how often a run called each tool, of up to 100."""
+    calls = [] if trace is None else made_calls(trace.steps)
+    return dict(
+        islice(Counter(one.tool_name for one in calls if one.tool_name).items(), _MOST_TOOLS)
+    )
 
 
 def _planted_in(trace: ReasoningTrace | None, *, is_own: bool) -> str | None:

@@ -50,7 +50,6 @@ _OF_TASK = (
     _t.vector,
     _t.planted,
     _t.plan,
-    _t.task_values,
 )
 
 
@@ -63,13 +62,11 @@ class TaskVector:
             other, float32, shape (2 * dimensions,); None if the task is unreadable.
         planted: What looks like planted instructions in it; None if nothing does.
         plan: How often it called each tool, by the tool's name.
-        values: What it took from its task into the inputs of its tools, in lower case.
     """
 
     vector: NDArray[np.float32] | None
     planted: str | None = None
     plan: Mapping[str, int] = field(default_factory=dict)
-    values: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,7 +233,6 @@ class RecallTasks(StorePart):
                     "trace_id": trace_id,
                     "vector": content_of(vectors[trace_id].vector),
                     "plan": dict(vectors[trace_id].plan),
-                    "task_values": list(vectors[trace_id].values),
                     "planted": vectors[trace_id].planted,
                     "scan_version": scan_version,
                     **embedder_columns(embedder),
@@ -332,7 +328,7 @@ def _read_tasks(connection: sa.Connection, select: sa.Select[Any]) -> list[Store
             success=row.success,
             confidence=row.confidence,
             worth=row.worth,
-            task_vector=TaskVector(vector_of(row.vector), row.planted, row.plan, row.task_values)
+            task_vector=TaskVector(vector_of(row.vector), row.planted, row.plan)
             if row.is_embedded
             else None,
             members=row.members or (),

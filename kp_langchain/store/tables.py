@@ -21,7 +21,7 @@ from kp_langchain.store.rows import dumps
 from kp_langchain.store.run_columns import COLUMNS, KEY_COLUMNS, OtherColumns, StoredRun
 from kp_langchain.usage import Usage
 
-SCHEMA_VERSION = "25"
+SCHEMA_VERSION = "26"
 """Raised with every change of the tables. A store of another version is refused."""
 
 VERSION_TABLE = "kp_schema"
@@ -228,7 +228,6 @@ vectors = sa.Table(
     # the inputs of tools; what looks like planted instructions in the trace, and the version of the
     # rules that looked.
     sa.Column("plan", _json()),
-    sa.Column("task_values", _json()),
     sa.Column("planted", sa.String()),
     sa.Column("scan_version", sa.Integer()),
     sa.Column("fingerprint", sa.LargeBinary()),
