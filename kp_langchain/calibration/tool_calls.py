@@ -32,9 +32,7 @@ class TracedCall:
     @property
     def has_failed(self) -> bool:
         """Whether it failed, or its output reads like a failure."""
-        return self.is_error or (
-            self.output is not None and reads_like_failure(self.output.content)
-        )
+        return self.is_error or (self.output is not None and reads_like_failure(self.output_text))
 
     @property
     def output_text(self) -> str:

@@ -12,7 +12,7 @@ calls that did not fail, these decide:
 
 So the values are followed back from the answer, as a program slice follows variables (Weiser,
 "Program slicing", ICSE 1981), and a call that only looks around is none of them. If nothing
-decides, all calls do that did not fail.
+decides, the last call does that did not fail: a run that looked around looked there last.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _CHANGING_STATEMENT = re.compile(
 _NAME_WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|[0-9]+")
 # Numbers, ids and addresses; texts in quotes.
 VALUE = re.compile(
-    r"(?<![\w@+#-])[\w@+#-]*\d(?:[\w@+#:./-]*\w)?|(?<![\w.+-])[\w.+-]+@[\w.-]*\w"
+    r"(?<![\w@+#-])[\w@+#-]*\d(?:(?:[\w@+#:./-]|,(?=\d{3}(?!\d)))*\w)?|(?<![\w.+-])[\w.+-]+@[\w.-]*\w"
     r"""|(?<!\w)'([^'\n]{1,60})'(?!\w)|"([^"\n]{1,60})\""""
 )
 WHOLE_CHARS = 60
@@ -62,6 +62,8 @@ WHOLE_CHARS = 60
 # Several words with capitals, or one that does not begin a sentence.
 _CAPITAL = r"[A-Z][^\W\dA-Z_]\w*"
 NAME = re.compile(rf"(?<!\w){_CAPITAL}(?: (?:of |de |the )?{_CAPITAL})+|(?<=[\w,;:] ){_CAPITAL}")
+# What 1,250.00 has and 1250 has not.
+_NUMBER_FORM = re.compile(r"(?<=\d),(?=\d{3}(?!\d))|(?<=\d)\.0+(?![\d.])")
 _TEXT_CHARS = 4_000
 _OUTPUT_CHARS = 20_000
 _MOST_CALLS = 60
@@ -96,7 +98,7 @@ def deciding_calls(trace: ReasoningTrace) -> list[DecidingCall]:
         for at in range(max(0, len(calls) - _MOST_CALLS), len(calls))
         if calls[at].output is not None and not calls[at].has_failed
     ]
-    task, answer = trace.task.objective[:_TEXT_CHARS].casefold(), trace.outcome.result_summary
+    task, answer = folded(trace.task.objective[:_TEXT_CHARS]), trace.outcome.result_summary
     is_own = (
         last in good and bool(answer.strip()) and calls[last].output_text.strip() == answer.strip()
     )
@@ -105,7 +107,7 @@ def deciding_calls(trace: ReasoningTrace) -> list[DecidingCall]:
     wanted = {key: value for key, value in claims.items() if not holds(task, key)}
     gives: dict[int, tuple[str, ...]] = {}
     for at in reversed(good):
-        output = calls[at].output_text[:_OUTPUT_CHARS].casefold()
+        output = folded(calls[at].output_text[:_OUTPUT_CHARS])
         own = input_values(calls[at])
         found = [key for key in wanted if key not in own and holds(output, key)]
         if found:
@@ -120,12 +122,12 @@ def deciding_calls(trace: ReasoningTrace) -> list[DecidingCall]:
         deciding.update(good[-2:])
     return [
         DecidingCall(at, gives.get(at, ()), is_own and at == last)
-        for at in (sorted(deciding) or good)
+        for at in (sorted(deciding) or good[-1:])
     ]
 
 
 def values_in(text: str, *, with_names: bool = False) -> dict[str, str]:
-    """Return the numbers, ids, addresses and quoted texts of a text, by how they read folded.
+    """Return the numbers, ids, addresses and quoted texts of a text, by how they read `folded`.
 
     Args:
         text: The text; a short one is a value as a whole, too.
@@ -137,7 +139,12 @@ def values_in(text: str, *, with_names: bool = False) -> dict[str, str]:
         values += NAME.findall(text)
     if 0 < len(text.strip()) <= WHOLE_CHARS:
         values.append(text.strip())
-    return {value.casefold(): value for value in values}
+    return {folded(value): value for value in values}
+
+
+def folded(text: str) -> str:
+    """Return a text in lower case, its numbers without thousands separators and a part of 0."""
+    return _NUMBER_FORM.sub("", text.casefold())
 
 
 def input_values(call: TracedCall) -> dict[str, str]:

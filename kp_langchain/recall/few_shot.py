@@ -29,8 +29,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
 
-from kp_langchain.calibration.tool_calls import calls_of
-from kp_langchain.calibration.wording import reads_like_failure
+from kp_langchain.calibration.tool_calls import TracedCall, made_calls
 from kp_langchain.errors import ConfigError
 from kp_langchain.recall.deciding_calls import deciding_calls
 from kp_langchain.recall.pattern_text import pattern_body, pattern_heading
@@ -47,7 +46,7 @@ from kp_langchain.schema import ToolCallPattern
 
 if TYPE_CHECKING:
     from kp_langchain.recall.ranking import Trust
-    from kp_langchain.schema import KnowledgeUnit, ReasoningTrace, TraceStep
+    from kp_langchain.schema import KnowledgeUnit, ReasoningTrace
 
 Calls = Literal["deciding", "all"]
 """Which calls of a run an example has."""
@@ -302,29 +301,26 @@ class _Call:
 def _calls_of(trace: ReasoningTrace) -> Iterator[_Call]:
     """Yield the calls of a trace in order, each with what came of it."""
     failures: dict[str, int] = {}  # the numbers of the failed calls, by tool
-    pairs = [(one.call, one.output) for one in calls_of(trace.steps) if one.call is not None]
-    for number, (call, output) in enumerate(pairs, start=1):
-        name = call.tool.name if call.tool else ""
-        content = None
-        if output is not None:
-            content = output.output_summary if output.content is None else output.content
-        ending = _ending(call, output, content or "")
+    for number, one in enumerate(made_calls(trace.steps), start=1):
+        name = one.tool_name
+        ending = _ending(one)
         if ending.startswith("error"):
             failures[name] = number
-        elif output is not None and name in failures:
+        elif one.output is not None and name in failures:
             ending += f", after the error of {failures.pop(name)}"
-        yield _Call(number, name, call.input, ending, content)
+        content = None if one.output is None else one.output_text
+        yield _Call(number, name, None if one.call is None else one.call.input, ending, content)
 
 
-def _ending(call: TraceStep, output: TraceStep | None, text: str) -> str:
-    if output is None:
+def _ending(call: TracedCall) -> str:
+    if call.output is None:
         return "no result"
-    name = error_name(text)
-    begins_with_name = bool(name) and text.startswith(f"{name}:")
+    name = error_name(call.output_text)
     ending = "ok"
-    if output.type == "error_recovery" or begins_with_name or reads_like_failure(text):
+    if call.has_failed:
         ending = f"error ({name})" if name else "error"
-    return f"{ending}, {call.tries} attempts" if call.tries > 1 else ending
+    tries = 1 if call.call is None else call.call.tries
+    return f"{ending}, {tries} attempts" if tries > 1 else ending
 
 
 def _clean_call(call: _Call, *, with_outputs: bool) -> _Call:

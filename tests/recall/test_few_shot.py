@@ -163,7 +163,7 @@ def test_how_sure_a_success_is_is_said() -> None:
 
 def test_values_are_shortened_before_calls_are_left_out() -> None:
     steps = [part for n in range(6) for part in (called(path=f"p{n}", text="w" * 3000), ended())]
-    text = to_few_shot(trace_of(*steps))
+    text = to_few_shot(trace_of(*steps), calls="all")
     assert len(parts(text)) == 8
     assert '5. search({"path": "p4", "text": "www' in text
     assert estimate_tokens(text) <= 800
@@ -186,7 +186,7 @@ def test_the_middle_of_a_long_run_is_left_out() -> None:
 
 def test_several_share_the_room_and_the_first_get_what_the_others_leave() -> None:
     long = trace_of(*numbered(40, text="w" * 60))
-    texts = compose_few_shot([long, long, long], max_tokens=900)
+    texts = compose_few_shot([long, long, long], max_tokens=900, calls="all")
     assert texts.shown == (0, 1, 2)
     bodies = texts.text.removeprefix(HEADER).split("<<<end")[:-1]
     third, second, first = map(len, bodies)  # the best comes last

@@ -77,9 +77,12 @@ CANCEL = ("cancel_order", {"id": "A-17"}, "cancelled")
         # Of several that have a value, the last before it is used.
         ("What do I owe?", [("get", {"n": 1}, "4.50 EUR"), ("get", {"n": 2}, "4.50 EUR")],
          "You owe 4.50.", {1: ("4.50",)}),
-        # Nothing decides: all calls stay.
+        # Nothing decides: the last call does.
         ("Is it true?", [("search", {"q": "a"}, "text"), ("search", {"q": "b"}, "text")],
-         "yes it is", {0: (), 1: ()}),
+         "yes it is", {1: ()}),
+        # Numbers are the same however they are written.
+        ("What do we owe?", [("get", {"n": 1}, "1250.00"), ("get", {"n": 2}, "7")],
+         "1,250 euros.", {0: ("1,250",)}),
         # What a tool does is told by its name.
         ("Settle the bill", [(name, {}, "ok") for name in ("check_bill", "checkOut", "web_search",
                                                            "send_query", "GetRates", "open_case")],
