@@ -17,7 +17,7 @@ from pydantic import PrivateAttr
 from kp_langchain.errors import ConfigError
 from kp_langchain.recall.example_search import Example, check_options, search_of
 from kp_langchain.recall.few_shot import Calls, check_calls
-from kp_langchain.recall.ranking import KINDS, Kind
+from kp_langchain.recall.ranking import KINDS, Kind, check_kinds
 from kp_langchain.recording.answers import objective_in
 from kp_langchain.recording.handler import KPCallbackHandler
 from kp_langchain.recording.langchain_context import ambient_run_id, current_handlers
@@ -101,12 +101,14 @@ class _ExampleFinder:
         max_tokens: int,
         with_outputs: bool,
         calls: Calls,
+        kinds: Sequence[Kind],
         embedder: object,
     ) -> None:
         check_options(limit, floor, max_tokens)
         check_calls(calls)
+        check_kinds(kinds)
         self.domain, self._namespace = domain, check_namespace(namespace)
-        self._limit, self._floor = limit, floor
+        self._limit, self._floor, self._kinds = limit, floor, tuple(kinds)
         self._write = partial(
             Example.as_text, max_tokens=max_tokens, with_outputs=with_outputs, calls=calls
         )
@@ -119,7 +121,6 @@ class _ExampleFinder:
         metadata: Mapping[str, Any] | None,
         run_id: UUID | None = None,
         handlers: list[KPCallbackHandler] | None = None,
-        kinds: Sequence[Kind] = KINDS,
     ) -> list[tuple[Example, str]]:
         """Return the examples for a task, each with its text, and have handlers note them.
 
@@ -128,7 +129,6 @@ class _ExampleFinder:
             metadata: The metadata of the run.
             run_id: The id of the run; by default the one around this code.
             handlers: The handlers that record it; by default those of that run.
-            kinds: What to find, as for `ExampleSearch.find`.
         """
         examples = self._search.find(
             task,
@@ -136,7 +136,7 @@ class _ExampleFinder:
             namespace=namespace_in(metadata or {}, self._namespace),
             limit=self._limit,
             floor=self._floor,
-            kinds=kinds,
+            kinds=self._kinds,
         ).matches
         pairs = [(one, self._write(one)) for one in examples]
         shown = [(one, text) for one, text in pairs if text]
@@ -167,6 +167,8 @@ class KPRetriever(BaseRetriever):
         with_outputs: Whether whole outputs of tools are shown, and not only values of them.
         calls: Which calls of a trace are shown: `deciding`, those that its answer rests on, or
             `all`.
+        kinds: What is found: `trace`, `pattern` (one that was admitted) or both, the preferred
+            first.
         embedder: As for `Scorer`.
         **fields: Those of `BaseRetriever`, such as `tags`.
 
@@ -188,12 +190,13 @@ class KPRetriever(BaseRetriever):
         max_tokens: int = 800,
         with_outputs: bool = False,
         calls: Calls = "deciding",
+        kinds: Sequence[Kind] = KINDS,
         embedder: object = "auto",
         **fields: Any,
     ) -> None:
         super().__init__(**fields)
         self._finder = _ExampleFinder(
-            domain, namespace, store, limit, floor, max_tokens, with_outputs, calls, embedder
+            domain, namespace, store, limit, floor, max_tokens, with_outputs, calls, kinds, embedder
         )
 
     def _get_relevant_documents(
@@ -264,8 +267,9 @@ class KPExampleSelector(BaseExampleSelector):
         escape_braces: bool = True,
         embedder: object = "auto",
     ) -> None:
+        kinds: Sequence[Kind] = ("trace",)  # a pattern has no answer that a run gave
         self._finder = _ExampleFinder(
-            domain, namespace, store, limit, floor, max_tokens, with_outputs, calls, embedder
+            domain, namespace, store, limit, floor, max_tokens, with_outputs, calls, kinds, embedder
         )
         self._task_key = task_key
         self._escape_braces = escape_braces
@@ -291,10 +295,7 @@ class KPExampleSelector(BaseExampleSelector):
             StoreError: The store cannot be read.
             EmbedderError: The embedder fails.
         """
-        # A pattern has no answer that a run gave.
-        examples = self._finder.examples(
-            self._task(input_variables), ambient_metadata(), kinds=["trace"]
-        )
+        examples = self._finder.examples(self._task(input_variables), ambient_metadata())
         return [
             {
                 "task": self._escape(one.trace.task.objective),

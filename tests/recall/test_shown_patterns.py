@@ -470,5 +470,6 @@ def test_a_selector_shows_no_pattern_because_no_run_answered_it(store: TraceStor
     shown = KPExampleSelector("finance", **options).select_examples({"input": TASK})
     assert shown
     assert not any("procedure" in one["example"] for one in shown)
-    documents = KPRetriever("finance", **options).invoke(TASK)
-    assert any("procedure" in one.page_content for one in documents)
+    for kinds, is_shown in ((("trace", "pattern"), True), (("trace",), False)):
+        documents = KPRetriever("finance", kinds=kinds, **options).invoke(TASK)
+        assert any("procedure" in one.page_content for one in documents) == is_shown
