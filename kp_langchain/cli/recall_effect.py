@@ -68,7 +68,7 @@ def decide(store: TraceStore, domain: str, *, shows: bool, note: str | None, as_
     else:
         line = f"Runs of {name} are shown no examples until --resume."
     unknown = "" if store.count(domain=domain) else f" No run of it is in {store.location} yet."
-    say(f"{line} Processes that run notice within 10 s.{unknown}{domain_hint(domain)}")
+    say(f"{line} Processes that run notice within a minute.{unknown}{domain_hint(domain)}")
 
 
 def _say_json(effect: Effect) -> None:

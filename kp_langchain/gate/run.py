@@ -43,12 +43,14 @@ class ShownTrace:
         rank: Its place among those of the run, from 1.
         similarity: The similarity of its task to that of the run, 0 to 1.
         held_out: Whether the run was not shown it, so that such runs can be compared.
+        is_drawn: Whether a lot decided that, and not whoever showed it.
     """
 
     trace_id: str
     rank: int
     similarity: float
     held_out: bool = False
+    is_drawn: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -65,6 +65,7 @@ def note_shown(
     text: str,
     *,
     held_out: bool = False,
+    is_drawn: bool = False,
     run_id: UUID | None = None,
     handlers: Iterable[KPCallbackHandler] | None = None,
 ) -> None:
@@ -74,13 +75,14 @@ def note_shown(
         examples: The examples.
         text: The text by which the run is shown them; "" if it is held out.
         held_out: Whether it is held out.
+        is_drawn: Whether a lot decided that.
         run_id: The id of the run, or of one inside it; by default the one around this code.
         handlers: The handlers; by default those of the run around this code.
     """
     run_id = run_id or ambient_run_id()
     if run_id is None or not examples:
         return
-    shown = [example.as_shown(held_out=held_out) for example in examples]
+    shown = [example.as_shown(held_out=held_out, is_drawn=is_drawn) for example in examples]
     for handler in ambient_handlers() if handlers is None else handlers:
         handler.note_shown(run_id, shown, text)
 

@@ -30,8 +30,9 @@ of its own: its task speaks for both sides alike. What is measured is the effect
 the domain has; with few of them it may differ for others. All figures are by
 `python -m tests.benchmarks.credit --times 1000`.
 
-What is not drawn by lot is not compared fairly: runs with examples by `KPRetriever`,
-`KPExampleSelector` or `note_shown`, or by agents with another share held out.
+What is not drawn by lot is not compared fairly, and not counted: runs with examples by
+`KPRetriever`, `KPExampleSelector` or `note_shown`, or by agents that hold none out. Agents with
+another share held out are counted.
 """
 
 from __future__ import annotations

@@ -90,13 +90,14 @@ class Example:
             first_number=self.rank,
         ).text
 
-    def as_shown(self, *, held_out: bool = False) -> ShownTrace:
+    def as_shown(self, *, held_out: bool = False, is_drawn: bool = False) -> ShownTrace:
         """Return what the recall log has of it.
 
         Args:
             held_out: Whether the run is not shown it.
+            is_drawn: Whether a lot decided that.
         """
-        return ShownTrace(self.trace_id, self.rank, self.similarity, held_out)
+        return ShownTrace(self.trace_id, self.rank, self.similarity, held_out, is_drawn)
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +176,9 @@ class ExampleSearch:
         Raises:
             StoreError, EmbedderError, MissingExtraError: As for `find`.
         """
-        self._index(domain, embed_texts(self._embedder, ["ready?"])[0]).update()
+        index = self._index(domain, embed_texts(self._embedder, ["ready?"])[0])
+        index.count_outcomes()
+        index.update()
 
     def find(
         self,
@@ -188,6 +191,7 @@ class ExampleSearch:
         tools: Collection[str] = (),
         of_first: float = 0.0,
         kinds: Sequence[Kind] = KINDS,
+        counts: bool = True,
     ) -> Examples:
         """Return the most useful kept traces for a task, and admitted patterns.
 
@@ -206,6 +210,8 @@ class ExampleSearch:
                 trace that calls others counts less: half of it if it calls none of these.
             of_first: The share of the similarity of the first (0 to 1) that the others must have.
             kinds: What to find: `trace`, `pattern` or both, the preferred first.
+            counts: Whether it is first counted how runs with examples ended, if that is due. If
+                not, `update` counts it.
 
         Raises:
             ConfigError: The floor, the limit or the kinds are unusable.
@@ -221,6 +227,8 @@ class ExampleSearch:
         if embedding.vector is None:
             return Examples(reason=f"the task cannot be embedded: {embedding.problem}")
         index = self._index(domain, embedding)
+        if counts or not index.is_counted:
+            index.count_outcomes()
         index.update()
         if index.stop_reason:
             return Examples(reason=index.stop_reason)

@@ -197,7 +197,7 @@ class KPMiddleware(_Middleware):
         leave_in_child(self)
         self._is_off = Settings.current().disabled
         if not self._is_off:
-            self._lane.submit(self._update)
+            self._lane.submit(partial(self._update, self._domain))
 
     def leave_to_parent(self) -> None:
         """Forget, in a forked child, the search that is late: it is the parent's."""
@@ -212,7 +212,7 @@ class KPMiddleware(_Middleware):
         Returns:
             Whether that was done in time.
         """
-        self._lane.submit(self._update)
+        self._lane.submit(partial(self._update, self._domain))
         return self._lane.wait(timeout_s)
 
     # ---------------------------------------------------------------- LangChain's hooks
@@ -267,6 +267,7 @@ class KPMiddleware(_Middleware):
                 _tool_names(request.tools),
             )
             self._lane.submit(partial(_answer, future, find))
+            self._lane.submit(partial(self._update, domain))  # after the answer: it may take long
         return _Search(future, task_id, domain, id_text(metadata.get("thread_id")), runs)
 
     def _with_examples(
@@ -294,7 +295,8 @@ class KPMiddleware(_Middleware):
         is_held_out = bool(text) and _share_of(self._hold_out_key(search)) < self._held_out
         if is_held_out:
             text, reason = "", "the run is held out, so that others can be compared with it"
-        note_shown(response.examples, text, held_out=is_held_out)
+        is_drawn = self._held_out > 0
+        note_shown(response.examples, text, held_out=is_held_out, is_drawn=is_drawn)
         _log(search, response, text, reason)
         prompt = _Prompt(text, search.task_id)
         return self._remembered(self._prompts, _graph_in(search.runs), prompt)
@@ -338,6 +340,7 @@ class KPMiddleware(_Middleware):
             tools=tools,
             of_first=AS_GOOD,
             kinds=self._kinds,
+            counts=False,
         )
         if not examples.matches:
             return _Response(floor=examples.floor, reason=examples.reason)
@@ -348,9 +351,9 @@ class KPMiddleware(_Middleware):
         reason = "" if shown else f"no example fits in max_tokens={self._max_tokens}"
         return _Response(shown, few_shot.text, examples.floor, reason)
 
-    def _update(self) -> None:
+    def _update(self, domain: str) -> None:
         with _no_errors():
-            self._search.update(self._domain)
+            self._search.update(domain)
 
 
 def _runs_around() -> tuple[UUID, ...]:

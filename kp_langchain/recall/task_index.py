@@ -42,8 +42,10 @@ if TYPE_CHECKING:
 
 # Embedded together, and written in one transaction.
 _BATCH_SIZE = 64
-# Counting the outcomes of all runs that were shown something takes longer than a search.
-_CREDITS_EVERY_S = 10.0
+# Counting the outcomes of all runs that were shown something takes longer than a search: 0.5 s of
+# 50,000 runs. The more it takes, the less often it is done.
+_OUTCOMES_EVERY_S, _LONGEST_PAUSE_S = 10.0, 50.0
+_TIMES_LONGER = 50
 # How many runs, and how many units, are ranked by more than similarity.
 _MOST_RANKED = 100
 _MOST_TOOLS = 100  # of a run
@@ -85,7 +87,7 @@ class TaskIndex:
         self._failed: set[str] = set()  # the ids of those that could not be embedded
         self._has_changed = False
         self._credits: Mapping[str, Credit] = {}
-        self._credits_due_s = float("-inf")  # by the monotonic clock
+        self._outcomes_due_s = float("-inf")  # by the monotonic clock
         self.stop_reason = ""
         # The tasks that are searched, with their vectors, normalised, shape (n, 2 * dimensions).
         self._eligible: list[StoredTask] = []
@@ -106,10 +108,33 @@ class TaskIndex:
         """
         with self._lock:
             self._follower.read(self._apply_page)
-            self._count_credits()
             self._embed_missing()
             if self._has_changed:
                 self._rebuild()
+
+    @property
+    def is_counted(self) -> bool:
+        """Whether the outcomes of runs with examples were counted at all."""
+        return self._outcomes_due_s > float("-inf")
+
+    def count_outcomes(self) -> None:
+        """Count how runs with examples ended, if that is due: searches go on meanwhile.
+
+        Raises:
+            StoreError: The store cannot be read.
+        """
+        begin_s = time.monotonic()
+        if begin_s < self._outcomes_due_s:
+            return
+        self._outcomes_due_s = begin_s + _OUTCOMES_EVERY_S
+        credits_ = credits_of(self._store.shown.outcome_counts(self._domain))
+        reason = stop_reason(self._store, self._domain)
+        end_s = time.monotonic()
+        with self._lock:
+            pause_s = min(_TIMES_LONGER * (end_s - begin_s), _LONGEST_PAUSE_S)
+            self._outcomes_due_s = end_s + max(_OUTCOMES_EVERY_S, pause_s)
+            self._has_changed = self._has_changed or credits_ != self._credits
+            self._credits, self.stop_reason = credits_, reason
 
     def nearest(
         self,
@@ -185,14 +210,6 @@ class TaskIndex:
                 if vector is not None and len(vector) != self._matrix.shape[1]:
                     task = replace(task, task_vector=None)  # the embedder has changed
                 self._tasks[task.trace_id] = task
-
-    def _count_credits(self) -> None:
-        if time.monotonic() >= self._credits_due_s:
-            self._credits_due_s = time.monotonic() + _CREDITS_EVERY_S
-            credits_ = credits_of(self._store.shown.outcome_counts(self._domain))
-            self._has_changed = self._has_changed or credits_ != self._credits
-            self._credits = credits_
-            self.stop_reason = stop_reason(self._store, self._domain)
 
     def _embed_missing(self) -> None:
         """Embed, scan and write the tasks that have no vector in the store."""

@@ -64,7 +64,7 @@ class RecallEffects(StorePart):
     """What examples do for the runs of each domain. Got from `TraceStore.effects`."""
 
     def counts(self, domain: str | None = None) -> dict[str, list[EffectCount]]:
-        """Return by domain how runs ended with examples and without.
+        """Return by domain how runs ended with examples and without, as a lot decided.
 
         A run was shown examples if any of those that were found for it was shown. Of a domain whose
         examples a person resumed, only runs that began since then are counted.
@@ -170,7 +170,7 @@ def _of_runs() -> sa.Select[Any]:
                 recall_decisions, _decisions.domain == c.domain
             )
         )
-        .where(is_counted)
+        .where(shown_traces.c.is_drawn, is_counted)
         .group_by(c.trace_id)
     )
 

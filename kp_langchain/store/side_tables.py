@@ -207,7 +207,12 @@ def shown_of(connection: sa.Connection, trace_ids: Collection[str]) -> dict[str,
     for batch in batches(trace_ids):
         select = (
             sa.select(
-                _shown.trace_id, _shown.shown_id, _shown.rank, _shown.similarity, _shown.held_out
+                _shown.trace_id,
+                _shown.shown_id,
+                _shown.rank,
+                _shown.similarity,
+                _shown.held_out,
+                _shown.is_drawn,
             )
             .where(_shown.trace_id.in_(batch))
             .order_by(_shown.trace_id, _shown.rank, _shown.shown_id)

@@ -167,6 +167,7 @@ shown_traces = sa.Table(
     sa.Column("rank", sa.Integer(), nullable=False),
     sa.Column("similarity", sa.Double(), nullable=False),
     sa.Column("held_out", sa.Boolean(), nullable=False),
+    sa.Column("is_drawn", sa.Boolean(), nullable=False),
     sa.Index("ix_shown_traces_shown_id", "shown_id"),
 )
 

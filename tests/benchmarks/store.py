@@ -85,7 +85,7 @@ def made_runs(
         )
         breakdown = scorer.score(trace)
         threshold = 0.0 if domain else _THRESHOLD
-        example = ShownTrace(f"kp:trace:{number % _EXAMPLES}", 1, 0.8, number % 10 == 0)
+        example = ShownTrace(f"kp:trace:{number % _EXAMPLES}", 1, 0.8, number % 10 == 0, True)
         yield ScoredTrace(
             trace=trace,
             breakdown=breakdown,

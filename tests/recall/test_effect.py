@@ -84,11 +84,10 @@ def test_the_interval_holds_the_difference_and_turns_with_it(
     assert interval_of(*without, *shown) == pytest.approx((-high, -low))
     if shown[0] and without[0]:
         assert low <= shown[1] / shown[0] - without[1] / without[0] <= high
-    effect = effect_of(
-        "d", counts((shown[1], shown[0] - shown[1]), (without[1], without[0] - without[1]))
-    )
-    assert (effect.low, effect.high) == (low, high)
-    assert (effect.word == "helps", effect.word == "hurts") == (low > 0, high < 0)
+    sides = [(right, runs - right) for runs, right in (shown, without)]
+    words = [effect_of("d", counts(*ordered)).word for ordered in (sides, sides[::-1])]
+    opposite = {"helps": "hurts", "hurts": "helps", "not proven": "not proven"}
+    assert words[1] == opposite[words[0]]  # the other way round, it says the opposite
     # Ten times the runs with the same rates say more.
     more = interval_of(*(10 * one for one in shown + without))
     assert shown[0] * without[0] < 100 or more[1] - more[0] < high - low or high - low == 2
@@ -103,7 +102,7 @@ def ended(
 ) -> ScoredTrace:  # fmt: skip
     """A run with an example, or held out from it; a higher number began later."""
     if shown is None:
-        shown = (ShownTrace("kp:trace:example", 1, 0.8, held_out),)
+        shown = (ShownTrace("kp:trace:example", 1, 0.8, held_out, is_drawn=True),)
     fields = {"shown": shown, "verdict": Verdict(success=success) if judged else None}
     return made(number, success=success, score=0.1, options=fields | options)
 
@@ -127,7 +126,8 @@ def test_the_runs_with_examples_and_without(store: TraceStore) -> None:
              "input_tokens": tokens, "output_tokens": 0}]}
         )  # fmt: skip
 
-    both = tuple(ShownTrace(f"kp:trace:{n}", n, 0.5, held_out=n == 1) for n in (1, 2))
+    both = tuple(ShownTrace(f"kp:trace:{n}", n, 0.5, n == 1, is_drawn=True) for n in (1, 2))
+    undrawn = (ShownTrace("kp:trace:1", 1, 0.5),)
     store.add(
         ended(1, success=True, shown=both, usage=usage(100, 1000)),  # counts once, and was shown
         ended(2, success=False, usage=usage(300, 3000)),
@@ -135,6 +135,7 @@ def test_the_runs_with_examples_and_without(store: TraceStore) -> None:
         ended(4, success=True, held_out=True, usage=usage(50, 500)),
         ended(5, success=False, held_out=True, judged=False),
         ended(6, success=True, shown=()),  # nothing was similar
+        ended(7, success=False, shown=undrawn),  # no lot decided that it was shown something
     )
     effect = the_effect(store)
     assert (effect.shown.runs, effect.shown.judged, effect.shown.succeeded) == (3, 2, 1)
@@ -180,7 +181,8 @@ def test_after_a_decision_only_later_runs_count_and_it_goes_with_the_last_run(
 @pytest.fixture
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """A search counts anew each time, and the default embedder counts words."""
-    monkeypatch.setattr("kp_langchain.recall.task_index._CREDITS_EVERY_S", 0.0)
+    monkeypatch.setattr("kp_langchain.recall.task_index._OUTCOMES_EVERY_S", 0.0)
+    monkeypatch.setattr("kp_langchain.recall.task_index._TIMES_LONGER", 0)
     monkeypatch.setattr(example_search, "resolve_embedder", lambda _: resolve_embedder(Words()))
 
 
@@ -196,9 +198,10 @@ def test_where_examples_hurt_nothing_is_shown_until_a_person_decides(
         assert (done.returncode, done.stderr) == (0, ""), done
         return done.stdout
 
-    kept, shows = keep(store, POUND), middleware(store)
+    kept, shows = keep(store, POUND), middleware(store, held_out=1e-9)
     assert shown_ids(Played(store, shows).scored) == [kept]
     losing(store)
+    assert shows.load(120)
     played = Played(store, shows)
     assert not played.examples
     assert not shown_ids(played.scored)
@@ -213,10 +216,12 @@ def test_where_examples_hurt_nothing_is_shown_until_a_person_decides(
     assert f"Nothing is shown: {reason}" in listed
 
     assert "Runs of finance are shown examples again" in recall("--resume", "--domain", "finance")
+    assert shows.load(120)
     assert shown_ids(Played(store, shows).scored) == [kept]
     assert "; not proven yet" in recall("--effect", "--domain", "finance")
 
     recall("--stop", "--domain", "finance", "--note", "see bob@example.com")
+    assert shows.load(120)
     assert not Played(store, shows).examples
     listed = recall("--effect")
     assert "a person stopped examples in this domain" in listed

@@ -124,7 +124,7 @@ class Store:
 
     def add_shown(self, shown: str, *, success: bool, held_out: bool = False, **fields: Any) -> str:
         """Add a run that was shown a trace, with a verdict; return its id."""
-        example = ShownTrace(shown, 1, 0.834, held_out)
+        example = ShownTrace(shown, 1, 0.834, held_out, is_drawn=True)
         trace_id = self.add("a later run", shown=(example,), threshold=0.9, **fields)
         self.traces.report_outcome(trace_id, success=success)
         return trace_id

@@ -109,7 +109,7 @@ def test_the_policy_forbids_all_but_the_own_script_and_style(store: Store) -> No
 
 def test_a_domain_says_what_examples_do_in_all_its_runs(store: Store) -> None:
     for at in range(40):
-        shown = (ShownTrace("kp:trace:example", 1, 0.8, held_out=at >= 20),)
+        shown = (ShownTrace("kp:trace:example", 1, 0.8, held_out=at >= 20, is_drawn=True),)
         store.add(f"task {at}", shown=shown, verdict=Verdict(success=at > 20), success=at > 20)
     store.add("fix", domain="code")
 

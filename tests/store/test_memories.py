@@ -417,7 +417,7 @@ def test_what_many_runs_were_shown_and_how_they_ended(store):
 
 
 def test_how_runs_ended_with_examples_and_without(store):
-    one, other = (ShownTrace(f"kp:trace:{name}", 1, 0.9, held_out=False) for name in "ab")
+    one, other = (ShownTrace(f"kp:trace:{name}", 1, 0.9, is_drawn=True) for name in "ab")
     held_out = replace(one, held_out=True)
     usage = Usage.from_dict({"duration_ms": 1500.0})
     assert store.effects.counts() == {}
