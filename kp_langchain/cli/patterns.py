@@ -144,7 +144,7 @@ def admit(
     with open_store(database) as store:
         mined = _mine(store, domain)
         if every:
-            known = store.pulled.own_patterns()
+            known = store.own_patterns.decided()
             rejected = {id_ for id_, one in known.items() if one.state == "rejected"}
             patterns = [
                 one
@@ -172,9 +172,9 @@ def reject(
     with open_store(database) as store:
         mined = _mine(store, domain)
         # One that was admitted may be of runs that are gone.
-        gone = store.pulled.own_patterns().keys() & set(pattern_ids)
+        gone = store.own_patterns.decided().keys() & set(pattern_ids)
         gone -= {one.id for of_domain in mined for one in of_domain.patterns}
-        store.pulled.reject(*gone, by=person())
+        store.own_patterns.reject(*gone, by=person())
         patterns = [_find(mined, text) for text in pattern_ids if text not in gone]
         reject_patterns(store, patterns, by=person())
     _report([*patterns, *gone], "Rejected {}; no run is shown {}.")
@@ -192,7 +192,7 @@ def _states(store: TraceStore) -> dict[str, str]:
     from kp_langchain.recall.credit import NO_CREDIT, credits_of
     from kp_langchain.review.recall_facts import figures
 
-    decided = store.pulled.own_patterns()
+    decided = store.own_patterns.decided()
     domains = {one.domain for one in decided.values()}
     credits_ = {name: credits_of(store.shown.outcome_counts(name)) for name in domains}
     states: dict[str, str] = {}
@@ -224,7 +224,7 @@ def export(
 
     with open_store(database) as store:
         patterns = [one for of_domain in _mine(store, domain) for one in of_domain.patterns]
-        states = store.pulled.own_patterns()
+        states = store.own_patterns.decided()
     chosen: list[Pattern] = []
     left_out: Counter[str] = Counter()
     for one in patterns:

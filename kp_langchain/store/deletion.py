@@ -17,7 +17,7 @@ from kp_langchain.store.database import StorePart
 from kp_langchain.store.location import Location
 from kp_langchain.store.novelty import StoredMemory
 from kp_langchain.store.outbox import registry_has_nothing, withdraw_deleted
-from kp_langchain.store.pulled import drop_patterns_without_runs
+from kp_langchain.store.own_patterns import drop_patterns_without_runs
 from kp_langchain.store.recall_effects import drop_decisions_without_runs
 from kp_langchain.store.selection import (
     Conditions,

@@ -125,7 +125,7 @@ def test_a_person_admits_and_rejects() -> None:
         for one in store.runs(domain="finance", limit=None):
             if one.objective in {"Pay N1 back", "Pay N2 back", "Pay N3 back"}:
                 store.delete(one.trace_id)
-        (decided,) = store.pulled.own_patterns().values()
+        (decided,) = store.own_patterns.decided().values()
         assert decided.state == "admitted"
         assert str(decided.decided_by).startswith("person")
     gone = f"admitted, and not among the runs any more: {unit.id}"

@@ -180,15 +180,15 @@ def test_rejected_deleted_and_renewed(both: TraceStore) -> None:
     assert example.unit.performance.uses == 6
     reject_patterns(store, mined(store).patterns, by="ben")
     assert found_ids(store) == []
-    assert store.pulled.unit(pattern_id) is None
-    (decided,) = store.pulled.own_patterns().values()
+    assert store.own_patterns.unit(pattern_id) is None
+    (decided,) = store.own_patterns.decided().values()
     assert (decided.state, decided.decided_by, decided.objective) == ("rejected", "ben", "")
     admit(store)
     search = ExampleSearch(store, Words())
     assert search.find(TASK, domain="finance", kinds=["pattern"]).matches
     store.delete(domain="finance")
     assert not search.find(TASK, domain="finance", kinds=["pattern"]).matches
-    assert store.pulled.own_patterns() == {}
+    assert store.own_patterns.decided() == {}
 
 
 def test_what_keeps_identifiers_is_not_admitted_without_a_namespace(store: TraceStore) -> None:
@@ -200,7 +200,7 @@ def test_what_keeps_identifiers_is_not_admitted_without_a_namespace(store: Trace
     with pytest.raises(KPError, match=r"may hold planted instructions \(override"):
         admit_patterns(store, [replace(pattern, kinds=(planted,))], by="ada")
     admit_patterns(store, [replace(pattern, metadata=private, namespace="a")], by="ada")
-    assert len(store.pulled.own_patterns()) == 1
+    assert len(store.own_patterns.decided()) == 1
 
 
 # ------------------------------------------------------------------ beside traces
@@ -284,10 +284,13 @@ def test_a_pattern_of_others_is_shown_only_once_it_is_admitted_and_after_own_one
     # Whoever knows the plan knows the id, and may have sent a unit with it before or after.
     forged = unit(id=own_id, name="theirs")
     assert pull_from(store, server, forged).fates == {"other registry": 1}
-    store.pulled.forget(own_id)
+    assert store.pulled.get(own_id) is None  # nor is it the quarantine's to decide on
+    assert store.pulled.forget(own_id) == []
+    store.delete(domain="finance")
     assert pull_from(store, server, forged).fates == {"new": 1}
+    fill(store)
     assert admit(store) == own_id
-    kept = store.pulled.unit(own_id)
+    kept = store.own_patterns.unit(own_id)
     assert isinstance(kept, ToolCallPattern)
     assert kept.name != "theirs"
     changed = unit(description="another")
