@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 _WIDE = 100
 _SHORTEST_PREFIX = 4
 _SHORT_ID_CHARS = 8
+_AGAIN = "admit again"
 
 app = group_app(
     default="list",
@@ -75,7 +76,8 @@ def list_patterns(
     """List the patterns of each domain: that with most members comes first.
 
     The state says whether runs may be shown it, and how much more often they succeeded with it. One
-    that runs ended worse with is no longer shown. --json prints the knowledge unit of each, a
+    that runs ended worse with is no longer shown, and neither is one of which a run was deleted: it
+    is to be admitted again. --json prints the knowledge unit of each, a
     ToolCallPattern.
     """
     with open_store(database) as store:
@@ -100,7 +102,8 @@ def list_patterns(
         if patterns:
             say("One of them: kp-langchain patterns ID")
         for id_ in states.keys() - {one.id for one in patterns}:
-            say(f"{states[id_]}, and not among the runs any more: {id_}")
+            if not states[id_].startswith(_AGAIN):  # else there is nothing left of it
+                say(f"{states[id_]}, and not among the runs any more: {id_}")
 
 
 @app.command()
@@ -188,7 +191,10 @@ def _report(patterns: Sequence[Pattern | str], line: str) -> None:
 
 
 def _states(store: TraceStore) -> dict[str, str]:
-    """Return by id whether patterns were admitted or rejected, with the credit of the former."""
+    """Return by id whether patterns were admitted or rejected, with the credit of the former.
+
+    One of which a run was deleted is to be admitted again.
+    """
     from kp_langchain.recall.credit import NO_CREDIT, credits_of
     from kp_langchain.review.recall_facts import figures
 
@@ -198,7 +204,7 @@ def _states(store: TraceStore) -> dict[str, str]:
     states: dict[str, str] = {}
     for id_, one in decided.items():
         credit = credits_[one.domain].get(id_, NO_CREDIT)
-        states[id_] = one.state
+        states[id_] = _AGAIN if one.state == "quarantined" else one.state
         if credit.shown:
             states[id_] += f", {'hurts ' if credit.hurts else ''}{figures(credit)}"
     return states

@@ -1,13 +1,18 @@
-"""`OwnPatterns`: the patterns of this store's runs that a person decided on."""
+"""`OwnPatterns`: the patterns of this store's runs that a person decided on.
+
+An admitted pattern has the words and values of its members. If one of them is deleted, so is the
+text of the pattern; no run is shown it before it is admitted again.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Literal
 
 import sqlalchemy as sa
 
+from kp_langchain.errors import StoreError
 from kp_langchain.store.database import StorePart
 from kp_langchain.store.registry_units import OWN, ExaminedUnit, PulledUnit
 from kp_langchain.store.rows import clean_name
@@ -33,7 +38,10 @@ class OwnPatterns(StorePart):
     """The decided patterns of one store's runs. Got from `TraceStore.own_patterns`."""
 
     def decided(self) -> dict[str, PulledUnit]:
-        """Return by id the patterns that a person decided on, those decided on last first."""
+        """Return by id the patterns that a person decided on, those decided on last first.
+
+        `quarantined` are those that were admitted and of which a run was deleted since.
+        """
         with self._database.reading() as connection:
             rows = connection.execute(NEWEST_FIRST.where(IS_OWN)).mappings()
             return {row["trace_id"]: PulledUnit(**row) for row in rows}
@@ -63,6 +71,9 @@ class OwnPatterns(StorePart):
             patterns: The patterns.
             state: What they become. Of a rejected one, the text is not stored.
             by: Who decides.
+
+        Raises:
+            StoreError: A run of one to admit was deleted meanwhile. None is admitted then.
         """
         now = datetime.now(UTC)
         decision = {"state": state, "decided_at": now, "decided_by": clean_name(by)}
@@ -73,6 +84,8 @@ class OwnPatterns(StorePart):
             for one in patterns
         ]
         with self._database.writing() as connection:
+            if state == "admitted":
+                _check_members(connection, patterns)
             lock_names(connection, ["pulled units"])
             for row in rows:
                 connection.execute(insert_or_replace(pulled_units, connection.dialect.name), row)
@@ -94,6 +107,20 @@ class OwnPatterns(StorePart):
 # ------------------------------------------------------------------ within a transaction
 
 
+def withdraw_patterns_of(connection: sa.Connection, trace_ids: Collection[str]) -> None:
+    """Delete the text of admitted patterns of which a run is deleted; they wait for a decision.
+
+    Args:
+        connection: The write transaction that deletes the runs.
+        trace_ids: Ids of the traces of these runs.
+    """
+    admitted = connection.execute(_select.where(_c.state == "admitted"))
+    ids = [row.trace_id for row in admitted if not set(trace_ids).isdisjoint(row.members)]
+    # The figures and the hash are of the deleted run as well.
+    figures = {"quality_score": 0.0, "confidence": 0.0, "digest": ""}
+    _update(connection, ids, {"state": "quarantined"} | figures | WITHOUT_TEXT)
+
+
 def drop_patterns_without_runs(connection: sa.Connection) -> None:
     """Delete the patterns of which no run of the domain and namespace is left.
 
@@ -113,3 +140,23 @@ def _update(connection: sa.Connection, pattern_ids: Sequence[str], values: dict[
         update = sa.update(pulled_units).where(IS_OWN, _c.trace_id.in_(batch))
         connection.execute(update.values(**values))
     note_change(connection, [{"trace_id": id_} for id_ in pattern_ids])
+
+
+def _check_members(connection: sa.Connection, patterns: Sequence[ExaminedUnit]) -> None:
+    """Check that the members of patterns are still here, and lock them for this transaction.
+
+    Raises:
+        StoreError: One was deleted.
+    """
+    members = sorted({id_ for one in patterns for id_ in one.members})
+    select = sa.select(runs.c.trace_id).order_by(runs.c.trace_id)
+    select = select.with_for_update(read=True, key_share=True)
+    present: set[str] = set()
+    for batch in batches(members):
+        present |= set(connection.scalars(select.where(runs.c.trace_id.in_(batch))))
+    for one in patterns:
+        if not present.issuperset(one.members):
+            raise StoreError(
+                f"a run of {one.unit.id} was deleted meanwhile; read what the others make of it: "
+                f"kp-langchain patterns {one.unit.id}"
+            )

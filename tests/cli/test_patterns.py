@@ -122,12 +122,15 @@ def test_a_person_admits_and_rejects() -> None:
     assert printed("admit", "--all") == "Nothing changed.\n"  # it was rejected
     assert printed("admit", unit.id).startswith("Admitted 1 pattern")
     with TraceStore("runs.db") as store:
-        for one in store.runs(domain="finance", limit=None):
-            if one.objective in {"Pay N1 back", "Pay N2 back", "Pay N3 back"}:
-                store.delete(one.trace_id)
         (decided,) = store.own_patterns.decided().values()
         assert decided.state == "admitted"
         assert str(decided.decided_by).startswith("person")
+        store.delete(decided.members[0])
+    assert " admit again " in printed()
+    assert printed("admit", unit.id).startswith("Admitted 1 pattern")
+    with TraceStore("runs.db") as store:
+        for id_ in store.own_patterns.decided()[unit.id].members:
+            store.report_outcome(id_, success=False)
     gone = f"admitted, and not among the runs any more: {unit.id}"
     assert gone in printed()
     assert printed("reject", unit.id).startswith("Rejected 1 pattern")

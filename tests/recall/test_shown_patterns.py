@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 from hypothesis import given
 from hypothesis import strategies as st
 from langchain.agents import create_agent
@@ -18,6 +20,7 @@ from kp_langchain import (
     KPExampleSelector,
     KPRetriever,
     Registry,
+    StoreError,
     ToolCallPattern,
     TraceStore,
     to_few_shot,
@@ -43,6 +46,7 @@ from tests.recall.words import (
     passing_handler,
 )
 from tests.registry.test_sender import KEY
+from tests.store.conftest import rows_by_table, sql
 
 TASK = "Pay Hana 14.25 euros back, for the lamp"
 
@@ -191,8 +195,55 @@ def test_rejected_deleted_and_renewed(both: TraceStore) -> None:
     assert store.own_patterns.decided() == {}
 
 
+def run_of(store: TraceStore, name: str) -> str:
+    return next(one.trace_id for one in store.runs(limit=None) if name in one.objective)
+
+
+def test_nothing_of_a_deleted_run_lives_on_in_a_pattern(both: TraceStore) -> None:
+    store = both
+    fill(store, number=5)
+    (pattern,) = mined(store).patterns
+    pattern_id = admit(store)
+    admitted = store.own_patterns.unit(pattern_id)
+    assert admitted is not None
+    assert "Ada" in admitted.model_dump_json()
+    search = ExampleSearch(store, Words())
+    options: Any = {"domain": "finance", "kinds": ["pattern"]}
+    assert search.find(TASK, **options).matches
+    gone = run_of(store, "Ada")
+    store.delete(gone)
+    assert not search.find(TASK, **options).matches
+    assert not {"Ada", gone} & set(re.findall(r"[\w:-]+", str(rows_by_table(store))))
+    (decided,) = store.own_patterns.decided().values()
+    assert (decided.state, decided.members, decided.digest) == ("quarantined", [], "")
+    with pytest.raises(StoreError, match=f"a run of {pattern_id} was deleted meanwhile"):
+        admit_patterns(store, [pattern], by="ada")
+    assert admit(store) == pattern_id
+    assert search.find(TASK, **options).matches
+    run(store)  # is no member
+    store.delete(run_of(store, "Hana"))
+    assert search.find(TASK, **options).matches
+    reject_patterns(store, mined(store).patterns, by="ada")
+    (decided,) = store.own_patterns.decided().values()
+    assert decided.members == []
+    store.delete(run_of(store, "Boris"))
+    (decided,) = store.own_patterns.decided().values()
+    assert decided.state == "rejected"
+
+
+def test_a_pattern_outlives_traces_that_expire(store: TraceStore) -> None:
+    fill(store)
+    pattern_id = admit(store)
+    store.report_outcome(run_of(store, "Ada"), success=False)
+    with sql(store) as connection:
+        connection.execute(sa.text("UPDATE runs SET body_expires_at = '2020-01-01 00:00:00'"))
+    assert store.deletions.prune().expired_traces
+    assert store.own_patterns.decided()[pattern_id].state == "admitted"
+
+
 def test_what_keeps_identifiers_is_not_admitted_without_a_namespace(store: TraceStore) -> None:
-    pattern = found(*[refund(at) for at in range(3)])[0]
+    fill(store)
+    (pattern,) = mined(store).patterns
     private = pattern.metadata.model_copy(update={"privacy_level": "private"})
     with pytest.raises(KPError, match="its runs keep identifiers"):
         admit_patterns(store, [replace(pattern, metadata=private)], by="ada")
@@ -233,9 +284,8 @@ def test_a_pattern_is_found_by_its_members_tasks_and_without_them_by_what_it_is_
     fill(store)
     pattern_id = admit(store)
     by_members = find(store, kinds=["pattern"])[0].similarity
-    run(store)  # so that a run of the domain is left
     for one in mined(store).patterns[0].members:
-        store.delete(one)
+        store.report_outcome(one, success=False)
     (example,) = find(store, kinds=["pattern"])
     assert example.trace_id == pattern_id
     assert 0.5 < example.similarity < by_members
