@@ -370,11 +370,17 @@ class Performance(_Wire):
         avg_ms: How long its calls take, in milliseconds, at least 0.
         success_rate: The share of its runs that succeeded, 0 to 1.
         uses: How many runs took it.
+        stated: How many of these succeeded by a verdict, and not only as they ended.
+        confidence: How sure the success of the runs is that it was made of, 0 to 1. Neither this
+            nor `stated` is part of protocol v1; in patterns of other writers they may have another
+            meaning, so any value is kept.
     """
 
     avg_ms: Duration
     success_rate: Unit
     uses: Annotated[int, Field(ge=0, strict=True), BeforeValidator(_read_integer)]
+    stated: Any = None
+    confidence: Any = None
 
 
 class ToolCallPattern(_Wire):
@@ -421,9 +427,13 @@ class ToolCallPattern(_Wire):
     def as_trace(self) -> ReasoningTrace:
         """Return it as a trace of its calls, so that it is searched and compared like one.
 
-        Its task is what the pattern is for, and its confidence the share of runs that succeeded.
-        The trace is not validated: its id is that of the pattern.
+        Its task is what the pattern is for. Its confidence is that of the pattern; where there is
+        none, the share of runs that succeeded. The trace is not validated: its id is that of the
+        pattern.
         """
+        confidence = self.performance.confidence
+        if not isinstance(confidence, float):
+            confidence = self.performance.success_rate
         lines = self.placeholders if isinstance(self.placeholders, list) else []
         steps: list[dict[str, Any]] = [
             {"type": "thought", "content": line} for line in lines if isinstance(line, str)
@@ -445,9 +455,7 @@ class ToolCallPattern(_Wire):
                 input_schema={"required_tools": self.trigger_conditions.required_tools},
             ),
             steps=[TraceStep.model_construct(step_id=at, **one) for at, one in enumerate(steps)],
-            outcome=Outcome.model_construct(
-                result_summary=self.description, confidence=self.performance.success_rate
-            ),
+            outcome=Outcome.model_construct(result_summary=self.description, confidence=confidence),
         )
 
 

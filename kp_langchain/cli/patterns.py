@@ -75,6 +75,9 @@ def list_patterns(
 ) -> None:
     """List the patterns of each domain: that with most members comes first.
 
+    Of so many of the successes as stand under `stated` a verdict says so; the others seem to be
+    some.
+
     The state says whether runs may be shown it, and how much more often they succeeded with it. One
     that runs ended worse with is no longer shown, and neither is one of which a run was deleted: it
     is to be admitted again. --json prints the knowledge unit of each, a
@@ -304,6 +307,7 @@ _COLUMNS: tuple[Column[Pattern], ...] = (
     Column(title="domain", text=lambda one: one_line(one.domain, 16), from_width=_WIDE),
     Column(title="runs>", text=lambda one: f"{one.runs:,}"),
     Column(title="succeed>", text=lambda one: f"{one.success.value:.0%}"),
+    Column(title="stated>", text=lambda one: f"{one.stated:,}"),
     Column(title="tasks>", text=lambda one: f"{one.tasks:,}"),
     Column(title="name", text=lambda one: one.name, from_width=_WIDE),
     Column(title="path", text=lambda one: one_line(" > ".join(one.tools), 300)),

@@ -51,7 +51,7 @@ def test_patterns_are_listed_shown_and_exported() -> None:
         "find > refund 1 pattern in 13 runs. One of them: kp-langchain patterns ID"
     )
     row = next(line.split() for line in listed.splitlines() if "find > refund" in line)
-    assert row[1:5] == ["finance", "5", "80%", "4"]
+    assert row[1:6] == ["finance", "5", "80%", "4", "4"]
     unit = ToolCallPattern.model_validate_json(printed("--json"))
     assert unit.performance.uses == 5
     skill = printed(row[0])

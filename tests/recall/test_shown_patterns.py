@@ -32,7 +32,7 @@ from kp_langchain.recall.few_shot import HEADER
 from kp_langchain.recall.patterns import Mined, patterns_of
 from kp_langchain.recall.prompt_text import estimate_tokens
 from kp_langchain.recall.quarantine import MOST_CHARS, MOST_STEPS, Pull, pull
-from kp_langchain.recall.skill_file import unit_of
+from kp_langchain.recall.skill_file import skill_text, unit_of
 from kp_langchain.values import clean_text
 from tests.agents import call, say
 from tests.loopback_registry import LoopbackRegistry
@@ -128,7 +128,7 @@ def test_an_admitted_pattern_is_shown_and_noted_until_runs_end_worse_with_it(
     ]  # fmt: skip
     assert example.split("\n") == [
         HEADER,
-        "<<<example 1: a procedure of 5 runs, of which 100 % succeeded>>>",
+        "<<<example 1: a procedure of 5 runs: all seem to have succeeded>>>",
         'When: "Pay … euros back, for the lamp"',
         '1. find_customer({"who": "{who}"})',
         '2. pay_back({"customer": "{customer}", "currency": "EUR", "amount": "{euros}"})',
@@ -267,8 +267,10 @@ def test_of_a_pattern_and_its_members_one_is_shown_the_preferred_kind_if_about_a
     found = find(store, again, limit=20)
     assert [one.trace_id for one in found] == [one.trace_id for one in alone]
     assert found[0].unit.type == "ReasoningTrace"
-    # For a task of other values, it is clearly more similar.
-    assert [one.trace_id for one in find(store, limit=20)] == [pattern_id]
+    # For a task of other values, it is more similar, but by less than a ninth.
+    assert pattern_id not in [one.trace_id for one in find(store, limit=20)]
+    both: Any = {"kinds": ["pattern", "trace"], "limit": 20}
+    assert [one.trace_id for one in find(store, **both)] == [pattern_id]
     near = "Pay Ada 7.25 euros back, for the lamp of Hana"
     for kinds, kind in ((["trace", "pattern"], "trace"), (["pattern", "trace"], "pattern")):
         assert f"kp:{kind}:" in find(store, near, kinds=kinds)[0].trace_id
@@ -523,5 +525,40 @@ def test_a_selector_shows_no_pattern_because_no_run_answered_it(store: TraceStor
     shown = KPExampleSelector("finance", **options).select_examples({"input": TASK})
     assert shown
     assert not any("procedure" in one["example"] for one in shown)
+    options["floor"] = 0.9  # that of the traces is lower
     documents = KPRetriever("finance", **options).invoke(TASK)
     assert any("procedure" in one.page_content for one in documents)
+
+
+@pytest.mark.parametrize(
+    ("successes", "stated", "text"),
+    [
+        (5, 5, "all succeeded"), (5, 0, "all seem to have succeeded"),
+        (4, 4, "4 succeeded"), (4, 0, "4 seem to have succeeded"),
+        (5, 2, "2 succeeded, 3 seem to have"), (4, 3, "3 succeeded, 1 seems to have"),
+    ],
+)  # fmt: skip
+def test_that_runs_succeeded_is_said_of_those_that_somebody_judged(
+    successes: int, stated: int, text: str
+) -> None:
+    runs = [
+        refund(at, success=at < successes, verdict=at < successes if at < stated else None)
+        for at in range(5)
+    ]
+    (pattern,) = found(*runs)
+    assert f" tasks: {text}" in skill_text(pattern)
+    assert f"<<<example 1: a procedure of 5 runs: {text}>>>" in to_few_shot(unit_of(pattern))
+
+
+def test_a_pattern_is_as_sure_as_its_members(store: TraceStore) -> None:
+    fill(store)
+    admit(store)
+    (before,) = store.own_patterns.decided().values()
+    of_runs = [one.confidence for one in store.runs(limit=None)]
+    assert before.confidence == pytest.approx(sum(of_runs) / 4)
+    assert before.confidence < 1
+    for one in before.members[:2]:
+        store.report_outcome(one, success=True)
+    admit(store)
+    (after,) = store.own_patterns.decided().values()
+    assert after.confidence == pytest.approx((2 + sum(of_runs) / 2) / 4)
