@@ -68,7 +68,15 @@ def obstacle_to(pattern: Pattern) -> str:
     return ""
 
 
+def digest_of(pattern: Pattern) -> str:
+    """Return the hash of what is admitted of a pattern, in hexadecimal.
+
+    Args:
+        pattern: The pattern.
+    """
+    return sha256(unit_of(pattern).model_dump_json().encode()).hexdigest()
+
+
 def _examined(pattern: Pattern) -> ExaminedUnit:
-    unit = unit_of(pattern)
-    digest = sha256(unit.model_dump_json().encode()).hexdigest()
+    unit, digest = unit_of(pattern), digest_of(pattern)
     return ExaminedUnit(unit, digest, namespace=pattern.namespace, members=pattern.members)
