@@ -327,7 +327,7 @@ def _find_all(store: TraceStore, domain: str | None, texts: Sequence[str]) -> li
 
 
 def _match(known: Sequence[_Found], text: str) -> _Found:
-    from kp_langchain.schema import PATTERN_ID_PREFIX
+    from kp_langchain.pattern_schema import PATTERN_ID_PREFIX
 
     wanted = text.strip().lower().removeprefix(PATTERN_ID_PREFIX)
     names_of = [(one, (one.id.removeprefix(PATTERN_ID_PREFIX), one.name)) for one in known]

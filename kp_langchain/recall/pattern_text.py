@@ -27,8 +27,8 @@ from kp_langchain.recall.prompt_text import (
 from kp_langchain.text import count_text
 
 if TYPE_CHECKING:
+    from kp_langchain.pattern_schema import ToolCallPattern
     from kp_langchain.recall.ranking import Trust
-    from kp_langchain.schema import ToolCallPattern
 
 # The characters of each part at most, before anything is shortened.
 _WHEN_CHARS, _NAME_CHARS, _INPUT_CHARS, _NOTE_CHARS = 600, 100, 800, 200

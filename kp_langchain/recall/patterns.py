@@ -33,10 +33,11 @@ from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
 from kp_langchain.calibration.measures import share
+from kp_langchain.pattern_schema import PATTERN_ID_PREFIX
 from kp_langchain.recall.run_paths import RunPath, run_path
 from kp_langchain.recall.task_wordings import Wording, wordings_of, words_of
 from kp_langchain.recall.templates import PROSE, Arguments, Choice, Templates
-from kp_langchain.schema import PATTERN_ID_PREFIX, Metadata, PrivacyLevel
+from kp_langchain.schema import Metadata, PrivacyLevel
 from kp_langchain.store.rows import trace_key
 
 if TYPE_CHECKING:

@@ -35,7 +35,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from kp_langchain.errors import ConfigError
-from kp_langchain.schema import PATTERN_ID_PREFIX
+from kp_langchain.pattern_schema import PATTERN_ID_PREFIX
 
 if TYPE_CHECKING:
     import numpy as np

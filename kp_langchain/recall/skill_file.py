@@ -11,16 +11,16 @@ import json
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from kp_langchain.recall.pattern_text import success_text
-from kp_langchain.recall.prompt_text import TOOL_NAME, clean_line
-from kp_langchain.recall.templates import PROSE, Arguments, Blank
-from kp_langchain.schema import (
+from kp_langchain.pattern_schema import (
     PatternStep,
     PatternTool,
     Performance,
     ToolCallPattern,
     TriggerConditions,
 )
+from kp_langchain.recall.pattern_text import success_text
+from kp_langchain.recall.prompt_text import TOOL_NAME, clean_line
+from kp_langchain.recall.templates import PROSE, Arguments, Blank
 from kp_langchain.text import both_ends, count_text
 
 if TYPE_CHECKING:

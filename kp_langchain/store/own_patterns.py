@@ -28,7 +28,7 @@ from kp_langchain.store.unit_rows import (
 )
 
 if TYPE_CHECKING:
-    from kp_langchain.schema import KnowledgeUnit
+    from kp_langchain.pattern_schema import KnowledgeUnit
 
 _c = pulled_units.c
 _select = sa.select(_c.trace_id, _c.members).where(IS_OWN).order_by(_c.trace_id).with_for_update()

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 import sqlalchemy as sa
 
 from kp_langchain.errors import StoreError
-from kp_langchain.schema import PATTERN_ID_PREFIX, TRACE_ID_PREFIX
+from kp_langchain.pattern_schema import PATTERN_ID_PREFIX
+from kp_langchain.schema import TRACE_ID_PREFIX
 from kp_langchain.store.database import StorePart
 from kp_langchain.store.registry_units import (
     UNIT_STATES,
@@ -39,7 +40,8 @@ from kp_langchain.store.unit_rows import (
 )
 
 if TYPE_CHECKING:
-    from kp_langchain.schema import KnowledgeUnit, ReasoningTrace
+    from kp_langchain.pattern_schema import KnowledgeUnit
+    from kp_langchain.schema import ReasoningTrace
 
 _c = pulled_units.c
 _DECISION = ("decided_at", "decided_by")

@@ -9,7 +9,7 @@ import sqlalchemy as sa
 from pydantic import ValidationError
 
 from kp_langchain.errors import StoreError
-from kp_langchain.schema import read_unit
+from kp_langchain.pattern_schema import read_unit
 from kp_langchain.store.registry_units import OWN, ExaminedUnit
 from kp_langchain.store.rows import body_of, clean_name, json_text
 from kp_langchain.store.tables import pulled_units
@@ -19,7 +19,7 @@ from kp_langchain.values import clean_text
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from kp_langchain.schema import KnowledgeUnit
+    from kp_langchain.pattern_schema import KnowledgeUnit
 
 _OBJECTIVE_CHARS = 10_000
 _c = pulled_units.c
