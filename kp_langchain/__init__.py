@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from kp_langchain.errors import StoreError as StoreError
     from kp_langchain.errors import UnknownRunError as UnknownRunError
     from kp_langchain.gate import ScoredTrace as ScoredTrace
+    from kp_langchain.pattern_schema import ToolCallPattern as ToolCallPattern
     from kp_langchain.policy import ScoringWeights as ScoringWeights
     from kp_langchain.recall.chains import KPExampleSelector as KPExampleSelector
     from kp_langchain.recall.chains import KPRetriever as KPRetriever
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
     from kp_langchain.recording.outcome import FinishedRun as FinishedRun
     from kp_langchain.registry import Registry as Registry
     from kp_langchain.schema import ReasoningTrace as ReasoningTrace
-    from kp_langchain.schema import ToolCallPattern as ToolCallPattern
     from kp_langchain.schema import TraceStep as TraceStep
     from kp_langchain.scoring.breakdown import ScoreBreakdown as ScoreBreakdown
     from kp_langchain.scoring.cache import VectorCache as VectorCache
@@ -61,7 +61,8 @@ __all__, __getattr__ = lazy_names(
         "kp_langchain.recall.few_shot": "to_few_shot",
         "kp_langchain.recall.middleware": "KPMiddleware",
         "kp_langchain.registry": "Registry",
-        "kp_langchain.schema": "ReasoningTrace ToolCallPattern TraceStep",
+        "kp_langchain.pattern_schema": "ToolCallPattern",
+        "kp_langchain.schema": "ReasoningTrace TraceStep",
         "kp_langchain.scoring.breakdown": "ScoreBreakdown",
         "kp_langchain.scoring.cache": "VectorCache",
         "kp_langchain.scoring.process_scorer": "aevaluate_value default_scorer evaluate_value",

@@ -1,4 +1,4 @@
-"""`ReasoningTrace`, `ToolCallPattern` and their parts: KnowledgePulse v1 as pydantic models.
+"""`ReasoningTrace` and its parts: KnowledgePulse v1 as pydantic models.
 
 Attributes have Python names; the JSON has the wire names (`@context`, `@type`).
 `ReasoningTrace.model_validate_json(text)` reads a trace, and `trace.model_dump_json()` writes its
@@ -30,8 +30,6 @@ CONTEXT: Literal["https://openknowledgepulse.org/schema/v1"] = (
 _OLDER_CONTEXTS = frozenset({"https://knowledgepulse.dev/schema/v1"})
 TRACE_ID_PREFIX = "kp:trace:"
 """The prefix of every trace id."""
-PATTERN_ID_PREFIX = "kp:pattern:"
-"""The prefix of the id of every pattern."""
 
 # The times that `datetime.fromisoformat` accepts. The first and the last day accept no offset that
 # could lead outside the years 1 to 9999.
@@ -64,7 +62,8 @@ def _read_context(value: object) -> object:
     return CONTEXT if isinstance(value, str) and value in _OLDER_CONTEXTS else value
 
 
-def _list_older_contexts(schema: dict[str, Any]) -> None:
+def list_older_contexts(schema: dict[str, Any]) -> None:
+    """Have a JSON Schema accept the contexts that are read, too."""
     del schema["const"]
     schema["enum"] = [CONTEXT, *sorted(_OLDER_CONTEXTS)]
 
@@ -74,14 +73,6 @@ def _read_trace_id(value: object) -> object:
         not value.startswith(TRACE_ID_PREFIX) or value == TRACE_ID_PREFIX
     ):
         raise ValueError(f"{value[:80]!r} is not a trace id; write kp:trace:<uuid>")
-    return value
-
-
-def _read_pattern_id(value: object) -> object:
-    if isinstance(value, str) and (
-        not value.startswith(PATTERN_ID_PREFIX) or value == PATTERN_ID_PREFIX
-    ):
-        raise ValueError(f"{value[:80]!r} is not the id of a pattern; write kp:pattern:<id>")
     return value
 
 
@@ -106,7 +97,7 @@ def _read_utc(value: object) -> datetime:
     )
 
 
-def _read_integer(value: object) -> object:
+def read_integer(value: object) -> object:
     """Return a whole float as an int: JSON has only one type of number."""
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
@@ -134,7 +125,7 @@ Duration = Annotated[
 ]
 
 
-class _Wire(BaseModel):
+class Wire(BaseModel):
     """Base of all parts: writes wire names, keeps unknown fields, omits absent ones."""
 
     model_config = ConfigDict(
@@ -152,7 +143,7 @@ class _Wire(BaseModel):
         return {key: value for key, value in data.items() if value is not None or key in unknown}
 
 
-class Tool(_Wire):
+class Tool(Wire):
     """The tool of a step.
 
     Attributes:
@@ -164,7 +155,7 @@ class Tool(_Wire):
     mcp_server: str | None = None
 
 
-class TraceStep(_Wire):
+class TraceStep(Wire):
     """One step of a run.
 
     Attributes:
@@ -180,7 +171,7 @@ class TraceStep(_Wire):
             kept. Use `tries` to read it.
     """
 
-    step_id: Annotated[int, Field(ge=0, strict=True), BeforeValidator(_read_integer)]
+    step_id: Annotated[int, Field(ge=0, strict=True), BeforeValidator(read_integer)]
     type: StepType
     content: str | None = None
     tool: Tool | None = None
@@ -196,7 +187,7 @@ class TraceStep(_Wire):
         return count if type(count) is int and 0 < count <= _MAX_ATTEMPTS else 1
 
 
-class Metadata(_Wire):
+class Metadata(Wire):
     """The origin of a trace, and who may see it.
 
     Attributes:
@@ -222,7 +213,7 @@ class Metadata(_Wire):
     validated_by: list[str] | None = None
 
 
-class Task(_Wire):
+class Task(Wire):
     """The task of a run.
 
     Attributes:
@@ -234,7 +225,7 @@ class Task(_Wire):
     input_schema: dict[str, Any] | None = None
 
 
-class Outcome(_Wire):
+class Outcome(Wire):
     """The outcome of a run.
 
     Attributes:
@@ -246,7 +237,7 @@ class Outcome(_Wire):
     confidence: Unit
 
 
-class Entity(_Wire):
+class Entity(Wire):
     """An entity of a knowledge graph.
 
     Attributes:
@@ -258,7 +249,7 @@ class Entity(_Wire):
     type: str
 
 
-class Relationship(_Wire):
+class Relationship(Wire):
     """A fact of a knowledge graph.
 
     Attributes:
@@ -270,7 +261,7 @@ class Relationship(_Wire):
     valid_from: str
 
 
-class KnowledgeGraphDelta(_Wire):
+class KnowledgeGraphDelta(Wire):
     """The entities and facts that a run adds to a knowledge graph.
 
     Attributes:
@@ -282,7 +273,7 @@ class KnowledgeGraphDelta(_Wire):
     relationships: list[Relationship]
 
 
-class ReasoningTrace(_Wire):
+class ReasoningTrace(Wire):
     """One agent run as a KnowledgePulse knowledge unit.
 
     Attributes:
@@ -302,7 +293,7 @@ class ReasoningTrace(_Wire):
     """
 
     context: Context = Field(
-        default=CONTEXT, alias="@context", json_schema_extra=_list_older_contexts
+        default=CONTEXT, alias="@context", json_schema_extra=list_older_contexts
     )
     type: Literal["ReasoningTrace"] = Field(default="ReasoningTrace", alias="@type")
     id: Annotated[str, BeforeValidator(_read_trace_id)] = Field(
@@ -319,150 +310,3 @@ class ReasoningTrace(_Wire):
     def as_trace(self) -> ReasoningTrace:
         """Return itself; a `ToolCallPattern` returns its steps as a trace."""
         return self
-
-
-class TriggerConditions(_Wire):
-    """When to use a pattern.
-
-    Attributes:
-        task_types: The kinds of tasks it is for, in words; at least one.
-        required_tools: The names of the tools that an agent needs for it.
-    """
-
-    task_types: Annotated[list[str], Field(min_length=1)]
-    required_tools: list[str] | None = None
-
-
-class PatternTool(_Wire):
-    """A tool that a step of a pattern calls.
-
-    Attributes:
-        name: The name of the tool.
-        query_template: Its input, if that is one text, with placeholders in braces.
-        input_template: Its input by argument, with placeholders in braces.
-    """
-
-    name: str
-    query_template: str | None = None
-    input_template: dict[str, Any] | None = None
-
-
-class PatternStep(_Wire):
-    """One step of a pattern.
-
-    Attributes:
-        step: What the step does, in words.
-        execution: Whether its tools are called at once, or one after the other.
-        tools: The tools that it calls.
-        condition: When it is taken, if not always.
-    """
-
-    step: str
-    execution: Literal["parallel", "sequential"]
-    tools: list[PatternTool]
-    condition: str | None = None
-
-
-class Performance(_Wire):
-    """How well a pattern did.
-
-    Attributes:
-        avg_ms: How long its calls take, in milliseconds, at least 0.
-        success_rate: The share of its runs that succeeded, 0 to 1.
-        uses: How many runs took it.
-    """
-
-    avg_ms: Duration
-    success_rate: Unit
-    uses: Annotated[int, Field(ge=0, strict=True), BeforeValidator(_read_integer)]
-
-
-class ToolCallPattern(_Wire):
-    """A plan that several runs took, as a KnowledgePulse knowledge unit.
-
-    Attributes:
-        context: The schema version, always the URL `CONTEXT`; `@context` on the wire.
-        type: Always `ToolCallPattern`; `@type` on the wire.
-        id: `kp:pattern:<id>`.
-        name: Its name.
-        description: What it does, and when.
-        metadata: The origin of the pattern, and who may see it.
-        trigger_conditions: When to use it.
-        tool_sequence: Its steps in order, at least one.
-        performance: How well it did.
-        placeholders: A line for each placeholder with where its values come from. The field is not
-            part of protocol v1 and may have another meaning in patterns of other writers, so any
-            value is kept.
-
-    Raises:
-        pydantic.ValidationError: A field is missing or invalid; the message names it.
-    """
-
-    context: Context = Field(
-        default=CONTEXT, alias="@context", json_schema_extra=_list_older_contexts
-    )
-    type: Literal["ToolCallPattern"] = Field(default="ToolCallPattern", alias="@type")
-    id: Annotated[str, BeforeValidator(_read_pattern_id)] = Field(
-        json_schema_extra={"pattern": rf"^{PATTERN_ID_PREFIX}[\s\S]"}
-    )
-    name: NonEmpty
-    description: str
-    metadata: Metadata
-    trigger_conditions: TriggerConditions
-    tool_sequence: Annotated[list[PatternStep], Field(min_length=1)]
-    performance: Performance
-    placeholders: Any = None
-
-    @property
-    def tools(self) -> list[PatternTool]:
-        """The calls of all steps, in order."""
-        return [tool for step in self.tool_sequence for tool in step.tools]
-
-    def as_trace(self) -> ReasoningTrace:
-        """Return it as a trace of its calls, so that it is searched and compared like one.
-
-        Its task is what the pattern is for, and its confidence the share of runs that succeeded.
-        The trace is not validated: its id is that of the pattern.
-        """
-        lines = self.placeholders if isinstance(self.placeholders, list) else []
-        steps: list[dict[str, Any]] = [
-            {"type": "thought", "content": line} for line in lines if isinstance(line, str)
-        ]
-        for step in self.tool_sequence:
-            notes = {"content": step.step, "output_summary": step.condition}
-            steps.append({"type": "thought", **notes})
-            for one in step.tools:
-                templates = {"query": one.query_template, "input": one.input_template}
-                inputs = {name: value for name, value in templates.items() if value is not None}
-                tool = Tool.model_construct(name=one.name)
-                steps.append({"type": "tool_call", "tool": tool, "input": inputs})
-        return ReasoningTrace.model_construct(
-            id=self.id,
-            source_skill=self.name,
-            metadata=self.metadata.model_copy(update={"success": True}),
-            task=Task.model_construct(
-                objective="; ".join(self.trigger_conditions.task_types),
-                input_schema={"required_tools": self.trigger_conditions.required_tools},
-            ),
-            steps=[TraceStep.model_construct(step_id=at, **one) for at, one in enumerate(steps)],
-            outcome=Outcome.model_construct(
-                result_summary=self.description, confidence=self.performance.success_rate
-            ),
-        )
-
-
-KnowledgeUnit = ReasoningTrace | ToolCallPattern
-"""What recall may show a run."""
-
-
-def read_unit(values: Any) -> KnowledgeUnit:
-    """Return the trace or the pattern that JSON-like values hold; their `@type` says which.
-
-    Args:
-        values: The values.
-
-    Raises:
-        pydantic.ValidationError: They hold neither; the message names the first wrong field.
-    """
-    is_pattern = isinstance(values, dict) and values.get("@type") == "ToolCallPattern"
-    return (ToolCallPattern if is_pattern else ReasoningTrace).model_validate(values)

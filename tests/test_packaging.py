@@ -27,7 +27,7 @@ EXTRAS: dict[str, list[str]] = PROJECT["optional-dependencies"]
 
 ROOMS = [  # each may import its own row and the rows above
     {
-        "errors", "schema", "_forksafe", "_lazy", "_logging", "text", "files",
+        "errors", "schema", "pattern_schema", "_forksafe", "_lazy", "_logging", "text", "files",
         "novelty_sources", "verdict",
         "usage", "values", "_version",
     },

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
@@ -33,10 +33,12 @@ from kp_langchain.text import count_text, counts_text, one_line
 if TYPE_CHECKING:
     from kp_langchain.recall.patterns import Mined, Pattern
     from kp_langchain.store import TraceStore
+    from kp_langchain.store.registry_units import PulledUnit
 
 _WIDE = 100
 _SHORTEST_PREFIX = 4
 _SHORT_ID_CHARS = 8
+_AGAIN = "admit again"
 
 app = group_app(
     default="list",
@@ -45,7 +47,7 @@ app = group_app(
     help="""Show plans that recur among kept successes: the same calls in at least three runs of
     three tasks.
 
-    Without a command it lists them, and with an id it prints the SKILL.md of that pattern. They are
+    Without a command it lists them, and with an id it prints that pattern. They are
     looked for anew each time, among the newest 10,000 runs of a domain: about a millisecond a
     run.
 
@@ -53,7 +55,7 @@ app = group_app(
 )
 
 _Ids = Annotated[
-    list[str] | None,
+    list[str],
     typer.Argument(metavar="ID", help="Ids or names, or the first 4 characters or more."),
 ]
 _Domain = Annotated[str | None, typer.Option(help="Only this domain.")]
@@ -74,8 +76,12 @@ def list_patterns(
 ) -> None:
     """List the patterns of each domain: that with most members comes first.
 
+    Of so many of the successes as stand under `stated` a verdict says so; the others seem to be
+    some.
+
     The state says whether runs may be shown it, and how much more often they succeeded with it. One
-    that runs ended worse with is no longer shown. --json prints the knowledge unit of each, a
+    that runs ended worse with is no longer shown, and neither is one of which a run was deleted: it
+    is to be admitted again. --json prints the knowledge unit of each, a
     ToolCallPattern.
     """
     with open_store(database) as store:
@@ -100,7 +106,8 @@ def list_patterns(
         if patterns:
             say("One of them: kp-langchain patterns ID")
         for id_ in states.keys() - {one.id for one in patterns}:
-            say(f"{states[id_]}, and not among the runs any more: {id_}")
+            if not states[id_].startswith(_AGAIN):  # else there is nothing left of it
+                say(f"{states[id_]}, and not among the runs any more: {id_}")
 
 
 @app.command()
@@ -109,73 +116,87 @@ def show(
         str, typer.Argument(metavar="ID", help="Its id or name, or the first 4 characters or more.")
     ],
     domain: _Domain = None,
+    as_mined: Annotated[
+        bool, typer.Option("--now", help="Of an admitted one, too, what it is now.")
+    ] = False,
     database: Database = None,
     as_json: AsJson = False,
 ) -> None:
-    """Print the SKILL.md of a pattern; --json prints its knowledge unit, and its members."""
+    """Print the SKILL.md of a pattern; of an admitted one, what runs are shown.
+
+    --json prints its knowledge unit, its members and its digest.
+    """
+    from kp_langchain.recall.admission import digest_of
+    from kp_langchain.recall.few_shot import to_few_shot
     from kp_langchain.recall.skill_file import skill_text, unit_of
 
     with open_store(database) as store:
-        pattern = _find(_mine(store, domain), pattern_id)
-    if as_json:
-        unit = unit_of(pattern).model_dump(mode="json")
-        say_json({"members": pattern.members}, {"pattern": unit})
+        found = _find(store, domain, pattern_id)
+        stored = None if as_mined else store.own_patterns.unit(found.id)
+    now = found.mined
+    if stored is not None and found.decided is not None:
+        unit, digest, members = stored, found.decided.digest, found.decided.members
+        text = to_few_shot(stored)
+    elif now is not None:
+        unit, digest, members = unit_of(now), digest_of(now), now.members
+        text = skill_text(now).rstrip("\n")
     else:
-        say(skill_text(pattern).rstrip("\n"))
+        raise KPError(f"{found.id} is not among the runs any more, and its text is not stored")
+    if as_json:
+        say_json({"members": members, "digest": digest}, {"pattern": unit.model_dump(mode="json")})
+        return
+    say(f"{text}\n\ndigest: {digest}")
+    if now is None:
+        say("It is not among the runs any more.")
+    elif digest_of(now) != digest:
+        say(f"Its runs now make something else of it: kp-langchain patterns show {found.id} --now")
 
 
 @app.command()
 def admit(
-    pattern_ids: _Ids = None,
-    every: Annotated[
-        bool, typer.Option("--all", help="All that are listed, without those you rejected.")
-    ] = False,
+    pattern_ids: _Ids,
+    digest: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DIGEST", help="What `show` printed: admit the one ID only if it is still that."
+        ),
+    ] = None,
     domain: _Domain = None,
     database: Database = None,
 ) -> None:
     """Let runs be shown patterns as they are now. Read them first, with `show`.
 
-    Admit one again to have its text and figures as later runs make them.
+    Admit one again to have its text and figures as later runs make them; `show --now` prints them.
     """
-    from kp_langchain.recall.admission import admit_patterns, obstacle_to
+    from kp_langchain.recall.admission import admit_patterns, digest_of
 
-    if bool(pattern_ids) == every:
-        raise typer.BadParameter("give either IDs or --all")
+    if digest is not None and len(pattern_ids) != 1:
+        raise typer.BadParameter("--digest belongs to one ID")
     with open_store(database) as store:
-        mined = _mine(store, domain)
-        if every:
-            known = store.pulled.own_patterns()
-            rejected = {id_ for id_, one in known.items() if one.state == "rejected"}
-            patterns = [
-                one
-                for of_domain in mined
-                for one in of_domain.patterns
-                if one.id not in rejected and not obstacle_to(one)
-            ]
-        else:
-            patterns = [_find(mined, text) for text in pattern_ids or ()]
+        patterns: list[Pattern] = []
+        for found in _find_all(store, domain, pattern_ids):
+            if found.mined is None:
+                raise KPError(f"{found.id} is not among the runs any more, so nothing is admitted")
+            if digest not in (None, digest_of(found.mined)):
+                raise KPError(
+                    f"{found.id} has another digest; read what it is now, and give the digest that "
+                    f"stands there: kp-langchain patterns show {found.id} --now"
+                )
+            patterns.append(found.mined)
         admit_patterns(store, patterns, by=person())
     _report(patterns, "Admitted {}; runs may be shown {}.")
 
 
 @app.command()
-def reject(
-    pattern_ids: Annotated[
-        list[str], typer.Argument(metavar="ID", help="Ids or names, or the beginning of each.")
-    ],
-    domain: _Domain = None,
-    database: Database = None,
-) -> None:
+def reject(pattern_ids: _Ids, domain: _Domain = None, database: Database = None) -> None:
     """Never show patterns to runs, whether they were admitted or not."""
     from kp_langchain.recall.admission import reject_patterns
 
     with open_store(database) as store:
-        mined = _mine(store, domain)
-        # One that was admitted may be of runs that are gone.
-        gone = store.pulled.own_patterns().keys() & set(pattern_ids)
-        gone -= {one.id for of_domain in mined for one in of_domain.patterns}
-        store.pulled.reject(*gone, by=person())
-        patterns = [_find(mined, text) for text in pattern_ids if text not in gone]
+        found = _find_all(store, domain, pattern_ids)
+        patterns = [one.mined for one in found if one.mined is not None]
+        gone = [one.id for one in found if one.mined is None]
+        store.own_patterns.reject(*gone, by=person())
         reject_patterns(store, patterns, by=person())
     _report([*patterns, *gone], "Rejected {}; no run is shown {}.")
 
@@ -188,17 +209,20 @@ def _report(patterns: Sequence[Pattern | str], line: str) -> None:
 
 
 def _states(store: TraceStore) -> dict[str, str]:
-    """Return by id whether patterns were admitted or rejected, with the credit of the former."""
+    """Return by id whether patterns were admitted or rejected, with the credit of the former.
+
+    One of which a run was deleted is to be admitted again.
+    """
     from kp_langchain.recall.credit import NO_CREDIT, credits_of
     from kp_langchain.review.recall_facts import figures
 
-    decided = store.pulled.own_patterns()
+    decided = store.own_patterns.decided()
     domains = {one.domain for one in decided.values()}
     credits_ = {name: credits_of(store.shown.outcome_counts(name)) for name in domains}
     states: dict[str, str] = {}
     for id_, one in decided.items():
         credit = credits_[one.domain].get(id_, NO_CREDIT)
-        states[id_] = one.state
+        states[id_] = _AGAIN if one.state == "quarantined" else one.state
         if credit.shown:
             states[id_] += f", {'hurts ' if credit.hurts else ''}{figures(credit)}"
     return states
@@ -224,7 +248,7 @@ def export(
 
     with open_store(database) as store:
         patterns = [one for of_domain in _mine(store, domain) for one in of_domain.patterns]
-        states = store.pulled.own_patterns()
+        states = store.own_patterns.decided()
     chosen: list[Pattern] = []
     left_out: Counter[str] = Counter()
     for one in patterns:
@@ -263,20 +287,50 @@ def _mine(store: TraceStore, domain: str | None) -> list[Mined]:
         return [patterns_of(store, name) for name in domains]
 
 
-def _find(mined: list[Mined], text: str) -> Pattern:
-    """Return the pattern that an id or a name means.
+class _Found(NamedTuple):
+    """A pattern among the runs, or one that a person decided on, or both."""
+
+    id: str
+    name: str
+    mined: Pattern | None
+    decided: PulledUnit | None
+
+
+def _known(store: TraceStore, domain: str | None) -> list[_Found]:
+    """Return the patterns, without those of which nothing is left."""
+    mined = {one.id: one for of_domain in _mine(store, domain) for one in of_domain.patterns}
+    decided = {
+        id_: one
+        for id_, one in store.own_patterns.decided().items()
+        if domain in (None, one.domain) and (id_ in mined or one.state != "quarantined")
+    }
+    known: list[_Found] = []
+    for id_ in mined | decided:
+        unit = None if id_ in mined else store.own_patterns.unit(id_)
+        name = mined[id_].name if id_ in mined else getattr(unit, "name", "")
+        known.append(_Found(id_, name, mined.get(id_), decided.get(id_)))
+    return known
+
+
+def _find(store: TraceStore, domain: str | None, text: str) -> _Found:
+    return _find_all(store, domain, [text])[0]
+
+
+def _find_all(store: TraceStore, domain: str | None, texts: Sequence[str]) -> list[_Found]:
+    """Return the patterns that ids or names mean, each once.
 
     Raises:
-        KPError: There is none, or there are several.
+        KPError: One means none, or several.
     """
-    from kp_langchain.schema import PATTERN_ID_PREFIX
+    known = _known(store, domain)
+    return list({(one := _match(known, text)).id: one for text in texts}.values())
+
+
+def _match(known: Sequence[_Found], text: str) -> _Found:
+    from kp_langchain.pattern_schema import PATTERN_ID_PREFIX
 
     wanted = text.strip().lower().removeprefix(PATTERN_ID_PREFIX)
-    names_of = [
-        (one, (one.id.removeprefix(PATTERN_ID_PREFIX), one.name))
-        for of_domain in mined
-        for one in of_domain.patterns
-    ]
+    names_of = [(one, (one.id.removeprefix(PATTERN_ID_PREFIX), one.name)) for one in known]
     matches = [one for one, names in names_of if wanted in names]
     if not matches and len(wanted) >= _SHORTEST_PREFIX:
         matches = [one for one, names in names_of if any(name.startswith(wanted) for name in names)]
@@ -298,6 +352,7 @@ _COLUMNS: tuple[Column[Pattern], ...] = (
     Column(title="domain", text=lambda one: one_line(one.domain, 16), from_width=_WIDE),
     Column(title="runs>", text=lambda one: f"{one.runs:,}"),
     Column(title="succeed>", text=lambda one: f"{one.success.value:.0%}"),
+    Column(title="stated>", text=lambda one: f"{one.stated:,}"),
     Column(title="tasks>", text=lambda one: f"{one.tasks:,}"),
     Column(title="name", text=lambda one: one.name, from_width=_WIDE),
     Column(title="path", text=lambda one: one_line(" > ".join(one.tools), 300)),

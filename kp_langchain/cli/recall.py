@@ -198,8 +198,8 @@ def _print_examples(
     from rich.padding import Padding
     from rich.text import Text
 
+    from kp_langchain.pattern_schema import ToolCallPattern
     from kp_langchain.recall.pattern_text import pattern_heading
-    from kp_langchain.schema import ToolCallPattern
 
     console = make_console()
     for one in examples.matches:

@@ -36,7 +36,7 @@ def admit_patterns(store: TraceStore, patterns: Iterable[Pattern], *, by: str) -
     for one in patterns:
         if obstacle := obstacle_to(one):
             raise KPError(f"{one.id} cannot be admitted: {obstacle}")
-    store.pulled.decide_own([_examined(one) for one in patterns], "admitted", by=by)
+    store.own_patterns.decide([_examined(one) for one in patterns], "admitted", by=by)
 
 
 def reject_patterns(store: TraceStore, patterns: Iterable[Pattern], *, by: str) -> None:
@@ -50,7 +50,7 @@ def reject_patterns(store: TraceStore, patterns: Iterable[Pattern], *, by: str) 
     Raises:
         StoreError: The store cannot be written.
     """
-    store.pulled.decide_own([_examined(one) for one in patterns], "rejected", by=by)
+    store.own_patterns.decide([_examined(one) for one in patterns], "rejected", by=by)
 
 
 def obstacle_to(pattern: Pattern) -> str:
@@ -68,7 +68,15 @@ def obstacle_to(pattern: Pattern) -> str:
     return ""
 
 
+def digest_of(pattern: Pattern) -> str:
+    """Return the hash of what is admitted of a pattern, in hexadecimal.
+
+    Args:
+        pattern: The pattern.
+    """
+    return sha256(unit_of(pattern).model_dump_json().encode()).hexdigest()
+
+
 def _examined(pattern: Pattern) -> ExaminedUnit:
-    unit = unit_of(pattern)
-    digest = sha256(unit.model_dump_json().encode()).hexdigest()
+    unit, digest = unit_of(pattern), digest_of(pattern)
     return ExaminedUnit(unit, digest, namespace=pattern.namespace, members=pattern.members)

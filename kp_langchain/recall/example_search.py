@@ -33,8 +33,9 @@ from kp_langchain.store.rows import clean_name
 
 if TYPE_CHECKING:
     from kp_langchain.embedding.embedder import EmbedderIdentity
+    from kp_langchain.pattern_schema import KnowledgeUnit
     from kp_langchain.recall.few_shot import Calls
-    from kp_langchain.schema import KnowledgeUnit, ReasoningTrace
+    from kp_langchain.schema import ReasoningTrace
     from kp_langchain.store import TraceStore
 
 AS_GOOD = 0.9

@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from kp_langchain.calibration.tool_calls import TracedCall, made_calls
 from kp_langchain.errors import ConfigError
+from kp_langchain.pattern_schema import ToolCallPattern
 from kp_langchain.recall.deciding_calls import deciding_calls
 from kp_langchain.recall.pattern_text import pattern_body, pattern_heading
 from kp_langchain.recall.prompt_text import (
@@ -42,11 +43,11 @@ from kp_langchain.recall.prompt_text import (
     quoted_input,
     tool_text,
 )
-from kp_langchain.schema import ToolCallPattern
 
 if TYPE_CHECKING:
+    from kp_langchain.pattern_schema import KnowledgeUnit
     from kp_langchain.recall.ranking import Trust
-    from kp_langchain.schema import KnowledgeUnit, ReasoningTrace
+    from kp_langchain.schema import ReasoningTrace
 
 Calls = Literal["deciding", "all"]
 """Which calls of a run an example has."""

@@ -1,6 +1,6 @@
 """A pattern as an example for a prompt: when it is of use, and its calls with placeholders.
 
-    <<<example 1: a procedure of 5 runs, of which 80 % succeeded>>>
+    <<<example 1: a procedure of 5 runs: 3 succeeded, 1 seems to have>>>
     When: "Cancel what \u2026 ordered last"
     1. find_order({"customer": "{customer}"})
     2. cancel({"order": "{order}", "reason": "CHANGED_MIND"})
@@ -27,8 +27,8 @@ from kp_langchain.recall.prompt_text import (
 from kp_langchain.text import count_text
 
 if TYPE_CHECKING:
+    from kp_langchain.pattern_schema import ToolCallPattern
     from kp_langchain.recall.ranking import Trust
-    from kp_langchain.schema import ToolCallPattern
 
 # The characters of each part at most, before anything is shortened.
 _WHEN_CHARS, _NAME_CHARS, _INPUT_CHARS, _NOTE_CHARS = 600, 100, 800, 200
@@ -46,8 +46,28 @@ def pattern_heading(pattern: ToolCallPattern, trust: Trust) -> str:
     if trust == "registry":
         return "a procedure of others, said to succeed"
     performance = pattern.performance
-    runs = count_text(performance.uses, "run")
-    return f"a procedure of {runs}, of which {100 * performance.success_rate:.0f} % succeeded"
+    uses, stated = performance.uses, performance.stated
+    successes = round(performance.success_rate * uses)
+    text = success_text(uses, successes, stated if isinstance(stated, int) else 0)
+    return f"a procedure of {count_text(uses, 'run')}: {text}"
+
+
+def success_text(runs: int, successes: int, stated: int) -> str:
+    """Return how many runs succeeded, apart those of which no verdict says so.
+
+    Args:
+        runs: How many runs there are.
+        successes: How many of them succeeded, by a verdict or else as they ended.
+        stated: Of how many of the successes a verdict says so.
+    """
+    seeming = successes - stated
+    every = "all" if successes == runs else f"{successes:,}"
+    if not seeming:
+        return f"{every} succeeded"
+    seem = "seems" if seeming == 1 else "seem"
+    if not stated:
+        return f"{every} {seem} to have succeeded"
+    return f"{stated:,} succeeded, {seeming:,} {seem} to have"
 
 
 def pattern_body(pattern: ToolCallPattern, max_tokens: int) -> str:

@@ -33,10 +33,11 @@ from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
 from kp_langchain.calibration.measures import share
+from kp_langchain.pattern_schema import PATTERN_ID_PREFIX
 from kp_langchain.recall.run_paths import RunPath, run_path
 from kp_langchain.recall.task_wordings import Wording, wordings_of, words_of
 from kp_langchain.recall.templates import PROSE, Arguments, Choice, Templates
-from kp_langchain.schema import PATTERN_ID_PREFIX, Metadata, PrivacyLevel
+from kp_langchain.schema import Metadata, PrivacyLevel
 from kp_langchain.store.rows import trace_key
 
 if TYPE_CHECKING:
@@ -76,7 +77,10 @@ class Pattern:
         members: The ids of the traces of its members: kept successes.
         tasks: Of how many tasks they are.
         runs: How many runs took it, members and others.
-        success: The share of these that succeeded, with its interval of 90 %.
+        successes: How many of these succeeded, by a verdict or else as they ended.
+        stated: Of how many of the successes a verdict says so.
+        success: The share of the runs that succeeded, with its interval of 90 %.
+        confidence: How sure the success of its members is, 0 to 1: the mean.
         others: The same share of the domain's other runs; None if there are none.
         avg_ms: The mean over the runs of how long the calls that decide take together, in
             milliseconds; None if it is known of none.
@@ -96,7 +100,10 @@ class Pattern:
     members: tuple[str, ...]
     tasks: int
     runs: int
+    successes: int
+    stated: int
     success: Estimate
+    confidence: float
     others: Estimate | None
     avg_ms: float | None
     metadata: Metadata
@@ -278,7 +285,10 @@ class _Miner:
             members=tuple(run.trace_id for run in members),
             tasks=len({run.task for run in members}),
             runs=len(group.runs),
+            successes=sum(run.success for run in group.runs),
+            stated=sum(run.success and run.is_stated for run in group.runs),
             success=_success(group.runs),
+            confidence=sum(run.confidence for run in members) / len(members),
             others=_success(others) if others else None,
             avg_ms=sum(durations) / len(durations) if durations else None,
             metadata=_metadata(self._domain, members),

@@ -24,23 +24,19 @@ from pydantic_core import PydanticSerializationError
 
 from kp_langchain.calibration.planted_instructions import PlantedInstruction, find_planted
 from kp_langchain.config import Settings
+from kp_langchain.pattern_schema import PATTERN_ID_PREFIX, ToolCallPattern, read_unit
 from kp_langchain.recording.bounds import Counters, short_name
 from kp_langchain.recording.redactor import Redactor, clean_texts
 from kp_langchain.registry.answers import Answer
 from kp_langchain.registry.search import DEFAULT_LIMIT, search
-from kp_langchain.schema import (
-    CONTEXT,
-    PATTERN_ID_PREFIX,
-    TRACE_ID_PREFIX,
-    ToolCallPattern,
-    read_unit,
-)
+from kp_langchain.schema import CONTEXT, TRACE_ID_PREFIX
 from kp_langchain.store.registry_units import ExaminedUnit
 from kp_langchain.values import text_size
 
 if TYPE_CHECKING:
+    from kp_langchain.pattern_schema import KnowledgeUnit, PatternTool
     from kp_langchain.registry.client import Registry
-    from kp_langchain.schema import KnowledgeUnit, PatternTool, TraceStep
+    from kp_langchain.schema import TraceStep
     from kp_langchain.store import TraceStore
     from kp_langchain.store.registry_units import Fate
 

@@ -8,7 +8,7 @@ A trace helps if its task is similar, if it is right, and if it did what such ta
 similarity * (0.5 + usable / 2), too. Half counts in any case: a trace also has calls that no agent
 asks for, such as those of a retriever in a graph around it.
 
-A pattern is ranked like a trace; its confidence is the share of its runs that succeeded. The kind
+A pattern is ranked like a trace; its confidence is the mean of its members'. The kind
 that the caller names second counts nine tenths: by default a pattern is shown before a trace only
 if it is clearly more similar.
 
@@ -35,7 +35,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from kp_langchain.errors import ConfigError
-from kp_langchain.schema import PATTERN_ID_PREFIX
+from kp_langchain.pattern_schema import PATTERN_ID_PREFIX
 
 if TYPE_CHECKING:
     import numpy as np

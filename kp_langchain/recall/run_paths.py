@@ -51,6 +51,8 @@ class RunPath:
         task: Its task; runs with an equal task are repeats of it.
         objective: The task in words.
         success: Whether it succeeded: by a verdict, or else as it ended.
+        is_stated: Whether a verdict says so.
+        confidence: How sure that is, 0 to 1: 1 if a verdict says so, else that of its outcome.
         may_teach: Whether it may be a member: a kept success without planted instructions.
         namespace: Whose it is; None if anybody's.
         calls: The calls that decide.
@@ -63,6 +65,8 @@ class RunPath:
     task: str
     objective: str
     success: bool
+    is_stated: bool
+    confidence: float
     may_teach: bool
     namespace: str | None
     calls: tuple[PathCall, ...]
@@ -114,6 +118,8 @@ def run_path(
         task=task,
         objective=objective,
         success=ended_well,
+        is_stated=success is not None,
+        confidence=trace.outcome.confidence if success is None else 1.0,
         may_teach=ended_well and is_kept and bool(deciding) and not find_planted(trace),
         namespace=namespace,
         calls=tuple(

@@ -11,15 +11,16 @@ import json
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from kp_langchain.recall.prompt_text import TOOL_NAME, clean_line
-from kp_langchain.recall.templates import PROSE, Arguments, Blank
-from kp_langchain.schema import (
+from kp_langchain.pattern_schema import (
     PatternStep,
     PatternTool,
     Performance,
     ToolCallPattern,
     TriggerConditions,
 )
+from kp_langchain.recall.pattern_text import success_text
+from kp_langchain.recall.prompt_text import TOOL_NAME, clean_line
+from kp_langchain.recall.templates import PROSE, Arguments, Blank
 from kp_langchain.text import both_ends, count_text
 
 if TYPE_CHECKING:
@@ -57,7 +58,11 @@ def unit_of(pattern: Pattern) -> ToolCallPattern:
         ],
         placeholders=_placeholders(pattern) or None,
         performance=Performance(
-            avg_ms=pattern.avg_ms or 0.0, success_rate=pattern.success.value, uses=pattern.runs
+            avg_ms=pattern.avg_ms or 0.0,
+            success_rate=pattern.success.value,
+            uses=pattern.runs,
+            stated=pattern.stated,
+            confidence=pattern.confidence,
         ),
     )
 
@@ -123,12 +128,12 @@ def _placeholders(pattern: Pattern) -> list[str]:
 def _evidence(pattern: Pattern) -> str:
     of = f"{count_text(pattern.runs, 'run')} of {count_text(pattern.tasks, 'task')}"
     success = pattern.success
-    text = f"{of}, all right."
-    if success.value < 1:
-        between = f"{100 * success.low:.0f} to {100 * success.high:.0f} %"
-        text = f"{of}, {100 * success.value:.0f} % right ({between})."
-    if success.value < 1 and pattern.others is not None:
-        text += f" Of the domain's other runs, {100 * pattern.others.value:.0f} %."
+    text = f"{of}: {success_text(pattern.runs, pattern.successes, pattern.stated)}"
+    if pattern.successes < pattern.runs:
+        text += f" ({100 * success.low:.0f} to {100 * success.high:.0f} %)"
+        if pattern.others is not None:
+            text += f"; of the domain's other runs, {100 * pattern.others.value:.0f} %"
+    text += "."
     if pattern.left_out:
         text += f" Left out: {', '.join(map(_tool, pattern.left_out[:_MOST_LEFT_OUT]))}."
     return text

@@ -16,6 +16,7 @@ from kp_langchain.calibration.planted_instructions import SCAN_VERSION, find_pla
 from kp_langchain.calibration.tool_calls import made_calls
 from kp_langchain.embedding.embedder import embed_texts
 from kp_langchain.errors import StoreError
+from kp_langchain.pattern_schema import read_unit
 from kp_langchain.recall.credit import NO_CREDIT, Credit, credits_of
 from kp_langchain.recall.effect import stop_reason
 from kp_langchain.recall.ranking import (
@@ -27,7 +28,6 @@ from kp_langchain.recall.ranking import (
     calibrate_floor,
 )
 from kp_langchain.recall.task_shape import as_task, masked
-from kp_langchain.schema import read_unit
 from kp_langchain.scoring.dimensions import novelty
 from kp_langchain.store.recall_tasks import UNREADABLE, StoredTask, TaskVector
 
@@ -36,7 +36,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from kp_langchain.embedding.embedder import Embedder, EmbedderIdentity
-    from kp_langchain.schema import KnowledgeUnit, ReasoningTrace
+    from kp_langchain.pattern_schema import KnowledgeUnit
+    from kp_langchain.schema import ReasoningTrace
     from kp_langchain.store import TraceStore
     from kp_langchain.store.vectors import Page
 

@@ -17,7 +17,7 @@ from kp_langchain.store.database import StorePart
 from kp_langchain.store.location import Location
 from kp_langchain.store.novelty import StoredMemory
 from kp_langchain.store.outbox import registry_has_nothing, withdraw_deleted
-from kp_langchain.store.pulled import drop_patterns_without_runs
+from kp_langchain.store.own_patterns import drop_patterns_without_runs, withdraw_patterns_of
 from kp_langchain.store.recall_effects import drop_decisions_without_runs
 from kp_langchain.store.selection import (
     Conditions,
@@ -178,6 +178,8 @@ def _drop_unused_tools(connection: sa.Connection) -> None:
 def delete(connection: sa.Connection, trace_ids: Sequence[str]) -> None:
     """Delete runs, and what belongs to them, from every table; count the deletion.
 
+    So is the text of admitted patterns that they are members of.
+
     Args:
         connection: A write transaction.
         trace_ids: Ids of their traces.
@@ -188,6 +190,7 @@ def delete(connection: sa.Connection, trace_ids: Sequence[str]) -> None:
     connection.execute(sa.delete(shown_traces).where(shown_traces.c.shown_id.in_(trace_ids)))
     connection.execute(sa.delete(jobs).where(jobs.c.key.in_(trace_ids)))
     withdraw_deleted(connection, trace_ids, datetime.now(UTC))
+    withdraw_patterns_of(connection, trace_ids)
     count_up(connection, RESETS)  # so that other processes forget what was deleted
 
 

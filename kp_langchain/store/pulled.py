@@ -1,30 +1,26 @@
-"""`PulledUnits`: what was read from registries, and which of it may be shown to runs.
-
-Patterns of this store's own runs that a person admitted or rejected lie beside it.
-"""
+"""`PulledUnits`: what was read from registries, and which of it may be shown to runs."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
-from pydantic import ValidationError
 
 from kp_langchain.errors import StoreError
-from kp_langchain.schema import PATTERN_ID_PREFIX, TRACE_ID_PREFIX, read_unit
+from kp_langchain.pattern_schema import PATTERN_ID_PREFIX
+from kp_langchain.schema import TRACE_ID_PREFIX
 from kp_langchain.store.database import StorePart
 from kp_langchain.store.registry_units import (
-    OWN,
     UNIT_STATES,
     ExaminedUnit,
     Fate,
     PulledUnit,
     UnitState,
 )
-from kp_langchain.store.rows import body_of, clean_name, json_text
+from kp_langchain.store.rows import clean_name
 from kp_langchain.store.run_queries import lock_names
 from kp_langchain.store.selection import (
     MATCHES_SHOWN,
@@ -34,21 +30,26 @@ from kp_langchain.store.selection import (
     only_match,
 )
 from kp_langchain.store.tables import batches, insert_or_replace, outbox, pulled_units, runs
-from kp_langchain.store.vectors import RESETS, count_up, remove
-from kp_langchain.values import clean_text
+from kp_langchain.store.unit_rows import (
+    IS_OWN,
+    NEWEST_FIRST,
+    WITHOUT_TEXT,
+    note_change,
+    row_of,
+    stored_unit,
+)
 
 if TYPE_CHECKING:
-    from kp_langchain.schema import KnowledgeUnit, ReasoningTrace
+    from kp_langchain.pattern_schema import KnowledgeUnit
+    from kp_langchain.schema import ReasoningTrace
 
-_OBJECTIVE_CHARS = 10_000
 _c = pulled_units.c
 _DECISION = ("decided_at", "decided_by")
 # What other rules of ours may make different of a unit that the registry did not change.
 _TEXT = ("objective", "body", "findings")
-_WITHOUT_TEXT = {"objective": "", "findings": json_text([]), "body": None}
-_select_units = sa.select(*(column for column in _c if column is not _c.body))
-_newest_first = _select_units.order_by(_c.pulled_at.desc(), _c.trace_id.desc())
-_for_update = _select_units.order_by(_c.trace_id).with_for_update()
+_newest_first = NEWEST_FIRST.where(~IS_OWN)
+_any_for_update = NEWEST_FIRST.order_by(None).order_by(_c.trace_id).with_for_update()
+_for_update = _any_for_update.where(~IS_OWN)
 
 
 class PulledUnits(StorePart):
@@ -57,7 +58,7 @@ class PulledUnits(StorePart):
     def counts(self) -> dict[UnitState, int]:
         """Return the number of units in each state."""
         with self._database.reading() as connection:
-            return count_by_state(connection, pulled_units, UNIT_STATES)
+            return count_by_state(connection, pulled_units, UNIT_STATES, ~IS_OWN)
 
     def units(
         self,
@@ -106,12 +107,6 @@ class PulledUnits(StorePart):
         match = only_match(rows, str(id))
         return None if match is None else PulledUnit(**match)
 
-    def own_patterns(self) -> dict[str, PulledUnit]:
-        """Return by id the patterns of this store's runs that a person decided on."""
-        with self._database.reading() as connection:
-            rows = connection.execute(_newest_first.where(_c.registry == OWN)).mappings()
-            return {row["trace_id"]: PulledUnit(**row) for row in rows}
-
     def trace(self, trace_id: str) -> ReasoningTrace | None:
         """Return the trace of a unit in any state, as `unit` does; of a pattern, its steps as one.
 
@@ -133,17 +128,9 @@ class PulledUnits(StorePart):
         Raises:
             StoreError: Its body holds neither a trace nor a pattern.
         """
-        select = sa.select(_c.body).where(_c.trace_id == trace_id)
         with self._database.reading() as connection:
-            body = connection.scalar(select)
-        try:
-            return None if body is None else read_unit(body)
-        except ValidationError as error:
-            raise StoreError(
-                f"the body of {trace_id} cannot be read back ({error.error_count()} faults); it "
-                "was changed outside kp-langchain: restore it from a backup, or forget the unit: "
-                f"kp-langchain registry quarantine forget {trace_id}"
-            ) from error
+            remedy = f"forget the unit: kp-langchain registry quarantine forget {trace_id}"
+            return stored_unit(connection, sa.and_(~IS_OWN, _c.trace_id == trace_id), remedy)
 
     def write(self, units: Sequence[ExaminedUnit], *, registry: str, domain: str) -> list[Fate]:
         """Write units in one transaction: all of them or none.
@@ -157,7 +144,7 @@ class PulledUnits(StorePart):
             For each unit, what became of it.
         """
         now = datetime.now(UTC)
-        rows = {unit.unit.id: _row_of(unit, registry, domain, now) for unit in units}
+        rows = {unit.unit.id: row_of(unit, registry, domain, now) for unit in units}
         fates: dict[str, Fate] = {}
         to_write: list[dict[str, Any]] = []
         with self._database.writing() as connection:
@@ -165,7 +152,7 @@ class PulledUnits(StorePart):
             lock_names(connection, ["pulled units"])
             own_ids = _ids_of_own_runs(connection, rows)
             rejected = _rejected_digests(connection, [row["digest"] for row in rows.values()])
-            earlier_rows = _rows_by_id(connection, rows, _c.body)
+            earlier_rows = _rows_by_id(connection, rows, _any_for_update.add_columns(_c.body))
             for id_, row in rows.items():
                 before = earlier_rows.get(id_)
                 if id_ in own_ids:
@@ -187,35 +174,8 @@ class PulledUnits(StorePart):
                 connection.execute(
                     insert_or_replace(pulled_units, connection.dialect.name), to_write
                 )
-            _note_change(connection, [earlier_rows[id_] for id_ in rows if fates[id_] == "changed"])
+            note_change(connection, [earlier_rows[id_] for id_ in rows if fates[id_] == "changed"])
         return list(fates.values())
-
-    def decide_own(
-        self, patterns: Sequence[ExaminedUnit], state: Literal["admitted", "rejected"], *, by: str
-    ) -> None:
-        """Let patterns of this store's runs be shown as they are now, or never.
-
-        Each takes the place of what has its id, also of a unit of a registry: whoever sent that
-        could have guessed the id. No unit of a registry takes its place.
-
-        Args:
-            patterns: The patterns.
-            state: What they become. Of a rejected one, the text is not stored.
-            by: Who decides.
-        """
-        now = datetime.now(UTC)
-        decision = {"state": state, "decided_at": now, "decided_by": clean_name(by)}
-        rows = [
-            _row_of(one, OWN, one.unit.metadata.task_domain, now)
-            | decision
-            | (_WITHOUT_TEXT if state == "rejected" else {})
-            for one in patterns
-        ]
-        with self._database.writing() as connection:
-            lock_names(connection, ["pulled units"])
-            for row in rows:
-                connection.execute(insert_or_replace(pulled_units, connection.dialect.name), row)
-            _note_change(connection, rows)
 
     def admit(self, *trace_ids: str, by: str, digest: str | None = None) -> list[str]:
         """Let quarantined units be shown to runs.
@@ -281,7 +241,7 @@ class PulledUnits(StorePart):
         """
         with self._database.writing() as connection:
             rows = _known_rows(connection, trace_ids)
-            return _decide(connection, rows, "rejected", by, **_WITHOUT_TEXT)
+            return _decide(connection, rows, "rejected", by, **WITHOUT_TEXT)
 
     def forget(self, *trace_ids: str) -> list[str]:
         """Delete units with all that the store knows of them; a later pull may bring them again.
@@ -296,31 +256,8 @@ class PulledUnits(StorePart):
             rows = _rows_by_id(connection, trace_ids)
             for batch in batches(rows):
                 connection.execute(sa.delete(pulled_units).where(_c.trace_id.in_(batch)))
-            _note_change(connection, rows.values())
+            note_change(connection, rows.values())
         return list(rows)
-
-
-def _row_of(unit: ExaminedUnit, registry: str, domain: str, now: datetime) -> dict[str, Any]:
-    trace = unit.trace
-    return {
-        "trace_id": trace.id,
-        "registry": clean_text(registry),
-        "domain": clean_name(domain),
-        "objective": clean_text(trace.task.objective[:_OBJECTIVE_CHARS]),
-        "quality_score": trace.metadata.quality_score,
-        "success": trace.metadata.success,
-        "confidence": trace.outcome.confidence,
-        "state": "quarantined",
-        "findings": json_text([dict(finding) for finding in unit.findings]),
-        "body": body_of(unit.unit),
-        "digest": clean_name(unit.digest),
-        "pulled_at": now,
-        "changed_at": None,
-        "decided_at": None,
-        "decided_by": None,
-        "namespace": unit.namespace and clean_name(unit.namespace),
-        "members": json_text(list(unit.members)),
-    }
 
 
 def _fate_of(row: Mapping[str, Any], before: Mapping[str, Any]) -> Fate:
@@ -360,13 +297,13 @@ def _check_admissible(row: Mapping[str, Any], digest: str | None) -> None:
 
 
 def _rows_by_id(
-    connection: sa.Connection, trace_ids: Iterable[str], *more: sa.Column[Any]
+    connection: sa.Connection, trace_ids: Iterable[str], select: sa.Select[Any] = _for_update
 ) -> dict[str, dict[str, Any]]:
     """Return those of the units that there are, by id, locked for this transaction."""
     by_id: dict[str, dict[str, Any]] = {}
     for batch in batches(sorted(set(trace_ids))):
-        select = _for_update.add_columns(*more).where(_c.trace_id.in_(batch))
-        by_id |= {row["trace_id"]: dict(row) for row in connection.execute(select).mappings()}
+        of_batch = connection.execute(select.where(_c.trace_id.in_(batch)))
+        by_id |= {row["trace_id"]: dict(row) for row in of_batch.mappings()}
     return by_id
 
 
@@ -423,32 +360,5 @@ def _decide(
     for batch in batches(ids):
         update = sa.update(pulled_units).where(_c.trace_id.in_(batch))
         connection.execute(update.values(**decision | more))
-    _note_change(connection, to_decide)
+    note_change(connection, to_decide)
     return ids
-
-
-def _note_change(connection: sa.Connection, former: Collection[Mapping[str, Any]]) -> None:
-    """Have other processes read units that changed anew.
-
-    Args:
-        connection: A write transaction.
-        former: The units, as they were.
-    """
-    if former:
-        remove(connection, "task", [row["trace_id"] for row in former])
-        count_up(connection, RESETS)
-
-
-def drop_patterns_without_runs(connection: sa.Connection) -> None:
-    """Delete the own patterns of which no run of the domain and namespace is left.
-
-    Args:
-        connection: A write transaction.
-    """
-    is_its_own = sa.or_(_c.namespace.is_(None), runs.c.namespace == _c.namespace)
-    has_runs = sa.exists().where(runs.c.domain == _c.domain, is_its_own)
-    select = _for_update.where(_c.registry == OWN, ~has_runs)
-    rows = [dict(row) for row in connection.execute(select).mappings()]
-    for batch in batches([row["trace_id"] for row in rows]):
-        connection.execute(sa.delete(pulled_units).where(_c.trace_id.in_(batch)))
-    _note_change(connection, rows)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import sqlalchemy as sa
 
-from kp_langchain.schema import PATTERN_ID_PREFIX
+from kp_langchain.pattern_schema import PATTERN_ID_PREFIX
 from kp_langchain.store import run_queries
 from kp_langchain.store.database import StorePart
 from kp_langchain.store.registry_units import OWN

@@ -18,7 +18,8 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
-    from kp_langchain.schema import KnowledgeUnit, ReasoningTrace
+    from kp_langchain.pattern_schema import KnowledgeUnit
+    from kp_langchain.schema import ReasoningTrace
 
 ContributionState = Literal["pending", "sent", "dead", "withdrawn"]
 CONTRIBUTION_STATES: tuple[ContributionState, ...] = ("pending", "sent", "dead", "withdrawn")

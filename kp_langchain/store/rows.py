@@ -15,7 +15,7 @@ from kp_langchain.errors import StoreError
 from kp_langchain.values import clean_text, map_texts, type_name
 
 if TYPE_CHECKING:
-    from kp_langchain.schema import KnowledgeUnit
+    from kp_langchain.pattern_schema import KnowledgeUnit
 
 _encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
 

@@ -269,10 +269,13 @@ def order_by(sort: Sort = "time", *, newest_first: bool = True) -> list[sa.Colum
 
 
 def count_by_state(
-    connection: sa.Connection, table: sa.Table, states: Sequence[State]
+    connection: sa.Connection,
+    table: sa.Table,
+    states: Sequence[State],
+    *conditions: sa.ColumnElement[bool],
 ) -> dict[State, int]:
-    """Return the number of rows of a table in each state."""
-    select = sa.select(table.c.state, sa.func.count()).group_by(table.c.state)
+    """Return the number of those rows of a table that match in each state."""
+    select = sa.select(table.c.state, sa.func.count()).where(*conditions).group_by(table.c.state)
     counts = {row[0]: row[1] for row in connection.execute(select)}
     return {state: counts.get(state, 0) for state in states}
 

@@ -23,6 +23,7 @@ from kp_langchain.store.journal import Journal
 from kp_langchain.store.location import locate
 from kp_langchain.store.novelty import StoredMemory
 from kp_langchain.store.outbox import Outbox
+from kp_langchain.store.own_patterns import OwnPatterns
 from kp_langchain.store.pulled import PulledUnits
 from kp_langchain.store.recall_effects import RecallEffects
 from kp_langchain.store.recall_tasks import RecallTasks
@@ -85,6 +86,7 @@ class TraceStore:
         shown: Which kept traces the runs were shown as examples.
         effects: How runs ended with examples and without, and what was decided of that.
         pulled: The units of registries, and which of them runs may be shown.
+        own_patterns: The patterns of its own runs that a person admitted or rejected.
         models: The confidence models.
         deletions: Deletes runs as planned, and what the store no longer needs.
 
@@ -104,6 +106,7 @@ class TraceStore:
         self.shown = ShownTraces(self.database)
         self.effects = RecallEffects(self.database)
         self.pulled = PulledUnits(self.database)
+        self.own_patterns = OwnPatterns(self.database)
         self.models = ConfidenceModels(self.database)
         self.deletions = Deletions(self.database)
 

@@ -51,7 +51,7 @@ def test_patterns_are_listed_shown_and_exported() -> None:
         "find > refund 1 pattern in 13 runs. One of them: kp-langchain patterns ID"
     )
     row = next(line.split() for line in listed.splitlines() if "find > refund" in line)
-    assert row[1:5] == ["finance", "5", "80%", "4"]
+    assert row[1:6] == ["finance", "5", "80%", "4", "4"]
     unit = ToolCallPattern.model_validate_json(printed("--json"))
     assert unit.performance.uses == 5
     skill = printed(row[0])
@@ -62,7 +62,10 @@ def test_patterns_are_listed_shown_and_exported() -> None:
     assert len(shown["members"]) == 4
     done = cli("patterns", "export", "skills", *DATABASE)
     assert (done.returncode, done.stderr) == (0, "Exported 1 pattern to skills.\n")
-    assert Path("skills", unit.name, "SKILL.md").read_text() == skill
+    assert (
+        Path("skills", unit.name, "SKILL.md").read_text().rstrip()
+        == skill.partition("\n\ndigest: ")[0]
+    )
     (line,) = Path("skills", "patterns.jsonl").read_text().splitlines()
     assert ToolCallPattern.model_validate_json(line) == unit
     assert "0 patterns in 0 runs of finanse. Did you mean --domain finance?" in printed(
@@ -119,22 +122,49 @@ def test_a_person_admits_and_rejects() -> None:
     assert " admitted " in printed()
     assert printed("reject", unit.name).startswith("Rejected 1 pattern; no run is shown it.")
     assert " rejected " in printed()
-    assert printed("admit", "--all") == "Nothing changed.\n"  # it was rejected
     assert printed("admit", unit.id).startswith("Admitted 1 pattern")
     with TraceStore("runs.db") as store:
-        for one in store.runs(domain="finance", limit=None):
-            if one.objective in {"Pay N1 back", "Pay N2 back", "Pay N3 back"}:
-                store.delete(one.trace_id)
-        (decided,) = store.pulled.own_patterns().values()
+        (decided,) = store.own_patterns.decided().values()
         assert decided.state == "admitted"
         assert str(decided.decided_by).startswith("person")
+        store.delete(decided.members[0])
+    assert " admit again " in printed()
+    assert printed("admit", unit.id).startswith("Admitted 1 pattern")
+    with TraceStore("runs.db") as store:
+        for id_ in store.own_patterns.decided()[unit.id].members:
+            store.report_outcome(id_, success=False)
     gone = f"admitted, and not among the runs any more: {unit.id}"
     assert gone in printed()
-    assert printed("reject", unit.id).startswith("Rejected 1 pattern")
+    shown = printed("show", unit.id[:16].upper())
+    assert "<<<example 1: a procedure of 4 runs" in shown
+    assert shown.endswith("It is not among the runs any more.\n")
+    done = cli("patterns", "admit", unit.name, *DATABASE)
+    assert "not among the runs any more, so nothing is admitted" in " ".join(done.stderr.split())
+    assert printed("reject", unit.id[:16]).startswith("Rejected 1 pattern")
     assert f"rejected, and not among the runs any more: {unit.id}" in printed()
-    for words in (("admit",), ("admit", "--all", unit.id)):
-        done = cli("patterns", *words, *DATABASE)
-        assert (done.returncode, "give either IDs or --all" in done.stderr) == (2, True)
+
+
+def test_what_was_read_is_what_is_admitted_and_what_is_shown_is_what_was_admitted() -> None:
+    fill()
+    id_ = json.loads(printed("--json"))["id"]
+    read = printed("show", id_).rpartition("digest: ")[2].strip()
+    assert printed("admit", id_, "--digest", read).startswith("Admitted 1 pattern")
+    before = printed("show", id_)
+    assert '2. refund({"customer": "{customer}", "currency": "EUR"})' in before
+    assert before.endswith(f"digest: {read}\n")
+    with TraceStore("runs.db") as store:
+        store.add(run(5))
+    after = printed("show", id_)
+    assert after == (
+        f"{before}Its runs now make something else of it: kp-langchain patterns show {id_} --now\n"
+    )
+    now = printed("show", id_, "--now")
+    assert "6 runs of 5 tasks: 5 succeeded" in now
+    done = cli("patterns", "admit", id_, "--digest", read, *DATABASE)
+    assert "has another digest" in " ".join(done.stderr.split())
+    assert printed("show", id_) == after
+    printed("admit", id_, "--digest", now.rpartition("digest: ")[2].strip())
+    assert printed("show", id_).endswith(now.rpartition("\n\n")[2])
 
 
 def test_texts_of_runs_control_nothing() -> None:

@@ -38,6 +38,7 @@ def run(
         kind = "error_recovery" if output.startswith("Error") else "observation"
         steps.append({"type": kind, "tool": at, "content": output, "latency_ms": 10.0})
     wire = document(number, objective=task, answer=answer, steps=steps, success=success)
+    options["success"] = options.pop("verdict", None)
     return run_path(ReasoningTrace.model_validate(wire), options.pop("key", task), **options)
 
 

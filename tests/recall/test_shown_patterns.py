@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 from hypothesis import given
 from hypothesis import strategies as st
 from langchain.agents import create_agent
@@ -18,6 +20,7 @@ from kp_langchain import (
     KPExampleSelector,
     KPRetriever,
     Registry,
+    StoreError,
     ToolCallPattern,
     TraceStore,
     to_few_shot,
@@ -29,7 +32,7 @@ from kp_langchain.recall.few_shot import HEADER
 from kp_langchain.recall.patterns import Mined, patterns_of
 from kp_langchain.recall.prompt_text import estimate_tokens
 from kp_langchain.recall.quarantine import MOST_CHARS, MOST_STEPS, Pull, pull
-from kp_langchain.recall.skill_file import unit_of
+from kp_langchain.recall.skill_file import skill_text, unit_of
 from kp_langchain.values import clean_text
 from tests.agents import call, say
 from tests.loopback_registry import LoopbackRegistry
@@ -43,6 +46,7 @@ from tests.recall.words import (
     passing_handler,
 )
 from tests.registry.test_sender import KEY
+from tests.store.conftest import rows_by_table, sql
 
 TASK = "Pay Hana 14.25 euros back, for the lamp"
 
@@ -124,7 +128,7 @@ def test_an_admitted_pattern_is_shown_and_noted_until_runs_end_worse_with_it(
     ]  # fmt: skip
     assert example.split("\n") == [
         HEADER,
-        "<<<example 1: a procedure of 5 runs, of which 100 % succeeded>>>",
+        "<<<example 1: a procedure of 5 runs: all seem to have succeeded>>>",
         'When: "Pay … euros back, for the lamp"',
         '1. find_customer({"who": "{who}"})',
         '2. pay_back({"customer": "{customer}", "currency": "EUR", "amount": "{euros}"})',
@@ -180,19 +184,66 @@ def test_rejected_deleted_and_renewed(both: TraceStore) -> None:
     assert example.unit.performance.uses == 6
     reject_patterns(store, mined(store).patterns, by="ben")
     assert found_ids(store) == []
-    assert store.pulled.unit(pattern_id) is None
-    (decided,) = store.pulled.own_patterns().values()
+    assert store.own_patterns.unit(pattern_id) is None
+    (decided,) = store.own_patterns.decided().values()
     assert (decided.state, decided.decided_by, decided.objective) == ("rejected", "ben", "")
     admit(store)
     search = ExampleSearch(store, Words())
     assert search.find(TASK, domain="finance", kinds=["pattern"]).matches
     store.delete(domain="finance")
     assert not search.find(TASK, domain="finance", kinds=["pattern"]).matches
-    assert store.pulled.own_patterns() == {}
+    assert store.own_patterns.decided() == {}
+
+
+def run_of(store: TraceStore, name: str) -> str:
+    return next(one.trace_id for one in store.runs(limit=None) if name in one.objective)
+
+
+def test_nothing_of_a_deleted_run_lives_on_in_a_pattern(both: TraceStore) -> None:
+    store = both
+    fill(store, number=5)
+    (pattern,) = mined(store).patterns
+    pattern_id = admit(store)
+    admitted = store.own_patterns.unit(pattern_id)
+    assert admitted is not None
+    assert "Ada" in admitted.model_dump_json()
+    search = ExampleSearch(store, Words())
+    options: Any = {"domain": "finance", "kinds": ["pattern"]}
+    assert search.find(TASK, **options).matches
+    gone = run_of(store, "Ada")
+    store.delete(gone)
+    assert not search.find(TASK, **options).matches
+    assert not {"Ada", gone} & set(re.findall(r"[\w:-]+", str(rows_by_table(store))))
+    (decided,) = store.own_patterns.decided().values()
+    assert (decided.state, decided.members, decided.digest) == ("quarantined", [], "")
+    with pytest.raises(StoreError, match=f"a run of {pattern_id} was deleted meanwhile"):
+        admit_patterns(store, [pattern], by="ada")
+    assert admit(store) == pattern_id
+    assert search.find(TASK, **options).matches
+    run(store)  # is no member
+    store.delete(run_of(store, "Hana"))
+    assert search.find(TASK, **options).matches
+    reject_patterns(store, mined(store).patterns, by="ada")
+    (decided,) = store.own_patterns.decided().values()
+    assert decided.members == []
+    store.delete(run_of(store, "Boris"))
+    (decided,) = store.own_patterns.decided().values()
+    assert decided.state == "rejected"
+
+
+def test_a_pattern_outlives_traces_that_expire(store: TraceStore) -> None:
+    fill(store)
+    pattern_id = admit(store)
+    store.report_outcome(run_of(store, "Ada"), success=False)
+    with sql(store) as connection:
+        connection.execute(sa.text("UPDATE runs SET body_expires_at = '2020-01-01 00:00:00'"))
+    assert store.deletions.prune().expired_traces
+    assert store.own_patterns.decided()[pattern_id].state == "admitted"
 
 
 def test_what_keeps_identifiers_is_not_admitted_without_a_namespace(store: TraceStore) -> None:
-    pattern = found(*[refund(at) for at in range(3)])[0]
+    fill(store)
+    (pattern,) = mined(store).patterns
     private = pattern.metadata.model_copy(update={"privacy_level": "private"})
     with pytest.raises(KPError, match="its runs keep identifiers"):
         admit_patterns(store, [replace(pattern, metadata=private)], by="ada")
@@ -200,7 +251,7 @@ def test_what_keeps_identifiers_is_not_admitted_without_a_namespace(store: Trace
     with pytest.raises(KPError, match=r"may hold planted instructions \(override"):
         admit_patterns(store, [replace(pattern, kinds=(planted,))], by="ada")
     admit_patterns(store, [replace(pattern, metadata=private, namespace="a")], by="ada")
-    assert len(store.pulled.own_patterns()) == 1
+    assert len(store.own_patterns.decided()) == 1
 
 
 # ------------------------------------------------------------------ beside traces
@@ -216,8 +267,10 @@ def test_of_a_pattern_and_its_members_one_is_shown_the_preferred_kind_if_about_a
     found = find(store, again, limit=20)
     assert [one.trace_id for one in found] == [one.trace_id for one in alone]
     assert found[0].unit.type == "ReasoningTrace"
-    # For a task of other values, it is clearly more similar.
-    assert [one.trace_id for one in find(store, limit=20)] == [pattern_id]
+    # For a task of other values, it is more similar, but by less than a ninth.
+    assert pattern_id not in [one.trace_id for one in find(store, limit=20)]
+    both: Any = {"kinds": ["pattern", "trace"], "limit": 20}
+    assert [one.trace_id for one in find(store, **both)] == [pattern_id]
     near = "Pay Ada 7.25 euros back, for the lamp of Hana"
     for kinds, kind in ((["trace", "pattern"], "trace"), (["pattern", "trace"], "pattern")):
         assert f"kp:{kind}:" in find(store, near, kinds=kinds)[0].trace_id
@@ -233,9 +286,8 @@ def test_a_pattern_is_found_by_its_members_tasks_and_without_them_by_what_it_is_
     fill(store)
     pattern_id = admit(store)
     by_members = find(store, kinds=["pattern"])[0].similarity
-    run(store)  # so that a run of the domain is left
     for one in mined(store).patterns[0].members:
-        store.delete(one)
+        store.report_outcome(one, success=False)
     (example,) = find(store, kinds=["pattern"])
     assert example.trace_id == pattern_id
     assert 0.5 < example.similarity < by_members
@@ -284,10 +336,13 @@ def test_a_pattern_of_others_is_shown_only_once_it_is_admitted_and_after_own_one
     # Whoever knows the plan knows the id, and may have sent a unit with it before or after.
     forged = unit(id=own_id, name="theirs")
     assert pull_from(store, server, forged).fates == {"other registry": 1}
-    store.pulled.forget(own_id)
+    assert store.pulled.get(own_id) is None  # nor is it the quarantine's to decide on
+    assert store.pulled.forget(own_id) == []
+    store.delete(domain="finance")
     assert pull_from(store, server, forged).fates == {"new": 1}
+    fill(store)
     assert admit(store) == own_id
-    kept = store.pulled.unit(own_id)
+    kept = store.own_patterns.unit(own_id)
     assert isinstance(kept, ToolCallPattern)
     assert kept.name != "theirs"
     changed = unit(description="another")
@@ -470,6 +525,41 @@ def test_a_selector_shows_no_pattern_because_no_run_answered_it(store: TraceStor
     shown = KPExampleSelector("finance", **options).select_examples({"input": TASK})
     assert shown
     assert not any("procedure" in one["example"] for one in shown)
+    options["floor"] = 0.9  # that of the traces is lower
     for kinds, is_shown in ((("trace", "pattern"), True), (("trace",), False)):
         documents = KPRetriever("finance", kinds=kinds, **options).invoke(TASK)
         assert any("procedure" in one.page_content for one in documents) == is_shown
+
+
+@pytest.mark.parametrize(
+    ("successes", "stated", "text"),
+    [
+        (5, 5, "all succeeded"), (5, 0, "all seem to have succeeded"),
+        (4, 4, "4 succeeded"), (4, 0, "4 seem to have succeeded"),
+        (5, 2, "2 succeeded, 3 seem to have"), (4, 3, "3 succeeded, 1 seems to have"),
+    ],
+)  # fmt: skip
+def test_that_runs_succeeded_is_said_of_those_that_somebody_judged(
+    successes: int, stated: int, text: str
+) -> None:
+    runs = [
+        refund(at, success=at < successes, verdict=at < successes if at < stated else None)
+        for at in range(5)
+    ]
+    (pattern,) = found(*runs)
+    assert f" tasks: {text}" in skill_text(pattern)
+    assert f"<<<example 1: a procedure of 5 runs: {text}>>>" in to_few_shot(unit_of(pattern))
+
+
+def test_a_pattern_is_as_sure_as_its_members(store: TraceStore) -> None:
+    fill(store)
+    admit(store)
+    (before,) = store.own_patterns.decided().values()
+    of_runs = [one.confidence for one in store.runs(limit=None)]
+    assert before.confidence == pytest.approx(sum(of_runs) / 4)
+    assert before.confidence < 1
+    for one in before.members[:2]:
+        store.report_outcome(one, success=True)
+    admit(store)
+    (after,) = store.own_patterns.decided().values()
+    assert after.confidence == pytest.approx((2 + sum(of_runs) / 2) / 4)
