@@ -34,6 +34,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from kp_langchain.calibration.measures import share
 from kp_langchain.pattern_schema import PATTERN_ID_PREFIX
+from kp_langchain.recall.near_failures import NearFailures
 from kp_langchain.recall.run_paths import RunPath, run_path
 from kp_langchain.recall.task_wordings import Wording, wordings_of, words_of
 from kp_langchain.recall.templates import PROSE, Arguments, Choice, Templates
@@ -84,6 +85,7 @@ class Pattern:
         others: The same share of the domain's other runs; None if there are none.
         avg_ms: The mean over the runs of how long the calls that decide take together, in
             milliseconds; None if it is known of none.
+        went_wrong: What went wrong in failed runs that are near it, in up to three sentences.
         metadata: When the first of its members began, their mean score, and the least strict of
             their privacy levels.
     """
@@ -106,6 +108,7 @@ class Pattern:
     confidence: float
     others: Estimate | None
     avg_ms: float | None
+    went_wrong: tuple[str, ...]
     metadata: Metadata
 
 
@@ -230,6 +233,7 @@ class _Miner:
         self._domain, self._namespace = domain, namespace
         self._runs = sorted(runs, key=lambda run: (run.objective, run.trace_id))
         self._paths = Counter(run.path for run in self._runs)
+        self._failures = NearFailures(self._runs)
         self.left_out: Counter[str] = Counter()
         found = [pattern for group in _groups(self._runs) for pattern in self._patterns(group)]
         self.patterns = list(self._told_apart(found))
@@ -272,13 +276,14 @@ class _Miner:
         own = {run.trace_id for run in group.runs}
         others = [run for run in self._runs if run.trace_id not in own]
         called = Counter(tool for run in members for tool in run.tools)
+        kinds = tuple(one.text for one in wordings if words_of(one.text))[:_MOST_SHOWN]
         return Pattern(
             id=f"{PATTERN_ID_PREFIX}{id_}",
             name="",
             domain=self._domain,
             namespace=self._namespace,
             tools=group.tools,
-            kinds=tuple(one.text for one in wordings if words_of(one.text))[:_MOST_SHOWN],
+            kinds=kinds,
             not_for="",
             steps=tuple(steps),
             left_out=tuple(tool for tool, _ in called.most_common() if tool not in group.tools),
@@ -291,6 +296,7 @@ class _Miner:
             confidence=sum(run.confidence for run in members) / len(members),
             others=_success(others) if others else None,
             avg_ms=sum(durations) / len(durations) if durations else None,
+            went_wrong=self._failures.told(kinds, group.tools, steps),
             metadata=_metadata(self._domain, members),
         )
 

@@ -96,6 +96,11 @@ def tool_text(name: str) -> str:
     return quoted(clean_line(name, _TOOL_CHARS), _TOOL_CHARS)
 
 
+def code_span(text: str) -> str:
+    """Return a clean line as code in Markdown."""
+    return f"`{text.replace('`', chr(39))}`"
+
+
 def clean_input(value: Any) -> Any:
     """Return an input with texts that may stand in a prompt, of two thousand characters at most.
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from kp_langchain.calibration.planted_instructions import find_planted
 from kp_langchain.calibration.tool_calls import TracedCall, made_calls
 from kp_langchain.recall.deciding_calls import VALUE, deciding_calls, holds, input_texts
+from kp_langchain.recall.prompt_text import error_name
 from kp_langchain.redaction.spans import PLACEHOLDER
 from kp_langchain.store.rows import trace_key
 from kp_langchain.values import plain
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from kp_langchain.schema import Metadata, ReasoningTrace
 
 _READ_CHARS, _OUTPUT_CHARS = 2_000, 4_000
+_MOST_ERRORS = 20
 _WORD = re.compile(r"[^\W\d_]\w*|[<>=!]+")
 
 
@@ -57,6 +59,7 @@ class RunPath:
         namespace: Whose it is; None if anybody's.
         calls: The calls that decide.
         tools: The tools that it called at all, in their order.
+        errors: The tools whose calls failed, each with the name of the error; "" if unknown.
         duration_ms: How long the calls that decide took together; None if unknown, or 0.
         metadata: The metadata of its trace.
     """
@@ -71,6 +74,7 @@ class RunPath:
     namespace: str | None
     calls: tuple[PathCall, ...]
     tools: tuple[str, ...]
+    errors: tuple[tuple[str, str], ...]
     duration_ms: float | None
     metadata: Metadata
 
@@ -132,6 +136,9 @@ def run_path(
             for one in deciding
         ),
         tools=tuple(dict.fromkeys(one.tool_name for one in calls)),
+        errors=tuple(
+            (one.tool_name, error_name(one.output_text)) for one in calls if one.has_failed
+        )[:_MOST_ERRORS],
         duration_ms=sum(durations) or None,
         metadata=trace.metadata,
     )

@@ -19,14 +19,14 @@ from kp_langchain.pattern_schema import (
     TriggerConditions,
 )
 from kp_langchain.recall.pattern_text import success_text
-from kp_langchain.recall.prompt_text import TOOL_NAME, clean_line
+from kp_langchain.recall.prompt_text import TOOL_NAME, clean_line, code_span, tool_text
 from kp_langchain.recall.templates import PROSE, Arguments, Blank
 from kp_langchain.text import both_ends, count_text
 
 if TYPE_CHECKING:
     from kp_langchain.recall.patterns import Pattern
 
-_DESCRIPTION_CHARS, _DOMAIN_CHARS, _TOOL_CHARS = 1024, 100, 60
+_DESCRIPTION_CHARS, _DOMAIN_CHARS = 1024, 100
 _MOST_LEFT_OUT = 5
 
 
@@ -39,7 +39,7 @@ def unit_of(pattern: Pattern) -> ToolCallPattern:
     Args:
         pattern: The pattern.
     """
-    tools = [_tool(name) for name in pattern.tools]
+    tools = [tool_text(name) for name in pattern.tools]
     return ToolCallPattern(
         id=pattern.id,
         name=pattern.name,
@@ -89,7 +89,7 @@ def _head(pattern: Pattern) -> Iterator[str]:
     yield "---"
     yield f"name: {pattern.name}"
     yield f"description: {_json(description_of(pattern))}"
-    yield f"allowed-tools: {_json(list(dict.fromkeys(map(_tool, pattern.tools))))}"
+    yield f"allowed-tools: {_json(list(dict.fromkeys(map(tool_text, pattern.tools))))}"
     yield "kp:"
     yield f"  id: {_json(pattern.id)}"
     yield f"  domain: {_json(clean_line(pattern.domain, _DOMAIN_CHARS))}"
@@ -98,7 +98,7 @@ def _head(pattern: Pattern) -> Iterator[str]:
 
 def _steps(pattern: Pattern) -> Iterator[str]:
     for at, (name, arguments) in enumerate(zip(pattern.tools, pattern.steps, strict=True), start=1):
-        yield f"{at}. {_code(f'{_tool(name)}({_inputs(arguments)})')}"
+        yield f"{at}. {code_span(f'{tool_text(name)}({_inputs(arguments)})')}"
 
 
 def _inputs(arguments: Arguments) -> str:
@@ -115,14 +115,15 @@ def _inputs(arguments: Arguments) -> str:
 
 
 def _notes(pattern: Pattern) -> Iterator[str]:
-    """Yield a line for each placeholder, then the evidence."""
+    """Yield a line for each placeholder, the evidence, and what went wrong near it."""
     yield from (f"- {line}" for line in _placeholders(pattern))
     yield f"- {_evidence(pattern)}"
+    yield from (f"- {line}." for line in pattern.went_wrong)
 
 
 def _placeholders(pattern: Pattern) -> list[str]:
     blanks = {blank.name: blank for one in pattern.steps for blank in one.blanks}
-    return [f"{_code(str(blank))}: {_origin(blank)}" for blank in blanks.values()]
+    return [f"{code_span(str(blank))}: {_origin(blank)}" for blank in blanks.values()]
 
 
 def _evidence(pattern: Pattern) -> str:
@@ -135,7 +136,7 @@ def _evidence(pattern: Pattern) -> str:
             text += f"; of the domain's other runs, {100 * pattern.others.value:.0f} %"
     text += "."
     if pattern.left_out:
-        text += f" Left out: {', '.join(map(_tool, pattern.left_out[:_MOST_LEFT_OUT]))}."
+        text += f" Left out: {', '.join(map(tool_text, pattern.left_out[:_MOST_LEFT_OUT]))}."
     return text
 
 
@@ -147,19 +148,10 @@ def _origin(blank: Blank) -> str:
 
 
 def _pair(told_by: str, value: str, blank: Blank) -> str:
-    shown = _code(_json(value) if blank.is_text else value)
+    shown = code_span(_json(value) if blank.is_text else value)
     if told_by in ("", value):
         return f"such as {shown}"
-    return f"{_code(_json(told_by))} → {shown}"
-
-
-def _tool(name: str) -> str:
-    """Return the name of a tool as it may stand in a prompt."""
-    return name if TOOL_NAME.fullmatch(name) else _json(clean_line(name, _TOOL_CHARS))
-
-
-def _code(text: str) -> str:
-    return f"`{text.replace('`', chr(39))}`"
+    return f"{code_span(_json(told_by))} → {shown}"
 
 
 def _json(value: object) -> str:
