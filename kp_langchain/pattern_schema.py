@@ -5,9 +5,10 @@ They are read and written as `ReasoningTrace` is.
 
 from __future__ import annotations
 
+import json
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, ValidationError
 
 from kp_langchain.schema import (
     CONTEXT,
@@ -64,6 +65,22 @@ class PatternTool(Wire):
     input_template: dict[str, Any] | None = None
 
 
+class PatternPlaceholder(Wire):
+    """What stands for a value in the inputs of a pattern.
+
+    Attributes:
+        name: Its name, as it stands in braces.
+        source: Where its values come from, such as `the task` or `step 1`; "" if unknown.
+        examples: Real values, each after what tells it; "" if that is the value itself.
+        is_text: Whether they are texts, and not numbers or the like.
+    """
+
+    name: str
+    source: str = ""
+    examples: list[tuple[str, str]] = Field(default_factory=list)
+    is_text: bool = True
+
+
 class PatternStep(Wire):
     """One step of a pattern.
 
@@ -113,9 +130,8 @@ class ToolCallPattern(Wire):
         trigger_conditions: When to use it.
         tool_sequence: Its steps in order, at least one.
         performance: How well it did.
-        placeholders: A line for each placeholder with where its values come from. The field is not
-            part of protocol v1 and may have another meaning in patterns of other writers, so any
-            value is kept.
+        placeholders: What stands for values in its inputs. The field is not part of protocol v1 and
+            may have another meaning in patterns of other writers, so any value is kept.
 
     Raises:
         pydantic.ValidationError: A field is missing or invalid; the message names it.
@@ -141,6 +157,15 @@ class ToolCallPattern(Wire):
         """The calls of all steps, in order."""
         return [tool for step in self.tool_sequence for tool in step.tools]
 
+    @property
+    def known_placeholders(self) -> list[PatternPlaceholder]:
+        """Its placeholders, if they are of the form that this package writes."""
+        found = self.placeholders if isinstance(self.placeholders, list) else []
+        try:
+            return [PatternPlaceholder.model_validate(one) for one in found]
+        except ValidationError:
+            return []
+
     def as_trace(self) -> ReasoningTrace:
         """Return it as a trace of its calls, so that it is searched and compared like one.
 
@@ -151,9 +176,9 @@ class ToolCallPattern(Wire):
         confidence = self.performance.confidence
         if not isinstance(confidence, float):
             confidence = self.performance.success_rate
-        lines = self.placeholders if isinstance(self.placeholders, list) else []
         steps: list[dict[str, Any]] = [
-            {"type": "thought", "content": line} for line in lines if isinstance(line, str)
+            {"type": "thought", "content": json.dumps(one.model_dump(), ensure_ascii=False)}
+            for one in self.known_placeholders
         ]
         for step in self.tool_sequence:
             notes = {"content": step.step, "output_summary": step.condition}

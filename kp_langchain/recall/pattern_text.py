@@ -1,20 +1,25 @@
-"""A pattern as an example for a prompt: when it is of use, and its calls with placeholders.
+"""A pattern as an example for a prompt: when it is of use, and its calls.
 
     <<<example 1: a procedure of 5 runs: 3 succeeded, 1 seems to have>>>
     When: "Cancel what \u2026 ordered last"
-    1. find_order({"customer": "{customer}"})
-    2. cancel({"order": "{order}", "reason": "CHANGED_MIND"})
-    Values: "{order}: from step 1, such as 7"
+    1. find_order({"customer": "Ada"})
+    2. cancel({"order": "333", "reason": "CHANGED_MIND"})
+    Values: customer "Ada" is from the task
+    Values: order "333" is from step 1, such as "order 333" -> "333"; "order 555" -> "555"
     <<<end of example 1>>>
 
+In its calls stand real values where one is known: a small model copies a placeholder as it is
+(`python -m tests.benchmarks.live --arms patterns`).
 Where the calls do not fit, it has its name and when it is of use. The texts of a pattern are
 cleaned as those of a trace are: anyone may have written them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+import json
+import re
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
 
 from kp_langchain.recall.prompt_text import (
     clean_input,
@@ -34,6 +39,7 @@ if TYPE_CHECKING:
 _WHEN_CHARS, _NAME_CHARS, _INPUT_CHARS, _NOTE_CHARS = 600, 100, 800, 200
 _SHARES = (1.0, 0.6, 0.35, 0.2)  # of these characters
 _MOST_NOTES = 8
+_NUMBER = re.compile(r"-?(?:0|[1-9]\d*)(?:\.\d+)?")
 
 
 def pattern_heading(pattern: ToolCallPattern, trust: Trust) -> str:
@@ -104,7 +110,9 @@ def _call_lines(pattern: ToolCallPattern, share: float) -> Iterator[str]:
             inputs = ""
             for value in (tool.input_template, tool.query_template):
                 if value is not None and not inputs:
-                    inputs = quoted_input(clean_input(value), round(_INPUT_CHARS * share))
+                    inputs = quoted_input(
+                        clean_input(_filled(value, pattern)), round(_INPUT_CHARS * share)
+                    )
             line = f"{number}. {tool_text(tool.name)}({inputs})"
             if at and step.execution == "parallel":
                 line += ", together with the call before"
@@ -113,11 +121,27 @@ def _call_lines(pattern: ToolCallPattern, share: float) -> Iterator[str]:
             yield line
 
 
-def _value_lines(pattern: ToolCallPattern) -> Sequence[str]:
-    placeholders = pattern.placeholders if isinstance(pattern.placeholders, list) else []
-    notes = [
-        clean_line(one.replace("`", ""), _NOTE_CHARS)
-        for one in placeholders[:_MOST_NOTES]
-        if isinstance(one, str)
-    ]
-    return [f"Values: {quoted(one, _NOTE_CHARS)}" for one in notes if one]
+def _filled(template: object, pattern: ToolCallPattern) -> Any:
+    """Return an input with a real value in the place of each placeholder that has one."""
+    text = json.dumps(template)
+    for one in pattern.known_placeholders[:_MOST_NOTES]:
+        if one.examples:
+            blank, value = json.dumps(f"{{{one.name}}}")[1:-1], one.examples[0][1]
+            if not one.is_text and _NUMBER.fullmatch(value):
+                text = text.replace(f'"{blank}"', value)
+            text = text.replace(blank, json.dumps(value)[1:-1])
+    return json.loads(text)
+
+
+def _value_lines(pattern: ToolCallPattern) -> Iterator[str]:
+    for one in pattern.known_placeholders[:_MOST_NOTES]:
+        here = f" {_note(one.examples[0][1])}" if one.examples else ""
+        source = clean_line(one.source, _NAME_CHARS)
+        pairs = [(by, value) for by, value in one.examples if by not in ("", value)]
+        such = "; ".join(f"{_note(by)} -> {_note(value)}" for by, value in pairs)
+        origin = f" is from {_note(source)}" if source else " is from elsewhere"
+        yield f"Values: {_note(one.name)}{here}{origin}{such and ', such as ' + such}"
+
+
+def _note(text: str) -> str:
+    return quoted(clean_line(text, _NOTE_CHARS), _NOTE_CHARS)

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from kp_langchain.pattern_schema import (
+    PatternPlaceholder,
     PatternStep,
     PatternTool,
     Performance,
@@ -56,7 +57,13 @@ def unit_of(pattern: Pattern) -> ToolCallPattern:
             )
             for name, arguments in zip(tools, pattern.steps, strict=True)
         ],
-        placeholders=_placeholders(pattern) or None,
+        placeholders=[
+            PatternPlaceholder(
+                name=one.name, source=one.source, examples=list(one.pairs), is_text=one.is_text
+            )
+            for one in _blanks(pattern)
+        ]
+        or None,
         performance=Performance(
             avg_ms=pattern.avg_ms or 0.0,
             success_rate=pattern.success.value,
@@ -116,14 +123,13 @@ def _inputs(arguments: Arguments) -> str:
 
 def _notes(pattern: Pattern) -> Iterator[str]:
     """Yield a line for each placeholder, the evidence, and what went wrong near it."""
-    yield from (f"- {line}" for line in _placeholders(pattern))
+    yield from (f"- {code_span(str(one))}: {_origin(one)}" for one in _blanks(pattern))
     yield f"- {_evidence(pattern)}"
     yield from (f"- {line}." for line in pattern.went_wrong)
 
 
-def _placeholders(pattern: Pattern) -> list[str]:
-    blanks = {blank.name: blank for one in pattern.steps for blank in one.blanks}
-    return [f"{code_span(str(blank))}: {_origin(blank)}" for blank in blanks.values()]
+def _blanks(pattern: Pattern) -> list[Blank]:
+    return list({blank.name: blank for one in pattern.steps for blank in one.blanks}.values())
 
 
 def _evidence(pattern: Pattern) -> str:

@@ -137,9 +137,7 @@ def test_what_three_agents_did_for_three_tasks_is_a_pattern(store: TraceStore) -
     assert unit.trigger_conditions.required_tools == ["find_customer", "pay_back"]
     assert unit.trigger_conditions.task_types == ["Pay … euros back, for the lamp"]
     wire = unit.model_dump(mode="json")
-    assert [line.partition(":")[0] for line in wire["placeholders"]] == [
-        "`{who}`", "`{customer}`", "`{euros}`",
-    ]  # fmt: skip
+    assert [one["name"] for one in wire["placeholders"]] == ["who", "customer", "euros"]
 
 
 @pytest.mark.parametrize(

@@ -123,15 +123,13 @@ def test_an_admitted_pattern_is_shown_and_noted_until_runs_end_worse_with_it(
     scored, (example,) = run(store)
     assert [one.trace_id for one in scored.shown] == [pattern_id]
     values = [line for line in example.split("\n") if line.startswith("Values: ")]
-    assert [line.partition(":")[2].split(":")[0] for line in values] == [
-        ' "{who}', ' "{customer}', ' "{euros}',
-    ]  # fmt: skip
+    assert [line.split()[1] for line in values] == ['"who"', '"customer"', '"euros"']
     assert example.split("\n") == [
         HEADER,
         "<<<example 1: a procedure of 5 runs: all seem to have succeeded>>>",
         'When: "Pay … euros back, for the lamp"',
-        '1. find_customer({"who": "{who}"})',
-        '2. pay_back({"customer": "{customer}", "currency": "EUR", "amount": "{euros}"})',
+        '1. find_customer({"who": "Ada"})',
+        '2. pay_back({"customer": "C-10", "currency": "EUR", "amount": 7.25})',
         *values,
         "<<<end of example 1>>>",
     ]
@@ -455,7 +453,8 @@ def pattern(**changes: Any) -> ToolCallPattern:
 
 def test_the_text_of_a_pattern() -> None:
     one = pattern(
-        placeholders=["`{a}`: from the task, such as `\"Ada\"`", 7],
+        placeholders=[{"name": "a", "source": "the task", "examples": [["", "Ada"]]},
+                      {"name": "b", "source": "step 1", "examples": [["no 7", "7"]]}],
         tool_sequence=[
             *tools({"name": "price", "query_template": "of {a}"}, {"name": "stars"},
                    execution="parallel"),
@@ -464,10 +463,11 @@ def test_the_text_of_a_pattern() -> None:
     )  # fmt: skip
     assert to_few_shot(one).split("\n")[2:-1] == [
         'When: "Pay … euros back, for the lamp"',
-        '1. price("of {a}")',
+        '1. price("of Ada")',
         "2. stars(), together with the call before",
         '3. book({"night": 1}): "for each night"',
-        'Values: "{a}: from the task, such as \\"Ada\\""',
+        'Values: "a" "Ada" is from "the task"',
+        'Values: "b" "7" is from "step 1", such as "no 7" -> "7"',
     ]
 
 
@@ -489,7 +489,10 @@ def test_whatever_a_pattern_says_it_stays_within_its_frame_and_tokens(
     step = {"execution": "sequential", "step": data.draw(texts), "condition": data.draw(texts)}
     one = pattern(
         name=data.draw(texts) or "x",
-        placeholders=[data.draw(texts)],
+        placeholders=[
+            {"name": data.draw(texts), "source": data.draw(texts),
+             "examples": [[data.draw(texts), data.draw(texts)]]},
+        ],
         trigger_conditions={"task_types": [data.draw(texts)]},
         tool_sequence=[
             step | {"tools": [
