@@ -28,7 +28,6 @@ _MOST_TASKS, _READ_CHARS, _MOST_CHARS = 60, 600, 140
 _VALUE_CHARS = 60
 _TOKEN = re.compile(r"\w+")
 _WORD = re.compile(r"[^\W\d_]{3,}")
-NUMBER = re.compile(r"[+-]?\d+(?:\.\d+)?")
 _DIGITS, _NO_LETTERS = re.compile(r"\d+"), re.compile(r"\W")
 _MARKS = " '\".,;:?!"
 
@@ -189,11 +188,3 @@ def abbreviates(short: str, word: str) -> bool:
     """Return whether letters are some of a longer word, in their order, from its first on."""
     rest = iter(word)
     return 0 < len(short) < len(word) and short[0] == word[0] and all(one in rest for one in short)
-
-
-def with_unit(task: str, phrase: str) -> str:
-    """Return a number with the word after it in a task; any other phrase as it is."""
-    number = NUMBER.fullmatch(phrase) and re.search(
-        rf"(?<![\w.]){re.escape(phrase)} [^\W\d_]+", task
-    )
-    return number[0] if number else phrase

@@ -125,7 +125,7 @@ def test_what_three_agents_did_for_three_tasks_is_a_pattern(store: TraceStore) -
         {
             "customer": "{customer}",
             "currency": "EUR",
-            "amount": "{euros}",
+            "amount": "{amount}",
         },
     ]
     assert (len(pattern.members), pattern.tasks, pattern.runs) == (3, 3, 4)
@@ -137,7 +137,7 @@ def test_what_three_agents_did_for_three_tasks_is_a_pattern(store: TraceStore) -
     assert unit.trigger_conditions.task_types == ["Pay … euros back, for the lamp"]
     wire = unit.model_dump(mode="json")
     assert [line.partition(":")[0] for line in wire["placeholders"]] == [
-        "`{who}`", "`{customer}`", "`{euros}`",
+        "`{who}`", "`{customer}`", "`{amount}`",
     ]  # fmt: skip
 
 
@@ -225,8 +225,8 @@ def test_tools_that_decide_nothing_are_named() -> None:
 
 
 def charge(at: int, *, is_refund: bool) -> RunPath:
-    euros, code = at + 3, ("PAR", "LAU")[at % 2]
-    what = f"{('parking', 'laundry')[at % 2]}, {euros}.50 euros"
+    euros, code = at + 3, ("PAR", "LAU", "MIN")[at % 3]
+    what = f"{('parking', 'laundry', 'minibar')[at % 3]}, {euros}.50 euros"
     task = f"Take {what}, off the bill of {NAMES[at]}" if is_refund else f"{NAMES[at]} had {what}"
     amount = (-1 if is_refund else 1) * (100 * euros + 50)
     calls: list[Call] = [
@@ -246,8 +246,8 @@ def test_values_of_two_signs_are_two_patterns() -> None:
     text = skill_text(refunds)
     assert '2. `charge(stay={stay}, code="{code}", amount={amount}, by="desk")`' in text
     assert '- `{stay}`: from step 1, `"stay 78: room 21"` → `78`' in text
-    assert '- `{code}`: from the task, `"laundry"` → `"LAU"`; `"parking"` → `"PAR"`' in text
-    assert '- `{amount}`: from the task, `"8.50 euros"` → `-850`; `"4.50 euros"` → `-450`' in text
+    assert '- `{code}`: from the task, `"minibar"` → `"MIN"`; `"parking"` → `"PAR"`' in text
+    assert '- `{amount}`: from the task, `"8.50"` → `-850`; `"4.50"` → `-450`' in text
 
 
 def visits(at: int, state: int, wording: str) -> RunPath:

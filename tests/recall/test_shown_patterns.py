@@ -124,14 +124,14 @@ def test_an_admitted_pattern_is_shown_and_noted_until_runs_end_worse_with_it(
     assert [one.trace_id for one in scored.shown] == [pattern_id]
     values = [line for line in example.split("\n") if line.startswith("Values: ")]
     assert [line.partition(":")[2].split(":")[0] for line in values] == [
-        ' "{who}', ' "{customer}', ' "{euros}',
+        ' "{who}', ' "{customer}', ' "{amount}',
     ]  # fmt: skip
     assert example.split("\n") == [
         HEADER,
         "<<<example 1: a procedure of 5 runs: all seem to have succeeded>>>",
         'When: "Pay … euros back, for the lamp"',
         '1. find_customer({"who": "{who}"})',
-        '2. pay_back({"customer": "{customer}", "currency": "EUR", "amount": "{euros}"})',
+        '2. pay_back({"customer": "{customer}", "currency": "EUR", "amount": "{amount}"})',
         *values,
         "<<<end of example 1>>>",
     ]
