@@ -133,8 +133,8 @@ def telling_phrases(
 ) -> dict[str, str]:
     """Return the phrase of each task that tells a value; none where that may be chance.
 
-    In each wording it is what differs at one place, another phrase for another value. It is like
-    the values, or nothing else is left that differs.
+    In each wording it is what differs at the only place where another phrase goes with another
+    value.
 
     Args:
         wordings: How the tasks are worded.
@@ -148,11 +148,10 @@ def telling_phrases(
             rest = {task: _without(one, told.get(task, ())) for task, one in place.items()}
             of_place = {task: one for task, one in rest.items() if one and task in values}
             pairs = [(one, values[task]) for task, one in of_place.items()]
-            if pairs and is_one_to_one(pairs):
-                places.append((are_like(pairs), len(pairs), of_place))
-        is_like, _, best = max(places, key=lambda place: place[:2], default=(False, 0, {}))
-        if is_like or len(places) == 1:
-            phrases |= best
+            if pairs and _is_one_to_one(pairs):
+                places.append(of_place)
+        if len(places) == 1:
+            phrases |= places[0]
     told_values = {(phrase.casefold(), values[task]) for task, phrase in phrases.items()}
     is_enough = 2 * len(phrases) >= len(values)
     is_one = len(told_values) == len({phrase for phrase, _ in told_values})
@@ -165,26 +164,7 @@ def _without(phrase: str, others: Collection[str]) -> str:
     return " ".join(phrase.split()).strip(_MARKS)
 
 
-def is_one_to_one(pairs: Iterable[tuple[str, str]]) -> bool:
+def _is_one_to_one(pairs: Iterable[tuple[str, str]]) -> bool:
     """Return whether the same always goes with the same, and another with another."""
     different = {(one.casefold(), other.casefold()) for one, other in pairs}
     return all(len({pair[side] for pair in different}) == len(different) for side in (0, 1))
-
-
-def are_like(pairs: Collection[tuple[str, str]]) -> bool:
-    """Return whether most of some phrases share a number with their values, or are abbreviated."""
-    return 2 * sum(_is_like(phrase, value) for phrase, value in pairs) > len(pairs)
-
-
-def _is_like(phrase: str, value: str) -> bool:
-    digits, own = (_DIGITS.findall(text) for text in (phrase, value))
-    shared = set(map(int, digits)) & set(map(int, own))
-    if digits and (shared or "".join(digits) == "".join(own)):
-        return True
-    return abbreviates(value.casefold(), _NO_LETTERS.sub("", phrase.casefold()))
-
-
-def abbreviates(short: str, word: str) -> bool:
-    """Return whether letters are some of a longer word, in their order, from its first on."""
-    rest = iter(word)
-    return 0 < len(short) < len(word) and short[0] == word[0] and all(one in rest for one in short)

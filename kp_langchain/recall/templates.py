@@ -9,9 +9,8 @@ placeholder; of a longer text, only the parts that differ do. Whatever a single 
 has is in no template.
 
 A placeholder says where its value comes from, with pairs of real values: the task has it; an output
-of an earlier call has it; a phrase of the task tells it (`"surgery" -> SUR`), if the same phrase
-always goes with the same value and another with another; or it was worked out from a short output.
-A phrase is like a value if it shares a number with it, or is abbreviated by it.
+of an earlier call has it; or a phrase of the task tells it (`"surgery" -> SUR`), if the same phrase
+always goes with the same value and another with another.
 
 Where the task and the outputs do not have the values, few of them (half as many as tasks at most)
 are a choice: what was done differs by them, and runs that chose differently may belong to different
@@ -33,8 +32,6 @@ from kp_langchain.recall.run_paths import RunPath
 from kp_langchain.recall.shared_text import Gap, shared_text
 from kp_langchain.recall.task_wordings import (
     Wording,
-    are_like,
-    is_one_to_one,
     task_text,
     telling_phrases,
 )
@@ -214,9 +211,6 @@ class Templates:
         values = {one.task: one.text for one in uses}
         phrases = telling_phrases(self._wordings, values, self._told)
         told = [(phrase, values[task]) for task, phrase in phrases.items()]
-        source, worked_out = ("", []) if told else self._worked_out(uses)
-        if source:
-            return Blank(name, source, _pairs(worked_out, _MOST_PAIRS))
         for task, phrase in phrases.items():
             self._told[task].add(phrase)
         different = len({value.casefold() for value in values.values()})
@@ -247,14 +241,6 @@ class Templates:
                 )
         enough = [name for name, count in counts.items() if count >= _MOST * len(uses)]
         return min(enough, key=lambda name: (name != TASK, len(name), name), default="")
-
-    def _worked_out(self, uses: Sequence[_Use]) -> tuple[str, list[tuple[str, str]]]:
-        """Return the last step whose output is short and goes with the values, and both."""
-        for step in reversed(range(len(self._outputs[uses[0].run.trace_id]))):
-            pairs = [(self._outputs[one.run.trace_id][step].strip(), one.text) for one in uses]
-            if all(_is_short(one) for one, _ in pairs) and is_one_to_one(pairs) and are_like(pairs):
-                return f"step {step + 1}", pairs
-        return "", []
 
     def _name(self, name: str) -> str:
         """Return a name that no other placeholder has."""
