@@ -23,7 +23,6 @@ GAP = "\N{HORIZONTAL ELLIPSIS}"
 """Stands for what differs between tasks."""
 
 _ALIKE = 0.6  # the share of words, but those of values, in which tasks of one wording agree
-_NEARLY_ALIKE = 0.5  # the same for tasks that are like no other
 _MOST_TASKS, _READ_CHARS, _MOST_CHARS = 60, 600, 140
 _VALUE_CHARS = 60
 _TOKEN = re.compile(r"\w+")
@@ -69,27 +68,22 @@ def wordings_of(runs: Iterable[RunPath]) -> list[Wording]:
         task: _TOKEN.findall(_blanked(task, GAP, values[task]).casefold())
         for task in islice(sorted(values), _MOST_TASKS)
     }
-    alike = _together([[task] for task in words], words, _ALIKE)
-    alone = [tasks for tasks in alike if len(tasks) == 1]
-    alike = [tasks for tasks in alike if len(tasks) > 1] + _together(alone, words, _NEARLY_ALIKE)
-    wordings = [_wording(tasks, values) for tasks in alike]
+    wordings = [_wording(tasks, values) for tasks in _together(words)]
     return sorted(wordings, key=lambda one: (-len(one.tasks), len(one.text), one.text))
 
 
-def _together(
-    groups: Iterable[list[str]], words: Mapping[str, Sequence[str]], share: float
-) -> list[list[str]]:
-    """Return groups of tasks, with each the later ones whose first task is like its first."""
-    joined: list[list[str]] = []
-    for tasks in groups:
-        for others in joined:
-            matcher = SequenceMatcher(None, words[others[0]], words[tasks[0]], autojunk=False)
-            if matcher.quick_ratio() >= share and matcher.ratio() >= share:
-                others += tasks
+def _together(words: Mapping[str, Sequence[str]]) -> list[list[str]]:
+    """Return groups of tasks: each task is in the first whose first task is like it."""
+    groups: list[list[str]] = []
+    for task, own in words.items():
+        for others in groups:
+            matcher = SequenceMatcher(None, words[others[0]], own, autojunk=False)
+            if matcher.quick_ratio() >= _ALIKE and matcher.ratio() >= _ALIKE:
+                others.append(task)
                 break
         else:
-            joined.append([*tasks])
-    return joined
+            groups.append([task])
+    return groups
 
 
 def _wording(tasks: Sequence[str], values: Mapping[str, set[str]]) -> Wording:

@@ -26,7 +26,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
-from kp_langchain.recall.deciding_calls import WHOLE_CHARS, holds, place_of
+from kp_langchain.recall.deciding_calls import WHOLE_CHARS, holds
 from kp_langchain.recall.prompt_text import clean_line, without_markers
 from kp_langchain.recall.run_paths import RunPath
 from kp_langchain.recall.shared_text import Gap, shared_text
@@ -42,7 +42,6 @@ from kp_langchain.values import members
 _FEWEST_KEPT = 0.5  # of the words and values of a text; else all of it is a placeholder
 _MOST = 2 / 3  # of the runs have a value in their task, or in the output of a step
 _BREAK = re.compile(r"[\n\r;{}\[\]]|\\n")  # between records of an output
-_BESIDE_CHARS = 40
 # Five words in a row, or a long run of characters of a script without blanks.
 _PROSE = re.compile(
     r"(?:[^\W\d_]{2,}[\s_,.:'\"/-]{1,2}){4}[^\W\d_]{2,}|[^\W\d_]{25,}"
@@ -202,10 +201,7 @@ class Templates:
         if source:
             step = int(source.split()[1]) - 1
             given = [(self._outputs[one.run.trace_id][step].strip(), one) for one in uses]
-            shown = [
-                (output if _is_short(output) else _passage(output, one.text), one.text)
-                for output, one in given
-            ]
+            shown = [(_passage(output, one.text), one.text) for output, one in given]
             shown.sort(key=lambda pair: pair[0] == pair[1])
             return Blank(name, source, _pairs(shown, 1))
         values = {one.task: one.text for one in uses}
@@ -306,19 +302,11 @@ def _clean_text(text: str) -> str:
 
 
 def _passage(output: str, value: str) -> str:
-    """Return a value with what stands beside it, or alone where that is prose.
+    """Return the record of an output that has a value, or the value alone where that is prose.
 
     Keys, codes and units tell what the value is. A sentence may tell a model what to do, and
     anybody may have written it.
     """
-    at = place_of(output.casefold(), value.casefold())
-    if at < 0 or len(output.casefold()) != len(output):
-        return value
-    end = at + len(value)
-    before, after = output[max(0, at - _BESIDE_CHARS) : at], output[end : end + _BESIDE_CHARS]
-    if at > _BESIDE_CHARS:  # the first word is cut
-        before = before.partition(" ")[2]
-    if len(after) == _BESIDE_CHARS:
-        after = after.rpartition(" ")[0]
-    passage = f"{_BREAK.split(before)[-1]}{output[at:end]}{_BREAK.split(after)[0]}"
-    return value if _PROSE.search(passage) else passage.strip(" \t,\"'-")
+    records = (one.strip(" \t,\"'-") for one in (output, *_BREAK.split(output)))
+    shown = (one for one in records if _is_short(one) and holds(one.casefold(), value.casefold()))
+    return next(shown, value)
