@@ -259,7 +259,7 @@ class _Miner:
         alike = len(group.runs) if group.words else self._paths[group.tools]
         if (is_bare or is_one_tool) and alike > _MOST_SHARE * len(self._runs):
             self.left_out["trivial"] += 1
-        elif "" in sources or not all(choice.is_told for choice in templates.choices):
+        elif "" in sources:
             self.left_out["unexplained"] += 1
         elif _is_worse(pattern):
             self.left_out["worse"] += 1

@@ -33,7 +33,7 @@ class PathCall:
     Attributes:
         tool: The name of its tool.
         words: The words of its input, without values, in lower case; signs of comparison count as
-            words. A text of one word is a value.
+            words. A text of one word is a value, of which a minus alone counts.
         inputs: Its input.
         output: What it returned.
     """
@@ -149,7 +149,11 @@ def _words(call: TracedCall, task: str, given: set[str]) -> frozenset[str]:
     words: set[str] = set()
     for text in input_texts(call):
         folded = text[:_READ_CHARS].casefold()
-        if len(folded.split()) > 1 and folded not in given and not holds(task, folded.strip()):
+        if folded in given or holds(task, folded.strip()):
+            continue
+        if len(folded.split()) > 1:
             shown = PLACEHOLDER.sub(" ", text[:_READ_CHARS]).casefold()
             words.update(_WORD.findall(VALUE.sub(" ", shown)))
+        elif folded[:1] == "-":
+            words.add("-")
     return frozenset(words)

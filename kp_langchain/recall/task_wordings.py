@@ -23,12 +23,10 @@ GAP = "\N{HORIZONTAL ELLIPSIS}"
 """Stands for what differs between tasks."""
 
 _ALIKE = 0.6  # the share of words, but those of values, in which tasks of one wording agree
-_NEARLY_ALIKE = 0.5  # the same for tasks that are like no other
 _MOST_TASKS, _READ_CHARS, _MOST_CHARS = 60, 600, 140
 _VALUE_CHARS = 60
 _TOKEN = re.compile(r"\w+")
 _WORD = re.compile(r"[^\W\d_]{3,}")
-NUMBER = re.compile(r"[+-]?\d+(?:\.\d+)?")
 _DIGITS, _NO_LETTERS = re.compile(r"\d+"), re.compile(r"\W")
 _MARKS = " '\".,;:?!"
 
@@ -70,27 +68,22 @@ def wordings_of(runs: Iterable[RunPath]) -> list[Wording]:
         task: _TOKEN.findall(_blanked(task, GAP, values[task]).casefold())
         for task in islice(sorted(values), _MOST_TASKS)
     }
-    alike = _together([[task] for task in words], words, _ALIKE)
-    alone = [tasks for tasks in alike if len(tasks) == 1]
-    alike = [tasks for tasks in alike if len(tasks) > 1] + _together(alone, words, _NEARLY_ALIKE)
-    wordings = [_wording(tasks, values) for tasks in alike]
+    wordings = [_wording(tasks, values) for tasks in _together(words)]
     return sorted(wordings, key=lambda one: (-len(one.tasks), len(one.text), one.text))
 
 
-def _together(
-    groups: Iterable[list[str]], words: Mapping[str, Sequence[str]], share: float
-) -> list[list[str]]:
-    """Return groups of tasks, with each the later ones whose first task is like its first."""
-    joined: list[list[str]] = []
-    for tasks in groups:
-        for others in joined:
-            matcher = SequenceMatcher(None, words[others[0]], words[tasks[0]], autojunk=False)
-            if matcher.quick_ratio() >= share and matcher.ratio() >= share:
-                others += tasks
+def _together(words: Mapping[str, Sequence[str]]) -> list[list[str]]:
+    """Return groups of tasks: each task is in the first whose first task is like it."""
+    groups: list[list[str]] = []
+    for task, own in words.items():
+        for others in groups:
+            matcher = SequenceMatcher(None, words[others[0]], own, autojunk=False)
+            if matcher.quick_ratio() >= _ALIKE and matcher.ratio() >= _ALIKE:
+                others.append(task)
                 break
         else:
-            joined.append([*tasks])
-    return joined
+            groups.append([task])
+    return groups
 
 
 def _wording(tasks: Sequence[str], values: Mapping[str, set[str]]) -> Wording:
@@ -134,8 +127,8 @@ def telling_phrases(
 ) -> dict[str, str]:
     """Return the phrase of each task that tells a value; none where that may be chance.
 
-    In each wording it is what differs at one place, another phrase for another value. It is like
-    the values, or nothing else is left that differs.
+    In each wording it is what differs at the only place where another phrase goes with another
+    value.
 
     Args:
         wordings: How the tasks are worded.
@@ -149,11 +142,10 @@ def telling_phrases(
             rest = {task: _without(one, told.get(task, ())) for task, one in place.items()}
             of_place = {task: one for task, one in rest.items() if one and task in values}
             pairs = [(one, values[task]) for task, one in of_place.items()]
-            if pairs and is_one_to_one(pairs):
-                places.append((are_like(pairs), len(pairs), of_place))
-        is_like, _, best = max(places, key=lambda place: place[:2], default=(False, 0, {}))
-        if is_like or len(places) == 1:
-            phrases |= best
+            if pairs and _is_one_to_one(pairs):
+                places.append(of_place)
+        if len(places) == 1:
+            phrases |= places[0]
     told_values = {(phrase.casefold(), values[task]) for task, phrase in phrases.items()}
     is_enough = 2 * len(phrases) >= len(values)
     is_one = len(told_values) == len({phrase for phrase, _ in told_values})
@@ -166,34 +158,7 @@ def _without(phrase: str, others: Collection[str]) -> str:
     return " ".join(phrase.split()).strip(_MARKS)
 
 
-def is_one_to_one(pairs: Iterable[tuple[str, str]]) -> bool:
+def _is_one_to_one(pairs: Iterable[tuple[str, str]]) -> bool:
     """Return whether the same always goes with the same, and another with another."""
     different = {(one.casefold(), other.casefold()) for one, other in pairs}
     return all(len({pair[side] for pair in different}) == len(different) for side in (0, 1))
-
-
-def are_like(pairs: Collection[tuple[str, str]]) -> bool:
-    """Return whether most of some phrases share a number with their values, or are abbreviated."""
-    return 2 * sum(_is_like(phrase, value) for phrase, value in pairs) > len(pairs)
-
-
-def _is_like(phrase: str, value: str) -> bool:
-    digits, own = (_DIGITS.findall(text) for text in (phrase, value))
-    shared = set(map(int, digits)) & set(map(int, own))
-    if digits and (shared or "".join(digits) == "".join(own)):
-        return True
-    return abbreviates(value.casefold(), _NO_LETTERS.sub("", phrase.casefold()))
-
-
-def abbreviates(short: str, word: str) -> bool:
-    """Return whether letters are some of a longer word, in their order, from its first on."""
-    rest = iter(word)
-    return 0 < len(short) < len(word) and short[0] == word[0] and all(one in rest for one in short)
-
-
-def with_unit(task: str, phrase: str) -> str:
-    """Return a number with the word after it in a task; any other phrase as it is."""
-    number = NUMBER.fullmatch(phrase) and re.search(
-        rf"(?<![\w.]){re.escape(phrase)} [^\W\d_]+", task
-    )
-    return number[0] if number else phrase

@@ -9,14 +9,12 @@ placeholder; of a longer text, only the parts that differ do. Whatever a single 
 has is in no template.
 
 A placeholder says where its value comes from, with pairs of real values: the task has it; an output
-of an earlier call has it; a phrase of the task tells it (`"surgery" -> SUR`), if the same phrase
-always goes with the same value and another with another; or it was worked out from a short output.
-A phrase is like a value if it shares a number with it, or is abbreviated by it.
+of an earlier call has it; or a phrase of the task tells it (`"surgery" -> SUR`), if the same phrase
+always goes with the same value and another with another.
 
-Where nothing of this holds, few values (half as many as tasks at most), or values of two signs, are
-a choice: what was done differs by them, and runs that chose differently may belong to different
-patterns. So are few values that no phrase is like, or of which phrases tell less than two thirds;
-and values of an output that stand after different words in it, such as `stay` and `room`.
+Where the task and the outputs do not have the values, few of them (half as many as tasks at most)
+are a choice: what was done differs by them, and runs that chose differently may belong to different
+patterns. More than three are none if phrases tell two thirds of them.
 """
 
 from __future__ import annotations
@@ -28,20 +26,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
-from kp_langchain.recall.deciding_calls import WHOLE_CHARS, holds, place_of
+from kp_langchain.recall.deciding_calls import WHOLE_CHARS, holds
 from kp_langchain.recall.prompt_text import clean_line, without_markers
 from kp_langchain.recall.run_paths import RunPath
 from kp_langchain.recall.shared_text import Gap, shared_text
 from kp_langchain.recall.task_wordings import (
-    NUMBER,
     Wording,
-    abbreviates,
-    are_like,
-    is_one_to_one,
     task_text,
     telling_phrases,
-    with_unit,
-    words_of,
 )
 from kp_langchain.redaction.spans import PLACEHOLDER
 from kp_langchain.text import printable
@@ -50,7 +42,6 @@ from kp_langchain.values import members
 _FEWEST_KEPT = 0.5  # of the words and values of a text; else all of it is a placeholder
 _MOST = 2 / 3  # of the runs have a value in their task, or in the output of a step
 _BREAK = re.compile(r"[\n\r;{}\[\]]|\\n")  # between records of an output
-_BESIDE_CHARS = 40
 # Five words in a row, or a long run of characters of a script without blanks.
 _PROSE = re.compile(
     r"(?:[^\W\d_]{2,}[\s_,.:'\"/-]{1,2}){4}[^\W\d_]{2,}|[^\W\d_]{25,}"
@@ -59,10 +50,9 @@ _PROSE = re.compile(
 _FEWEST_BESIDE = 2  # words and values stay beside placeholders
 _OUTPUT_VALUE_CHARS = 2  # a shorter one is in most longer outputs
 _NAME_CHARS, _PAIR_CHARS = 40, 60
-_MOST_PAIRS, _MOST_ROWS = 2, 4
-_ABBREVIATED = 4  # letters of an abbreviation at most
+_MOST_PAIRS = 2
+_MOST_CHOICES = 3  # of so few values, each may be a plan of its own
 _MARKS = " '\""
-_LETTERS = re.compile(r"[^\W\d_]{2,}")
 _NAME = re.compile(r"\w[\w .-]*")
 TASK, PROSE = "the task", "your own words"
 
@@ -94,12 +84,10 @@ class Choice(NamedTuple):
     Attributes:
         name: Its step, from 0, and its name.
         of_runs: What each run chose, by the id of its trace.
-        is_told: Whether a phrase of the task tells each choice.
     """
 
     name: str
     of_runs: Mapping[str, str]
-    is_told: bool
 
 
 @dataclass
@@ -132,12 +120,9 @@ class Templates:
     def __init__(self, runs: Sequence[RunPath], wordings: Sequence[Wording]) -> None:
         self._wordings = wordings
         self._tasks = len({run.task for run in runs})
-        counts = Counter(word for run in runs for word in set(words_of(run.objective)))
-        usual = [word for word, count in counts.items() if 2 * count >= len(runs)]
-        self._words = sorted(usual, key=lambda word: (-counts[word], word))
         self._names: dict[tuple[object, ...], Blank] = {}  # by what stands there in each run
         self._told: defaultdict[str, set[str]] = defaultdict(set)  # phrases, by task
-        self._result, self._label = Arguments(), ""
+        self._result = Arguments()
         self.steps: list[Arguments] = []
         self.choices: list[Choice] = []
         for at in range(len(runs[0].calls)):
@@ -199,8 +184,7 @@ class Templates:
         values = tuple((one.run.trace_id, one.text.casefold()) for one in uses)
         blank = self._names.get(values)
         if blank is None:
-            self._label = name
-            blank = self._explained(self._name(name, uses), uses)
+            blank = self._explained(self._name(name), uses)
             is_text = not is_part and all(isinstance(one.value, str) for one in uses)
             blank = self._names[values] = replace(blank, is_text=is_text)
         if blank not in self._result.blanks:
@@ -217,45 +201,24 @@ class Templates:
         if source:
             step = int(source.split()[1]) - 1
             given = [(self._outputs[one.run.trace_id][step].strip(), one) for one in uses]
-            labels = {one.run.trace_id: _word_before(output, one.text) for output, one in given}
-            if self._is_few(labels.values()):
-                self._choose(labels, is_told=True)
-            shown = [
-                (output if _is_short(output) else _passage(output, one.text), one.text)
-                for output, one in given
-            ]
+            shown = [(_passage(output, one.text), one.text) for output, one in given]
             shown.sort(key=lambda pair: pair[0] == pair[1])
             return Blank(name, source, _pairs(shown, 1))
         values = {one.task: one.text for one in uses}
         phrases = telling_phrases(self._wordings, values, self._told)
         told = [(phrase, values[task]) for task, phrase in phrases.items()]
-        source, worked_out = ("", []) if told else self._worked_out(uses)
-        if source:
-            return Blank(name, source, _pairs(worked_out, _MOST_PAIRS))
         for task, phrase in phrases.items():
             self._told[task].add(phrase)
-        is_few = self._is_few(values.values())
-        signs = {NUMBER.fullmatch(text) and text[0] == "-" for text in values.values()}
-        if signs == {True, False}:
-            self._choose({one.run.trace_id: "<0" if one.text[0] == "-" else ">=0" for one in uses})
-        elif is_few and not (len(told) >= _MOST * len(values) and are_like(told)):
-            self._choose(
-                {one.run.trace_id: one.text.casefold() for one in uses},
-                is_told=len(told) == len(values),
-            )
+        different = len({value.casefold() for value in values.values()})
+        is_told = len(told) >= _MOST * len(values) and different > _MOST_CHOICES
+        if 1 < different <= self._tasks / 2 and not is_told:
+            of_runs = {one.run.trace_id: one.text.casefold() for one in uses}
+            self.choices.append(Choice(f"{len(self.steps) - 1} {name}", of_runs))
         if not told:
             is_prose = any(len(value.split()) > 1 for value in values.values())
             return Blank(name, PROSE if is_prose else "")
-        in_order = sorted(phrases.items(), key=lambda pair: len(pair[1]))
-        shown = [(with_unit(task, phrase), values[task]) for task, phrase in in_order]
-        return Blank(name, TASK, _pairs(shown, _MOST_ROWS if is_few else _MOST_PAIRS))
-
-    def _is_few(self, values: Iterable[str]) -> bool:
-        """Return whether values of runs are several, and half as many as tasks at most."""
-        return 1 < len({value.casefold() for value in values}) <= self._tasks / 2
-
-    def _choose(self, of_runs: Mapping[str, str], *, is_told: bool = False) -> None:
-        self.choices.append(Choice(f"{len(self.steps) - 1} {self._label}", of_runs, is_told))
+        shown = sorted(told, key=lambda pair: len(pair[0]))
+        return Blank(name, TASK, _pairs(shown, _MOST_PAIRS))
 
     def _source(self, uses: Sequence[_Use]) -> str:
         """Return where the values of most runs are: the task, or the first step that gave them."""
@@ -275,34 +238,12 @@ class Templates:
         enough = [name for name, count in counts.items() if count >= _MOST * len(uses)]
         return min(enough, key=lambda name: (name != TASK, len(name), name), default="")
 
-    def _worked_out(self, uses: Sequence[_Use]) -> tuple[str, list[tuple[str, str]]]:
-        """Return the last step whose output is short and goes with the values, and both."""
-        for step in reversed(range(len(self._outputs[uses[0].run.trace_id]))):
-            pairs = [(self._outputs[one.run.trace_id][step].strip(), one.text) for one in uses]
-            if all(_is_short(one) for one, _ in pairs) and is_one_to_one(pairs) and are_like(pairs):
-                return f"step {step + 1}", pairs
-        return "", []
-
-    def _name(self, name: str, uses: Sequence[_Use]) -> str:
-        """Return what a placeholder is called: a word of the tasks if its name abbreviates one.
-
-        A number is called by the word after it, such as `euros`.
-        """
-        shown = [with_unit(one.task, one.text) for one in uses if NUMBER.fullmatch(one.text)]
-        units = Counter(text.partition(" ")[2].casefold() for text in shown or [""])
-        unit, count = units.most_common(1)[0]
-        if len(unit) >= _ABBREVIATED and count >= _MOST * len(uses):
-            return self._new(unit)
+    def _name(self, name: str) -> str:
+        """Return a name that no other placeholder has."""
         match = _NAME.search(" ".join(name.replace("_", " ").split()))
         label = match[0][:_NAME_CHARS].strip(" .-") if match else "value"
-        if len(label) <= _ABBREVIATED:
-            label = next((word for word in self._words if abbreviates(label, word)), label)
-        return self._new(label)
-
-    def _new(self, name: str) -> str:
-        """Return a name that no other placeholder has."""
         taken = {one.name for one in self._names.values()}
-        names = (f"{name} {number}".removesuffix(" 1") for number in range(1, len(taken) + 2))
+        names = (f"{label} {number}".removesuffix(" 1") for number in range(1, len(taken) + 2))
         return next(one for one in names if one not in taken)
 
 
@@ -321,13 +262,6 @@ class _Use(NamedTuple):
         value = self.value
         text: str = value if isinstance(value, str) else json.dumps(value, sort_keys=True)
         return text.strip(_MARKS)
-
-
-def _word_before(output: str, value: str) -> str:
-    """Return the word before a value in an output, such as `room` or a key."""
-    before = output[: max(output.casefold().find(value.casefold()), 0)]
-    words: list[str] = _LETTERS.findall(before)
-    return words[-1] if words else ""
 
 
 def _pairs(pairs: Iterable[tuple[str, str]], most: int) -> tuple[tuple[str, str], ...]:
@@ -368,19 +302,11 @@ def _clean_text(text: str) -> str:
 
 
 def _passage(output: str, value: str) -> str:
-    """Return a value with what stands beside it, or alone where that is prose.
+    """Return the record of an output that has a value, or the value alone where that is prose.
 
     Keys, codes and units tell what the value is. A sentence may tell a model what to do, and
     anybody may have written it.
     """
-    at = place_of(output.casefold(), value.casefold())
-    if at < 0 or len(output.casefold()) != len(output):
-        return value
-    end = at + len(value)
-    before, after = output[max(0, at - _BESIDE_CHARS) : at], output[end : end + _BESIDE_CHARS]
-    if at > _BESIDE_CHARS:  # the first word is cut
-        before = before.partition(" ")[2]
-    if len(after) == _BESIDE_CHARS:
-        after = after.rpartition(" ")[0]
-    passage = f"{_BREAK.split(before)[-1]}{output[at:end]}{_BREAK.split(after)[0]}"
-    return value if _PROSE.search(passage) else passage.strip(" \t,\"'-")
+    records = (one.strip(" \t,\"'-") for one in (output, *_BREAK.split(output)))
+    shown = (one for one in records if _is_short(one) and holds(one.casefold(), value.casefold()))
+    return next(shown, value)

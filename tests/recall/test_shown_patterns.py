@@ -123,7 +123,7 @@ def test_an_admitted_pattern_is_shown_and_noted_until_runs_end_worse_with_it(
     scored, (example,) = run(store)
     assert [one.trace_id for one in scored.shown] == [pattern_id]
     values = [line for line in example.split("\n") if line.startswith("Values: ")]
-    assert [line.split()[1] for line in values] == ['"who"', '"customer"', '"euros"']
+    assert [line.split()[1] for line in values] == ['"who"', '"customer"', '"amount"']
     assert example.split("\n") == [
         HEADER,
         "<<<example 1: a procedure of 5 runs: all seem to have succeeded>>>",
