@@ -33,7 +33,10 @@ def print_effects(store: TraceStore, domain: str | None, *, as_json: bool) -> No
         return
     if not effects:
         of = "" if domain is None else f" of {one_line(domain, _NAME_CHARS)}"
-        say(f"For no run{of} in {store.location} were examples found yet.{domain_hint(domain)}")
+        say(
+            f"Whether a run{of} is shown examples was not drawn by lot yet in {store.location}: "
+            f"KPMiddleware does that.{domain_hint(domain)}"
+        )
         return
     from rich.text import Text
 

@@ -83,7 +83,7 @@ class TaskIndex:
         self._follower = store.recall_tasks.follow(domain, identity, SCAN_VERSION)
         self._embedder = embedder
         self._identity = identity
-        self._lock = ForkSafeLock()
+        self._lock, self._counting = ForkSafeLock(), ForkSafeLock()
         self._tasks: dict[str, StoredTask] = {}  # by trace id
         self._failed: set[str] = set()  # the ids of those that could not be embedded
         self._has_changed = False
@@ -124,18 +124,18 @@ class TaskIndex:
         Raises:
             StoreError: The store cannot be read.
         """
-        begin_s = time.monotonic()
-        if begin_s < self._outcomes_due_s:
-            return
-        self._outcomes_due_s = begin_s + _OUTCOMES_EVERY_S
-        credits_ = credits_of(self._store.shown.outcome_counts(self._domain))
-        reason = stop_reason(self._store, self._domain)
-        end_s = time.monotonic()
-        with self._lock:
-            pause_s = min(_TIMES_LONGER * (end_s - begin_s), _LONGEST_PAUSE_S)
-            self._outcomes_due_s = end_s + max(_OUTCOMES_EVERY_S, pause_s)
-            self._has_changed = self._has_changed or credits_ != self._credits
-            self._credits, self.stop_reason = credits_, reason
+        with self._counting:  # a first search waits for another's: the domain may be stopped
+            begin_s = time.monotonic()
+            if begin_s < self._outcomes_due_s:
+                return
+            credits_ = credits_of(self._store.shown.outcome_counts(self._domain))
+            reason = stop_reason(self._store, self._domain)
+            end_s = time.monotonic()
+            with self._lock:
+                pause_s = min(_TIMES_LONGER * (end_s - begin_s), _LONGEST_PAUSE_S)
+                self._outcomes_due_s = end_s + max(_OUTCOMES_EVERY_S, pause_s)
+                self._has_changed = self._has_changed or credits_ != self._credits
+                self._credits, self.stop_reason = credits_, reason
 
     def nearest(
         self,

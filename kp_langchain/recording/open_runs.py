@@ -435,7 +435,8 @@ class OpenRuns:
             known = root.shown.get(one.trace_id)
             if known is None and len(root.shown) >= MAX_ITEMS:
                 continue
-            if known is None or known.held_out:  # of an agent inside it that was shown it as well
+            # An agent inside it may be shown it as well; but a lot decides for the whole run.
+            if known is None or (known.held_out and not known.is_drawn):
                 root.shown[one.trace_id] = one
         if examples and len(root.examples) < _MOST_EXAMPLES and examples not in root.examples:
             root.examples.append(examples)
