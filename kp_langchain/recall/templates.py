@@ -29,7 +29,7 @@ from typing import Any, NamedTuple
 from kp_langchain.recall.deciding_calls import WHOLE_CHARS, holds
 from kp_langchain.recall.prompt_text import clean_line, without_markers
 from kp_langchain.recall.run_paths import RunPath
-from kp_langchain.recall.shared_text import Gap, shared_text
+from kp_langchain.recall.shared_text import shared_text
 from kp_langchain.recall.task_wordings import (
     Wording,
     task_text,
@@ -47,7 +47,6 @@ _PROSE = re.compile(
     r"(?:[^\W\d_]{2,}[\s_,.:'\"/-]{1,2}){4}[^\W\d_]{2,}|[^\W\d_]{25,}"
     r"|[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uac00-\ud7a3]{8,}"
 )
-_FEWEST_BESIDE = 2  # words and values stay beside placeholders
 _OUTPUT_VALUE_CHARS = 2  # a shorter one is in most longer outputs
 _NAME_CHARS, _PAIR_CHARS = 40, 60
 _MOST_PAIRS = 2
@@ -160,9 +159,7 @@ class Templates:
     def _text(self, name: str, uses: Sequence[_Use]) -> str:
         """Return a text with placeholders where it differs."""
         shared = shared_text(one.value for one in uses)
-        has_gaps = any(isinstance(piece, Gap) for piece in shared.pieces)
-        fewest = max(_FEWEST_KEPT * shared.words, _FEWEST_BESIDE if has_gaps else 0)
-        if shared.kept_words < fewest:
+        if shared.kept_words < _FEWEST_KEPT * shared.words:
             return str(self._blank(name, uses))
         parts: list[str] = []
         for piece in shared.pieces:
