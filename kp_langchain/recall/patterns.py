@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from itertools import islice
@@ -35,7 +35,7 @@ from kp_langchain.calibration.measures import share
 from kp_langchain.pattern_schema import PATTERN_ID_PREFIX
 from kp_langchain.recall.run_paths import RunPath, run_path
 from kp_langchain.recall.task_wordings import Wording, wordings_of, words_of
-from kp_langchain.recall.templates import PROSE, Arguments, Choice, Templates
+from kp_langchain.recall.templates import PROSE, Arguments, Templates
 from kp_langchain.schema import Metadata, PrivacyLevel
 from kp_langchain.store.rows import trace_key
 
@@ -196,22 +196,22 @@ class _Group(NamedTuple):
     def is_enough(self) -> bool:
         return len({run.task for run in self.members}) >= FEWEST_TASKS
 
-    def parts(self, choice: Choice) -> list[_Group]:
+    def parts(self, name: str, of_runs: Mapping[str, str]) -> list[_Group]:
         """Return the parts of it that chose alike, and what is left of it.
 
         Each has enough members, and but for what is left, tasks with a word that no others have.
         """
         parts = []
         rest = {run.trace_id for run in self.members}
-        for chosen in sorted(set(choice.of_runs.values())):
-            own = {id_ for id_ in rest if choice.of_runs.get(id_) == chosen}
-            part = self._part(own, choice.name, chosen)
+        for chosen in sorted(set(of_runs.values())):
+            own = {id_ for id_ in rest if of_runs.get(id_) == chosen}
+            part = self._part(own, name, chosen)
             others = [run for run in self.members if run.trace_id not in own]
             theirs = {word for run in others for word in words_of(run.objective)}
             if part.is_enough and _telling_words(wordings_of(part.members)) - theirs:
                 parts.append(part)
                 rest -= own
-        left = self._part(rest, choice.name, "other")
+        left = self._part(rest, name, "other")
         return [*parts, left] if parts and left.is_enough else parts
 
     def _part(self, ids: Collection[str], name: str, chosen: str) -> _Group:
@@ -244,8 +244,9 @@ class _Miner:
         if not all(map(_says_something, steps)) or (is_one_tool and (is_bare or PROSE in sources)):
             self.left_out["trivial"] += 1
             return
-        for choice in sorted(templates.choices, key=lambda one: len(set(one.of_runs.values()))):
-            if parts := group.parts(choice):
+        choices = templates.choices.items()
+        for name, of_runs in sorted(choices, key=lambda one: len(set(one[1].values()))):
+            if parts := group.parts(name, of_runs):
                 for part in parts:
                     yield from self._patterns(part)
                 return

@@ -22,7 +22,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -77,18 +77,6 @@ class Blank:
         return f"{{{self.name}}}"
 
 
-class Choice(NamedTuple):
-    """A placeholder by which runs differ in what they did.
-
-    Attributes:
-        name: Its step, from 0, and its name.
-        of_runs: What each run chose, by the id of its trace.
-    """
-
-    name: str
-    of_runs: Mapping[str, str]
-
-
 @dataclass
 class Arguments:
     """The input of a step as a template.
@@ -113,7 +101,8 @@ class Templates:
 
     Attributes:
         steps: The input of each step.
-        choices: By which placeholders the runs differ in what they did.
+        choices: By which placeholders, as `step name`, runs differ in what they did: what each has,
+            by the id of its trace.
     """
 
     def __init__(self, runs: Sequence[RunPath], wordings: Sequence[Wording]) -> None:
@@ -123,7 +112,7 @@ class Templates:
         self._told: defaultdict[str, set[str]] = defaultdict(set)  # phrases, by task
         self._result = Arguments()
         self.steps: list[Arguments] = []
-        self.choices: list[Choice] = []
+        self.choices: dict[str, dict[str, str]] = {}
         for at in range(len(runs[0].calls)):
             self._outputs = {run.trace_id: [call.output for call in run.calls[:at]] for run in runs}
             self._result = Arguments()
@@ -210,7 +199,7 @@ class Templates:
         is_told = len(told) >= _MOST * len(values) and different > _MOST_CHOICES
         if 1 < different <= self._tasks / 2 and not is_told:
             of_runs = {one.run.trace_id: one.text.casefold() for one in uses}
-            self.choices.append(Choice(f"{len(self.steps) - 1} {name}", of_runs))
+            self.choices[f"{len(self.steps) - 1} {name}"] = of_runs
         if not told:
             is_prose = any(len(value.split()) > 1 for value in values.values())
             return Blank(name, PROSE if is_prose else "")
