@@ -4,9 +4,8 @@ Runs are grouped in two steps. First by plan: the tools of their steps and the w
 (`run_paths`). What is in no group that is large enough is then grouped by the tools alone. Where an
 argument is a choice (`templates`), such as a negative amount for a refund, a group is split by it:
 each part with enough members, whose tasks have a word that those of the others lack, is a pattern
-of its own, and so may be what is left. If there is no such part, the group stays if a phrase of the
-task tells each choice. It is left out as `unexplained` if none does, or if nothing tells where a
-value of a placeholder comes from.
+of its own, and so may be what is left. If there is no such part, the group stays. It is left
+out as `unexplained` if nothing tells where a value of a placeholder comes from.
 
 Other groups are no pattern, either. They are left out as
 
@@ -26,7 +25,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from itertools import islice
@@ -37,7 +36,7 @@ from kp_langchain.pattern_schema import PATTERN_ID_PREFIX
 from kp_langchain.recall.near_failures import NearFailures
 from kp_langchain.recall.run_paths import RunPath, run_path
 from kp_langchain.recall.task_wordings import Wording, wordings_of, words_of
-from kp_langchain.recall.templates import PROSE, Arguments, Choice, Templates
+from kp_langchain.recall.templates import PROSE, Arguments, Templates
 from kp_langchain.schema import Metadata, PrivacyLevel
 from kp_langchain.store.rows import trace_key
 
@@ -53,7 +52,6 @@ MOST_RUNS = 10_000
 _MOST_SHARE = 0.5  # of a domain's runs: what more of them do says nothing
 _ID_CHARS = 16
 _NAME_CHARS, _NAME_ID_CHARS, _NAME_WORDS = 64, 6, 4
-_LONG = 4  # letters; shorter words say less
 _MOST_SHOWN = 3  # tasks
 _FEWEST_TELLING = 2  # tasks have a word that tells a pattern from others
 _ALIKE = 0.5  # the share of words that patterns have both that may be taken for one another
@@ -201,22 +199,22 @@ class _Group(NamedTuple):
     def is_enough(self) -> bool:
         return len({run.task for run in self.members}) >= FEWEST_TASKS
 
-    def parts(self, choice: Choice) -> list[_Group]:
+    def parts(self, name: str, of_runs: Mapping[str, str]) -> list[_Group]:
         """Return the parts of it that chose alike, and what is left of it.
 
         Each has enough members, and but for what is left, tasks with a word that no others have.
         """
         parts = []
         rest = {run.trace_id for run in self.members}
-        for chosen in sorted(set(choice.of_runs.values())):
-            own = {id_ for id_ in rest if choice.of_runs.get(id_) == chosen}
-            part = self._part(own, choice.name, chosen)
+        for chosen in sorted(set(of_runs.values())):
+            own = {id_ for id_ in rest if of_runs.get(id_) == chosen}
+            part = self._part(own, name, chosen)
             others = [run for run in self.members if run.trace_id not in own]
             theirs = {word for run in others for word in words_of(run.objective)}
             if part.is_enough and _telling_words(wordings_of(part.members)) - theirs:
                 parts.append(part)
                 rest -= own
-        left = self._part(rest, choice.name, "other")
+        left = self._part(rest, name, "other")
         return [*parts, left] if parts and left.is_enough else parts
 
     def _part(self, ids: Collection[str], name: str, chosen: str) -> _Group:
@@ -250,8 +248,9 @@ class _Miner:
         if not all(map(_says_something, steps)) or (is_one_tool and (is_bare or PROSE in sources)):
             self.left_out["trivial"] += 1
             return
-        for choice in sorted(templates.choices, key=lambda one: len(set(one.of_runs.values()))):
-            if parts := group.parts(choice):
+        choices = templates.choices.items()
+        for name, of_runs in sorted(choices, key=lambda one: len(set(one[1].values()))):
+            if parts := group.parts(name, of_runs):
                 for part in parts:
                     yield from self._patterns(part)
                 return
@@ -264,7 +263,8 @@ class _Miner:
         elif _is_worse(pattern):
             self.left_out["worse"] += 1
         else:
-            yield _Candidate(pattern, wordings, group)
+            shown = frozenset(word for text in pattern.kinds for word in words_of(text))
+            yield _Candidate(pattern, group, shown, _telling_words(wordings) & shown)
 
     def _pattern(
         self, group: _Group, wordings: Sequence[Wording], steps: Sequence[Arguments]
@@ -304,7 +304,7 @@ class _Miner:
         """Yield the patterns whose tasks can be told from those of others, with their names."""
         clear = [one for one in found if one.is_clear(found)]
         self.left_out["unclear"] += len(found) - len(clear)
-        shown = Counter(word for one in found for word in one.shown_words)
+        shown = Counter(word for one in found for word in one.shown)
         for one in clear:
             nearest = max(clear, key=lambda other: (one.likeness(other), other.pattern.id))
             is_near = one.likeness(nearest) >= _ALIKE
@@ -316,42 +316,30 @@ class _Miner:
 
 
 class _Candidate(NamedTuple):
-    """A pattern, how its tasks are worded, and its runs."""
+    """A pattern with its group, the words it shows of tasks, and those that two tasks have."""
 
     pattern: Pattern
-    wordings: Sequence[Wording]
     group: _Group
-
-    @property
-    def shown_words(self) -> set[str]:
-        return {word for text in self.pattern.kinds for word in words_of(text)}
+    shown: frozenset[str]
+    telling: frozenset[str]
 
     def likeness(self, other: _Candidate) -> float:
-        """Return the share of long words that both have; 0 with other tools, 2 as parts of one."""
+        """Return the share of words that both show; 0 with other tools, 2 as parts of one."""
         if self.group.tools != other.group.tools or self is other:
             return 0.0
         if self.group.words == other.group.words:
             return 2.0
-        words, of_other = (
-            {word for word in one.shown_words if len(word) >= _LONG} for one in (self, other)
-        )
-        return len(words & of_other) / max(min(len(words), len(of_other)), 1)
+        return len(self.shown & other.shown) / min(len(self.shown), len(other.shown))
 
     def is_clear(self, others: Sequence[_Candidate]) -> bool:
         """Return whether words of two of its tasks tell it from each of other patterns."""
-        telling = _telling_words(self.wordings) & self.shown_words
-        return bool(telling) and all(
-            telling - other.shown_words for other in others if other is not self
+        return bool(self.telling) and all(
+            self.telling - other.shown for other in others if other is not self
         )
 
     def name(self, shown: Counter[str]) -> str:
         """Return words of one of its tasks that few patterns show, and a part of its id."""
-        choices = [
-            [word for word in dict.fromkeys(words_of(text)) if len(word) >= fewest]
-            for text in self.pattern.kinds
-            for fewest in (_LONG, 1)
-        ]
-        words = next((one for one in choices if len(one) > 1), choices[0] or choices[1])
+        words = list(dict.fromkeys(words_of(self.pattern.kinds[0])))
         rarest = sorted(words, key=lambda word: (shown[word], -len(word)))[:_NAME_WORDS]
         text = "-".join(word for word in words if word in rarest)
         slug = _NO_SLUG.sub("-", text).strip("-") or "pattern"
@@ -359,12 +347,12 @@ class _Candidate(NamedTuple):
         return f"{slug}-{self.pattern.id[-_NAME_ID_CHARS:]}"
 
 
-def _telling_words(wordings: Iterable[Wording]) -> set[str]:
+def _telling_words(wordings: Iterable[Wording]) -> frozenset[str]:
     """Return the words that two tasks have in which others agree with them."""
     tasks = Counter[str]()
     for one in wordings:
         tasks.update(dict.fromkeys(words_of(one.text), len(one.tasks)))
-    return {word for word, count in tasks.items() if count >= _FEWEST_TELLING}
+    return frozenset(word for word, count in tasks.items() if count >= _FEWEST_TELLING)
 
 
 def _says_something(step: Arguments) -> bool:
@@ -374,10 +362,12 @@ def _says_something(step: Arguments) -> bool:
 
 
 def _is_worse(pattern: Pattern) -> bool:
-    if pattern.others is not None and pattern.success.high < pattern.others.low:
-        return True
-    others = pattern.others.value if len(set(pattern.tools)) == 1 and pattern.others else 0.0
-    return pattern.success.value < max(_MOST_SHARE, others)
+    success, others = pattern.success, pattern.others
+    if others is None:
+        return success.value < _MOST_SHARE
+    is_one_tool = len(set(pattern.tools)) == 1
+    least = max(_MOST_SHARE, others.value) if is_one_tool else _MOST_SHARE
+    return success.value < least or success.high < others.low
 
 
 def _success(runs: Sequence[RunPath]) -> Estimate:

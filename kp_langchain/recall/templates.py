@@ -22,14 +22,14 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from kp_langchain.recall.deciding_calls import WHOLE_CHARS, holds
 from kp_langchain.recall.prompt_text import clean_line, without_markers
 from kp_langchain.recall.run_paths import RunPath
-from kp_langchain.recall.shared_text import Gap, shared_text
+from kp_langchain.recall.shared_text import shared_text
 from kp_langchain.recall.task_wordings import (
     Wording,
     task_text,
@@ -47,7 +47,6 @@ _PROSE = re.compile(
     r"(?:[^\W\d_]{2,}[\s_,.:'\"/-]{1,2}){4}[^\W\d_]{2,}|[^\W\d_]{25,}"
     r"|[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uac00-\ud7a3]{8,}"
 )
-_FEWEST_BESIDE = 2  # words and values stay beside placeholders
 _OUTPUT_VALUE_CHARS = 2  # a shorter one is in most longer outputs
 _NAME_CHARS, _PAIR_CHARS = 40, 60
 _MOST_PAIRS = 2
@@ -78,18 +77,6 @@ class Blank:
         return f"{{{self.name}}}"
 
 
-class Choice(NamedTuple):
-    """A placeholder by which runs differ in what they did.
-
-    Attributes:
-        name: Its step, from 0, and its name.
-        of_runs: What each run chose, by the id of its trace.
-    """
-
-    name: str
-    of_runs: Mapping[str, str]
-
-
 @dataclass
 class Arguments:
     """The input of a step as a template.
@@ -114,7 +101,8 @@ class Templates:
 
     Attributes:
         steps: The input of each step.
-        choices: By which placeholders the runs differ in what they did.
+        choices: By which placeholders, as `step name`, runs differ in what they did: what each has,
+            by the id of its trace.
     """
 
     def __init__(self, runs: Sequence[RunPath], wordings: Sequence[Wording]) -> None:
@@ -124,7 +112,7 @@ class Templates:
         self._told: defaultdict[str, set[str]] = defaultdict(set)  # phrases, by task
         self._result = Arguments()
         self.steps: list[Arguments] = []
-        self.choices: list[Choice] = []
+        self.choices: dict[str, dict[str, str]] = {}
         for at in range(len(runs[0].calls)):
             self._outputs = {run.trace_id: [call.output for call in run.calls[:at]] for run in runs}
             self._result = Arguments()
@@ -160,9 +148,7 @@ class Templates:
     def _text(self, name: str, uses: Sequence[_Use]) -> str:
         """Return a text with placeholders where it differs."""
         shared = shared_text(one.value for one in uses)
-        has_gaps = any(isinstance(piece, Gap) for piece in shared.pieces)
-        fewest = max(_FEWEST_KEPT * shared.words, _FEWEST_BESIDE if has_gaps else 0)
-        if shared.kept_words < fewest:
+        if shared.kept_words < _FEWEST_KEPT * shared.words:
             return str(self._blank(name, uses))
         parts: list[str] = []
         for piece in shared.pieces:
@@ -213,7 +199,7 @@ class Templates:
         is_told = len(told) >= _MOST * len(values) and different > _MOST_CHOICES
         if 1 < different <= self._tasks / 2 and not is_told:
             of_runs = {one.run.trace_id: one.text.casefold() for one in uses}
-            self.choices.append(Choice(f"{len(self.steps) - 1} {name}", of_runs))
+            self.choices[f"{len(self.steps) - 1} {name}"] = of_runs
         if not told:
             is_prose = any(len(value.split()) > 1 for value in values.values())
             return Blank(name, PROSE if is_prose else "")
