@@ -134,7 +134,7 @@ def type_name(value: object) -> str:
 
 def map_texts(
     value: Any,
-    change: Callable[[str], str],
+    change: Callable[[str], Any],
     *,
     change_key: Callable[[str], str] | None = None,
     change_other: Callable[[Any], Any] | None = None,

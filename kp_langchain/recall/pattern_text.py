@@ -30,6 +30,7 @@ from kp_langchain.recall.prompt_text import (
     tool_text,
 )
 from kp_langchain.text import count_text
+from kp_langchain.values import map_texts
 
 if TYPE_CHECKING:
     from kp_langchain.pattern_schema import ToolCallPattern
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
 _WHEN_CHARS, _NAME_CHARS, _INPUT_CHARS, _NOTE_CHARS = 600, 100, 800, 200
 _SHARES = (1.0, 0.6, 0.35, 0.2)  # of these characters
 _MOST_NOTES = 8
-_NUMBER = re.compile(r"-?(?:0|[1-9]\d*)(?:\.\d+)?")
+_NUMBER = re.compile(r"-?(?:0|[1-9]\d{0,14})(?:\.\d{1,15})?")
 
 
 def pattern_heading(pattern: ToolCallPattern, trust: Trust) -> str:
@@ -111,7 +112,7 @@ def _call_lines(pattern: ToolCallPattern, share: float) -> Iterator[str]:
             for value in (tool.input_template, tool.query_template):
                 if value is not None and not inputs:
                     inputs = quoted_input(
-                        clean_input(_filled(value, pattern)), round(_INPUT_CHARS * share)
+                        _filled(clean_input(value), pattern), round(_INPUT_CHARS * share)
                     )
             line = f"{number}. {tool_text(tool.name)}({inputs})"
             if at and step.execution == "parallel":
@@ -121,16 +122,22 @@ def _call_lines(pattern: ToolCallPattern, share: float) -> Iterator[str]:
             yield line
 
 
-def _filled(template: object, pattern: ToolCallPattern) -> Any:
-    """Return an input with a real value in the place of each placeholder that has one."""
-    text = json.dumps(template)
-    for one in pattern.known_placeholders[:_MOST_NOTES]:
-        if one.examples:
-            blank, value = json.dumps(f"{{{one.name}}}")[1:-1], one.examples[0][1]
-            if not one.is_text and _NUMBER.fullmatch(value):
-                text = text.replace(f'"{blank}"', value)
-            text = text.replace(blank, json.dumps(value)[1:-1])
-    return json.loads(text)
+def _filled(template: Any, pattern: ToolCallPattern) -> Any:
+    """Return a clean input with a real value in the place of each placeholder that has one."""
+    known = {
+        f"{{{one.name}}}": (one, clean_line(one.examples[0][1], _NOTE_CHARS))
+        for one in pattern.known_placeholders[:_MOST_NOTES]
+        if one.examples
+    }
+    blank = re.compile("|".join(map(re.escape, known)))
+
+    def fill(text: str) -> Any:
+        if text in known:
+            one, value = known[text]
+            return value if one.is_text or not _NUMBER.fullmatch(value) else json.loads(value)
+        return blank.sub(lambda match: known[match[0]][1], text)
+
+    return map_texts(template, fill, change_key=str) if known else template
 
 
 def _value_lines(pattern: ToolCallPattern) -> Iterator[str]:

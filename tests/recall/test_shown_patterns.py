@@ -471,6 +471,27 @@ def test_the_text_of_a_pattern() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("placeholder", "template", "inputs"),
+    [
+        ({"name": "a", "is_text": False, "examples": [["", "7"]]}, {"{a}": "{a}", "b": "x{a}"},
+         {"{a}": 7, "b": "x7"}),
+        ({"name": "a", "is_text": False, "examples": [["", "1,5"]]}, {"a": "{a}"}, {"a": "1,5"}),
+        ({"name": "", "examples": [["", 'q"\\']]}, {"a": "{}", "b": {}, "c": 1},
+         {"a": 'q"\\', "b": {}, "c": 1}),
+        ({"name": "a", "examples": [["", "{a}{b}"]]}, {"a": ["{a}"]}, {"a": ["{a}{b}"]}),
+        ({"name": "a"}, {"a": "{a}"}, {"a": "{a}"}),
+        ("of another writer", {"a": "{a}"}, {"a": "{a}"}),
+    ],
+)  # fmt: skip
+def test_real_values_stand_for_placeholders(
+    placeholder: Any, template: dict[str, Any], inputs: dict[str, Any]
+) -> None:
+    sequence = tools({"name": "call", "input_template": template})
+    text = to_few_shot(pattern(placeholders=[placeholder], tool_sequence=sequence))
+    assert f"1. call({json.dumps(inputs)})" in text
+
+
 def test_a_pattern_that_does_not_fit_has_its_name_and_what_it_is_for() -> None:
     many = tools(*[{"name": f"tool_{number}"} for number in range(100)])
     one = pattern(tool_sequence=many, name="pay-back")
