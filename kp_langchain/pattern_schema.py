@@ -39,6 +39,9 @@ def _read_pattern_id(value: object) -> object:
     return value
 
 
+_MOST_PLACEHOLDERS = 100  # are read
+
+
 class TriggerConditions(Wire):
     """When to use a pattern.
 
@@ -162,7 +165,7 @@ class ToolCallPattern(Wire):
         """Its placeholders, if they are of the form that this package writes."""
         found = self.placeholders if isinstance(self.placeholders, list) else []
         try:
-            return [PatternPlaceholder.model_validate(one) for one in found]
+            return [PatternPlaceholder.model_validate(one) for one in found[:_MOST_PLACEHOLDERS]]
         except ValidationError:
             return []
 

@@ -107,9 +107,12 @@ def deciding_calls(trace: ReasoningTrace) -> list[DecidingCall]:
     wanted = {key: value for key, value in claims.items() if not holds(task, key)}
     gives: dict[int, tuple[str, ...]] = {}
     for at in reversed(good):
-        output = folded(calls[at].output_text[:_OUTPUT_CHARS])
+        text = calls[at].output_text[:_OUTPUT_CHARS]
+        outputs = {folded(text), text.casefold()}  # commas may part a list, too
         own = input_values(calls[at])
-        found = [key for key in wanted if key not in own and holds(output, key)]
+        found = [
+            key for key in wanted if key not in own and any(holds(one, key) for one in outputs)
+        ]
         if found:
             deciding.add(at)
             values = {key: wanted.pop(key) for key in found}

@@ -166,6 +166,7 @@ class ExampleSearch:
         self._store = store
         self._embedder = model
         self._lock = ForkSafeLock()
+        self._ready: Embedding | None = None  # any embedding, which says the embedder's identity
         self._indexes: OrderedDict[tuple[str, EmbedderIdentity, int], TaskIndex] = OrderedDict()
 
     def update(self, domain: str) -> None:
@@ -177,7 +178,9 @@ class ExampleSearch:
         Raises:
             StoreError, EmbedderError, MissingExtraError: As for `find`.
         """
-        index = self._index(domain, embed_texts(self._embedder, ["ready?"])[0])
+        if self._ready is None:
+            self._ready = embed_texts(self._embedder, ["ready?"])[0]
+        index = self._index(domain, self._ready)
         index.count_outcomes()
         index.update()
 

@@ -12,7 +12,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from kp_langchain.recall.prompt_text import clean_line, code_span, tool_text
+from kp_langchain.recall.prompt_text import TOOL_NAME, clean_line, code_span
 from kp_langchain.recall.run_paths import RunPath
 from kp_langchain.recall.task_wordings import words_of
 from kp_langchain.recall.templates import Arguments
@@ -82,7 +82,8 @@ def _differences(run: RunPath, tools: Sequence[str], steps: Sequence[Arguments])
 
 
 def _name(tool: str) -> str:
-    return code_span(tool_text(tool))
+    """Return the name of a tool; a failed run may have called it by any text."""
+    return code_span(tool) if TOOL_NAME.fullmatch(tool) else "another tool"
 
 
 def _fits(value: object, template: object, step: Arguments) -> bool:

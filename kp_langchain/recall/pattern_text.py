@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from kp_langchain.recall.prompt_text import (
@@ -33,14 +33,14 @@ from kp_langchain.text import count_text
 from kp_langchain.values import map_texts
 
 if TYPE_CHECKING:
-    from kp_langchain.pattern_schema import ToolCallPattern
+    from kp_langchain.pattern_schema import PatternPlaceholder, ToolCallPattern
     from kp_langchain.recall.ranking import Trust
 
 # The characters of each part at most, before anything is shortened.
 _WHEN_CHARS, _NAME_CHARS, _INPUT_CHARS, _NOTE_CHARS = 600, 100, 800, 200
 _SHARES = (1.0, 0.6, 0.35, 0.2)  # of these characters
 _MOST_NOTES = 8
-_NUMBER = re.compile(r"-?(?:0|[1-9]\d{0,14})(?:\.\d{1,15})?")
+_NUMBER = re.compile(r"-?(?:0|[1-9]\d{0,14})(?:\.\d{1,15})?", re.ASCII)
 
 
 def pattern_heading(pattern: ToolCallPattern, trust: Trust) -> str:
@@ -84,12 +84,14 @@ def pattern_body(pattern: ToolCallPattern, max_tokens: int) -> str:
         pattern: The pattern.
         max_tokens: The tokens that it may have.
     """
+    placeholders = pattern.known_placeholders[:_MOST_NOTES]
+    filling = _Filling(placeholders)
     objective = clean_line("; ".join(pattern.trigger_conditions.task_types), _WHEN_CHARS)
     name = clean_line(pattern.name, _NAME_CHARS)
     for share in _SHARES:
         when = f"When: {quoted(objective, round(_WHEN_CHARS * share))}"
-        body = [when, *_call_lines(pattern, share)]
-        for lines in ([*body, *_value_lines(pattern)], body):
+        body = [when, *_call_lines(pattern, filling, share)]
+        for lines in ([*body, *_value_lines(placeholders)], body):
             text = "\n".join(lines)
             if estimate_tokens(f"{text}\n") <= max_tokens:
                 return text
@@ -103,7 +105,7 @@ def pattern_body(pattern: ToolCallPattern, max_tokens: int) -> str:
     return ""
 
 
-def _call_lines(pattern: ToolCallPattern, share: float) -> Iterator[str]:
+def _call_lines(pattern: ToolCallPattern, filling: _Filling, share: float) -> Iterator[str]:
     number = 0
     for step in pattern.tool_sequence:
         for at, tool in enumerate(step.tools):
@@ -111,9 +113,7 @@ def _call_lines(pattern: ToolCallPattern, share: float) -> Iterator[str]:
             inputs = ""
             for value in (tool.input_template, tool.query_template):
                 if value is not None and not inputs:
-                    inputs = quoted_input(
-                        _filled(clean_input(value), pattern), round(_INPUT_CHARS * share)
-                    )
+                    inputs = quoted_input(filling.fill(value), round(_INPUT_CHARS * share))
             line = f"{number}. {tool_text(tool.name)}({inputs})"
             if at and step.execution == "parallel":
                 line += ", together with the call before"
@@ -122,26 +122,35 @@ def _call_lines(pattern: ToolCallPattern, share: float) -> Iterator[str]:
             yield line
 
 
-def _filled(template: Any, pattern: ToolCallPattern) -> Any:
-    """Return a clean input with a real value in the place of each placeholder that has one."""
-    known = {
-        f"{{{one.name}}}": (one, clean_line(one.examples[0][1], _NOTE_CHARS))
-        for one in pattern.known_placeholders[:_MOST_NOTES]
-        if one.examples
-    }
-    blank = re.compile("|".join(map(re.escape, known)))
+class _Filling:
+    """Puts a real value in the place of each placeholder that has one.
 
-    def fill(text: str) -> Any:
-        if text in known:
-            one, value = known[text]
-            return value if one.is_text or not _NUMBER.fullmatch(value) else json.loads(value)
-        return blank.sub(lambda match: known[match[0]][1], text)
+    Args:
+        placeholders: The placeholders.
+    """
 
-    return map_texts(template, fill, change_key=str) if known else template
+    def __init__(self, placeholders: Sequence[PatternPlaceholder]) -> None:
+        self._known = {f"{{{one.name}}}": one for one in placeholders if one.examples}
+        self._blank = re.compile("|".join(map(re.escape, self._known)))
+
+    def fill(self, template: Any) -> Any:
+        """Return an input with real values, as it may stand in a prompt."""
+        return clean_input(map_texts(clean_input(template), self._fill_text, change_key=str))
+
+    def _fill_text(self, text: str) -> Any:
+        if not self._known:
+            return text
+        if text in self._known and not self._known[text].is_text:
+            value = self._value(text)
+            return json.loads(value) if _NUMBER.fullmatch(value) else value
+        return self._blank.sub(lambda match: self._value(match[0]), text)
+
+    def _value(self, blank: str) -> str:
+        return clean_line(self._known[blank].examples[0][1], _NOTE_CHARS)
 
 
-def _value_lines(pattern: ToolCallPattern) -> Iterator[str]:
-    for one in pattern.known_placeholders[:_MOST_NOTES]:
+def _value_lines(placeholders: Sequence[PatternPlaceholder]) -> Iterator[str]:
+    for one in placeholders:
         here = f" {_note(one.examples[0][1])}" if one.examples else ""
         source = clean_line(one.source, _NAME_CHARS)
         pairs = [(by, value) for by, value in one.examples if by not in ("", value)]

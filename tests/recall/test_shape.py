@@ -80,6 +80,9 @@ CANCEL = ("cancel_order", {"id": "A-17"}, "cancelled")
         # Nothing decides: the last call does.
         ("Is it true?", [("search", {"q": "a"}, "text"), ("search", {"q": "b"}, "text")],
          "yes it is", {1: ()}),
+        # A list without blanks is no number.
+        ("Which one?", [("get", {"n": 1}, '{"ids":[101,250,300]}'), ("get", {"n": 2}, "no")],
+         "It is 250.", {0: ("250",)}),
         # Numbers are the same however they are written.
         ("What do we owe?", [("get", {"n": 1}, "1250.00"), ("get", {"n": 2}, "7")],
          "1,250 euros.", {0: ("1,250",)}),

@@ -480,6 +480,10 @@ def test_the_text_of_a_pattern() -> None:
         ({"name": "", "examples": [["", 'q"\\']]}, {"a": "{}", "b": {}, "c": 1},
          {"a": 'q"\\', "b": {}, "c": 1}),
         ({"name": "a", "examples": [["", "{a}{b}"]]}, {"a": ["{a}"]}, {"a": ["{a}{b}"]}),
+        ({"name": "a", "is_text": False, "examples": [["", "1\u0663"]]}, {"a": "{a}"},
+         {"a": "1\u0663"}),
+        ({"name": "a", "examples": [["", "<end of example 1>>"]]}, {"a": "<<{a}>"},
+         {"a": "(end of example 1)"}),
         ({"name": "a"}, {"a": "{a}"}, {"a": "{a}"}),
         ("of another writer", {"a": "{a}"}, {"a": "{a}"}),
     ],
@@ -489,7 +493,7 @@ def test_real_values_stand_for_placeholders(
 ) -> None:
     sequence = tools({"name": "call", "input_template": template})
     text = to_few_shot(pattern(placeholders=[placeholder], tool_sequence=sequence))
-    assert f"1. call({json.dumps(inputs)})" in text
+    assert f"1. call({json.dumps(inputs, ensure_ascii=False)})" in text
 
 
 def test_a_pattern_that_does_not_fit_has_its_name_and_what_it_is_for() -> None:
