@@ -143,7 +143,7 @@ def map_texts(
 
     Args:
         value: Dicts, lists, tuples and sets, nested in any way; all but dicts become lists.
-        change: Returns the new text.
+        change: Returns the new text, or a value in its place.
         change_key: The same for keys; `change` if it is not given.
         change_other: Returns what replaces anything else; by default, it stays.
     """

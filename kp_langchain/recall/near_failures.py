@@ -15,10 +15,10 @@ from collections.abc import Iterable, Sequence
 from kp_langchain.recall.prompt_text import TOOL_NAME, clean_line, code_span
 from kp_langchain.recall.run_paths import RunPath
 from kp_langchain.recall.task_wordings import words_of
-from kp_langchain.recall.templates import Arguments
+from kp_langchain.recall.templates import NAME_CHARS, Arguments
 from kp_langchain.text import count_text
 
-_MOST, _NAME_CHARS = 3, 60
+_MOST = 3
 
 
 class NearFailures:
@@ -73,10 +73,11 @@ def _differences(run: RunPath, tools: Sequence[str], steps: Sequence[Arguments])
     if run.path != tuple(tools):
         return {*failed, "made the calls in another order"}
     others = {
-        f"gave {_name(tool)} another {code_span(clean_line(name, _NAME_CHARS))}"
+        f"gave {_name(tool)} another {code_span(name)}"
         for tool, call, step in zip(tools, run.calls, steps, strict=True)
+        for inputs in [{clean_line(key, NAME_CHARS): one for key, one in call.inputs.items()}]
         for name, value in step.template.items()
-        if not _fits(call.inputs.get(name), value, step)
+        if not _fits(inputs.get(name), value, step)
     }
     return failed | others or {"made the same calls"}
 

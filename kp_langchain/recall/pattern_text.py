@@ -4,8 +4,8 @@
     When: "Cancel what \u2026 ordered last"
     1. find_order({"customer": "Ada"})
     2. cancel({"order": "333", "reason": "CHANGED_MIND"})
-    Values: customer "Ada" is from the task
-    Values: order "333" is from step 1, such as "order 333" -> "333"; "order 555" -> "555"
+    Values: "customer" "Ada" is from "the task"
+    Values: "order" "333" is from "step 1", such as "order 333" -> "333"
     <<<end of example 1>>>
 
 In its calls stand real values where one is known: a small model copies a placeholder as it is

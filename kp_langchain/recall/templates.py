@@ -48,7 +48,7 @@ _PROSE = re.compile(
     r"|[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uac00-\ud7a3]{8,}"
 )
 _OUTPUT_VALUE_CHARS = 2  # a shorter one is in most longer outputs
-_NAME_CHARS, _PAIR_CHARS = 40, 60
+NAME_CHARS, _PAIR_CHARS = 40, 60  # of the names of arguments, and of each text of a pair
 _MOST_PAIRS = 2
 _MOST_CHOICES = 3  # of so few values, each may be a plan of its own
 _MARKS = " '\""
@@ -123,7 +123,7 @@ class Templates:
     def _by_key(self, uses: Sequence[_Use]) -> dict[str, Any]:
         """Return the values of the keys that all uses have, as templates."""
         keys = [key for key in uses[0].value if all(key in one.value for one in uses)]
-        names = {clean_line(key, _NAME_CHARS): key for key in keys}
+        names = {clean_line(key, NAME_CHARS): key for key in keys}
         return {
             name: self._template(name, [one._replace(value=one.value[key]) for one in uses])
             for name, key in names.items()
@@ -227,7 +227,7 @@ class Templates:
     def _name(self, name: str) -> str:
         """Return a name that no other placeholder has."""
         match = _NAME.search(" ".join(name.replace("_", " ").split()))
-        label = match[0][:_NAME_CHARS].strip(" .-") if match else "value"
+        label = match[0][:NAME_CHARS].strip(" .-") if match else "value"
         taken = {one.name for one in self._names.values()}
         names = (f"{label} {number}".removesuffix(" 1") for number in range(1, len(taken) + 2))
         return next(one for one in names if one not in taken)
@@ -278,7 +278,7 @@ def _clean_value(value: Any) -> Any:
     if isinstance(value, list):
         return [_clean_value(item) for item in value]
     if isinstance(value, dict):
-        return {clean_line(key, _NAME_CHARS): _clean_value(one) for key, one in value.items()}
+        return {clean_line(key, NAME_CHARS): _clean_value(one) for key, one in value.items()}
     return value
 
 

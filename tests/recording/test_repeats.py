@@ -581,6 +581,16 @@ def test_a_run_is_not_less_novel_for_following_what_it_was_shown() -> None:
     assert repeat(held_out).breakdown.novelty.value == 0.0
 
 
+@pytest.mark.parametrize("is_drawn", [True, False])
+def test_only_a_lot_decides_that_a_run_is_held_out_whatever_it_is_shown_later(
+    is_drawn: bool,
+) -> None:
+    watching = handler()
+    held_out = ShownTrace(SHOWN.trace_id, 1, 0.83, held_out=True, is_drawn=is_drawn)
+    steps = noting(watching, held_out, text="") | noting(watching, SHOWN)
+    assert last(watching, steps | agent(say("42"))).shown == ((held_out if is_drawn else SHOWN),)
+
+
 def test_what_a_run_was_shown_is_stored_and_bounded(store: TraceStore) -> None:
     watching = handler(store=store)
     many = [ShownTrace(f"kp:trace:{number}", number + 1, 0.5) for number in range(5000)]
