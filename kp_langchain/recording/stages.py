@@ -94,7 +94,6 @@ def _run_steps(item: Item, wait_for_scorer: Callable[[HandlerContext], None]) ->
     if item.run is not None and not item.run.is_taken_over:
         context.counters.add("queued", -1)
     if item.scored is not None:
-        context.count(item.scored)
         yield from _writing_steps(item)
 
 
@@ -115,6 +114,8 @@ def _writing_steps(item: Item) -> Iterator[Stage]:
     item.waits_for_store = context.store is not None
     context.counters.add("waiting_to_store", int(item.waits_for_store))
     yield "write"
+    if item.scored is not None:
+        context.count(item.scored)
     if item.scored is not None and item.fate != "gone":
         scored = item.scored
         if item.fate != "written":

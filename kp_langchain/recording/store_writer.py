@@ -15,6 +15,8 @@ from kp_langchain.store.jobs import JUDGE, LEASE_S
 from kp_langchain.store.verdicts import judge_stored
 
 if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
     from kp_langchain.gate.run import Run, ScoredTrace
     from kp_langchain.recording.context import HandlerContext
     from kp_langchain.recording.run_builder import AskOutcome
@@ -214,16 +216,21 @@ class StoreWriter:
         by_id = {item.scored.trace.id: item for item in batch if item.scored is not None}
         runs = [item.scored for item in by_id.values() if item.scored is not None]
         tools = {tool for item in batch for tool in item.context.tools}
+        def admit(run: ScoredTrace, connection: Connection) -> ScoredTrace:
+            windows = by_id[run.trace.id].context.windows
+            return windows.of(run.trace.metadata.task_domain).admit(run, connection)
+
+        journal = self._store.journal
+        pairs: Sequence[tuple[ScoredTrace, ScoredTrace | None]]
         if batch[0].is_recorded:
-            pairs = self._store.journal.write_judged(runs, tools)
+            pairs = journal.write_judged(runs, tools, admit)
         else:
-            self._store.journal.add(runs, tools)
-            pairs = [(one, None) for one in runs]
+            pairs = [(one, None) for one in journal.add(runs, tools, admit)]
         for item in batch:
             item.fate = "gone"
         for scored, rescored in pairs:
             item = by_id[scored.trace.id]
-            item.fate = "written"
+            item.fate, item.scored = "written", scored
             item.changed_runs = [] if rescored is None else [rescored]
 
     def _write_verdict(self, item: Item, verdict: Verdict) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from kp_langchain._forksafe import ForkSafeLock
@@ -36,6 +37,8 @@ from kp_langchain.verdict import Verdict
 
 if TYPE_CHECKING:
     from datetime import datetime
+
+    from sqlalchemy import Connection
 
     from kp_langchain.calibration.agreement import Pair, TaskRun
     from kp_langchain.calibration.model import ConfidenceModel
@@ -335,7 +338,7 @@ class DomainWindow:
             value = gated_value(gate, scored.breakdown.total, scored.worth)
             values.add(JudgedRun(value, scored.counts_toward_rate, pass_rate))
 
-    def admit(self, run: ScoredTrace) -> ScoredTrace:
+    def admit(self, run: ScoredTrace, connection: Connection | None = None) -> ScoredTrace:
         """Apply the twin rule to a run, add it to the kept runs if it is kept, and return it.
 
         It is atomic: of two runs that repeat each other and come at the same time, one is compared
@@ -345,6 +348,8 @@ class DomainWindow:
 
         Args:
             run: The run. Without an `entry` it is returned as it is.
+            connection: The transaction that writes it, in which no other process keeps a run of the
+                domain. None when the run is judged, so that it counts for those judged after it.
         """
         if run.decision != "kept" or run.entry is None:
             return run
@@ -353,9 +358,16 @@ class DomainWindow:
         with self._lock:
             if run.twin_similarity < OFF and self._follower is not None:
                 follower, consequence = self._follower, "a new one is compared with this process's"
-                self._read("the kept runs", consequence, lambda _: follower.read(self._take_kept))
+                self._read(
+                    "the kept runs",
+                    consequence,
+                    lambda _: follower.read(self._take_kept, connection),
+                )
+            replaced = run.replaces
             run = drop_repeats(run, candidate, self._kept)
             if run.decision == "kept":
+                # Those that it took the place of when it was judged are no longer among the kept.
+                run = replace(run, replaces=tuple(dict.fromkeys((*replaced, *run.replaces))))
                 self._kept.remove(run.replaces)
                 self._kept.put([(entry, candidate)])
         return run

@@ -8,7 +8,7 @@ the run by the policy that is written with it.
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cache
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
@@ -46,6 +46,8 @@ from kp_langchain.verdict import Verdict, counting
 if TYPE_CHECKING:
     from kp_langchain.store.database import Database
 
+Admit = Callable[[ScoredTrace, sa.Connection], ScoredTrace]
+
 _MOST_PROCESSES = 5  # that leave a run
 _DROP_EXPIRED_EVERY_S = 600.0
 
@@ -80,7 +82,10 @@ class Journal:
             execute_rows(connection, insert_or_ignore(jobs_table, connection.dialect.name), jobs)
 
     def write_judged(
-        self, judged_runs: Sequence[ScoredTrace], tools: Collection[str] = ()
+        self,
+        judged_runs: Sequence[ScoredTrace],
+        tools: Collection[str] = (),
+        admit: Admit | None = None,
     ) -> list[tuple[ScoredTrace, ScoredTrace | None]]:
         """Write what was decided on recorded runs; one transaction.
 
@@ -89,39 +94,65 @@ class Journal:
         Args:
             judged_runs: The runs.
             tools: The names of the tools that this process sends their scores to.
+            admit: Compares a kept run, within the transaction, with those that other processes have
+                kept meanwhile. None to write runs as they are.
 
         Returns:
-            The runs that were written. Beside each stands the run as a verdict changed it that came
-            before it was judged; None without one that counts.
+            The runs that were written, as they were. Beside each stands the run as a verdict
+            changed it that came before it was judged; None without one that counts.
         """
         by_key = {trace_key(one.trace.id): one for one in judged_runs}
         with self._database.writing() as connection:
+            self._lock_domains(connection, judged_runs)
             has_verdict_by_key = end_jobs(connection, JUDGE, sorted(by_key), self.jobs.owner)
             runs = [by_key[key] for key in by_key if key in has_verdict_by_key]
             if not runs:
                 return []
+            if admit is not None:
+                runs = [admit(one, connection) for one in runs]
             self._write_judged(connection, runs, tools)
             with_verdict = [key for key, has_verdict in has_verdict_by_key.items() if has_verdict]
             earlier_verdicts = run_queries.verdicts_on(connection, with_verdict)
             return [(one, _apply_earlier(connection, one, earlier_verdicts)) for one in runs]
 
-    def add(self, scored: Sequence[ScoredTrace], tools: Collection[str] = ()) -> None:
+    def add(
+        self,
+        scored: Sequence[ScoredTrace],
+        tools: Collection[str] = (),
+        admit: Admit | None = None,
+    ) -> list[ScoredTrace]:
         """Write judged runs, each in place of an earlier one with its id; one transaction.
 
         Args:
             scored: The runs.
             tools: As for `write_judged`.
+            admit: As for `write_judged`.
+
+        Returns:
+            The runs as they were written.
         """
         by_key = {trace_key(one.trace.id): one for one in scored}
         runs = [by_key[key] for key in sorted(by_key)]  # in one order, so that no two deadlock
         if not runs:
-            return
+            return []
         with self._database.writing() as connection:
+            self._lock_domains(connection, runs)
+            if admit is not None:
+                runs = [admit(one, connection) for one in runs]
             lock_kept(connection, {id_ for one in runs for id_ in one.replaces})
             _insert(connection, runs, replaces=True)
             forget_jobs(connection, JUDGE, list(by_key))
             vectors.remove(connection, "run", list(by_key))
             self._write_judged(connection, runs, tools)
+            return runs
+
+    def _lock_domains(self, connection: sa.Connection, runs: Sequence[ScoredTrace]) -> None:
+        """Have kept runs of a domain written one after the other, so that each sees those before.
+
+        Before all other locks, as verdicts have it.
+        """
+        kept = {one.trace.metadata.task_domain for one in runs if one.decision == "kept"}
+        run_queries.lock_names(connection, kept)
 
     def _write_judged(
         self, connection: sa.Connection, runs: Sequence[ScoredTrace], tools: Collection[str]
@@ -248,10 +279,14 @@ def _breakdown_row(scored: ScoredTrace) -> dict[str, Any]:
 def _write_consequences(connection: sa.Connection, runs: Sequence[ScoredTrace]) -> None:
     """Write what follows from the decisions on runs that were just written."""
     by_key = {trace_key(one.trace.id): one for one in runs}
-    vectors.write(
-        connection,
-        [run_row(one) for one in by_key.values() if _has_body(one)],
-    )
+    # Others are compared with kept runs alone.
+    for is_kept in (True, False):
+        rows = [
+            run_row(one)
+            for one in by_key.values()
+            if _has_body(one) and (one.decision == "kept") is is_kept
+        ]
+        vectors.write(connection, rows, is_change=is_kept)
     vectors.write(
         connection,
         [memory_row(one.entry) for one in runs if one.is_remembered and one.entry is not None],

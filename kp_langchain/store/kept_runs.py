@@ -19,6 +19,7 @@ from kp_langchain.store.rows import clean_name, expiry_after, trace_key
 from kp_langchain.store.tables import runs, vectors
 from kp_langchain.store.vectors import (
     Follower,
+    Mark,
     content_of,
     embedder_columns,
     forget,
@@ -51,10 +52,10 @@ def follow_kept(database: Database, domain: str) -> Follower[sa.Row[Any]]:
         domain: The domain's exact name.
     """
 
-    def read(connection: sa.Connection, since: int | None) -> list[Sequence[sa.Row[Any]]]:
+    def read(connection: sa.Connection, since: Mark | None) -> list[Sequence[sa.Row[Any]]]:
         if since is None:
             return [_newest_kept(connection, domain)]
-        select = _RUNS_WITH_VECTORS.where(_r.domain == clean_name(domain), _v.change >= since)
+        select = _RUNS_WITH_VECTORS.where(_r.domain == clean_name(domain), since.unseen(_v.change))
         return [connection.execute(select.order_by(_v.change, _v.number)).all()]
 
     return Follower(database, read)

@@ -18,6 +18,7 @@ from kp_langchain.store.rows import trace_key
 from kp_langchain.store.tables import vectors
 from kp_langchain.store.vectors import (
     Follower,
+    Mark,
     Page,
     content_of,
     embedder_columns,
@@ -31,7 +32,8 @@ if TYPE_CHECKING:
 
 # A process prunes once it has written a tenth of what the memory holds.
 _PRUNE_DIVISOR = 10
-_READ_AGAIN_S = 60.0
+_READ_AGAIN_S = 0.25
+_READ_ANEW_S = 60.0
 # A page of vectors of 384 takes 8 MB; a memory may have a million.
 _PAGE_SIZE = 5000
 _c = vectors.c
@@ -42,11 +44,12 @@ class StoredMemory:
 
     It compares with a window in this process. That is filled from the store when the first trace
     comes, and again when vectors of another embedder come. What other processes have remembered
-    since is added once a minute; after a deletion from the store, the window is emptied and filled
-    again then. What this process remembers is written at once.
+    since is added before a trace is compared, every quarter of a second at most; after a deletion
+    from the store, the window is emptied and filled again, once a minute at most. What this process
+    remembers is written at once.
 
     While the store fails, novelty is measured in the window alone. There is one warning per kind of
-    error, and the store is asked again after a minute. What cannot be written is remembered in this
+    error, and the store is asked again after a while. What cannot be written is remembered in this
     process alone.
 
     Args:
@@ -76,7 +79,7 @@ class StoredMemory:
         self._lock = ForkSafeLock()
         self._identity = NO_IDENTITY  # of the vectors in the window
         self._dimensions = 0
-        self._follower: Follower[Any] = Follower(database, self._read)
+        self._follower: Follower[Any] = Follower(database, self._read, _READ_ANEW_S)
         self._due_at = float("-inf")
         self._writes_until_pruning = 0  # so that a process that writes little prunes as well
 
@@ -134,7 +137,7 @@ class StoredMemory:
                 self._warn("cannot be read now", error)
 
     def _read(
-        self, connection: sa.Connection, since: int | None
+        self, connection: sa.Connection, since: Mark | None
     ) -> Iterator[Sequence[sa.Row[Any]]]:
         """Yield the newest rows, the oldest of them first; the vectors of this embedder alone."""
         vector = sa.case((is_of_embedder(self._identity), _c.vector)).label("vector")
@@ -142,7 +145,7 @@ class StoredMemory:
             _c.kind == "memory"
         )
         if since is not None:
-            select = select.where(_c.change >= since)
+            select = select.where(since.unseen(_c.change))
         last = connection.scalar(self._newest_superfluous()) or 0
         while True:
             page = select.where(_c.number > last).order_by(_c.number).limit(_PAGE_SIZE)

@@ -16,6 +16,7 @@ from kp_langchain.store.rows import clean_name
 from kp_langchain.store.tables import batches, pulled_units, runs, vectors
 from kp_langchain.store.vectors import (
     Follower,
+    Mark,
     content_of,
     embedder_columns,
     is_of_embedder,
@@ -146,7 +147,7 @@ class RecallTasks(StorePart):
             _t.kind == "task", _t.scan_version == scan_version, is_of_embedder(embedder, _t)
         )
 
-        def read(connection: sa.Connection, since: int | None) -> Iterator[list[StoredTask]]:
+        def read(connection: sa.Connection, since: Mark | None) -> Iterator[list[StoredTask]]:
             if since is None:  # units first: a run that was stored since counts, and not a unit
                 yield _read_tasks(connection, _select_units(domain, is_current))
             yield _read_tasks(connection, _select_runs(domain, is_current, since))
@@ -250,7 +251,7 @@ def _may_be_shown() -> sa.ColumnElement[bool]:
 
 
 def _select_runs(
-    domain: str, is_current: sa.ColumnElement[bool], since: int | None
+    domain: str, is_current: sa.ColumnElement[bool], since: Mark | None
 ) -> sa.Select[Any]:
     """Return the statement for the newest kept runs of a domain, with what is compared of them.
 
@@ -278,7 +279,7 @@ def _select_runs(
         .where(_v.kind == "run", _r.domain == clean_name(domain))
     )
     if since is not None:
-        return select.where(_v.change >= since).order_by(_v.change, _v.number)
+        return select.where(since.unseen(_v.change)).order_by(_v.change, _v.number)
     place = sa.func.row_number().over(partition_by=_r.namespace, order_by=run_queries.newest_first)
     of_domain = sa.select(_r.trace_id).where(_r.domain == clean_name(domain), _may_be_shown())
     newest = of_domain.order_by(place, *run_queries.newest_first).limit(MOST_TASKS).subquery()

@@ -1,13 +1,15 @@
 """The table `vectors`, by which traces are compared, and a follower of what changes in it.
 
 In PostgreSQL, transactions commit in another order than they begin in. So a change has the number
-of its transaction, and a reader begins at the oldest one that was under way. It may read a change
-twice, and misses none. In SQLite, writes are numbered one by one.
+of its transaction, and a reader reads those that were not visible to it before: it misses none, and
+reads none twice, however long other transactions take. In SQLite, writes are numbered one by one.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Collection, Iterable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
@@ -42,14 +44,29 @@ class Mark(NamedTuple):
 
     Attributes:
         change: The lowest number of a change that it may not have seen.
-        under_way: In PostgreSQL, which transactions were under way. Without a difference there is
+        snapshot: In PostgreSQL, which transactions it has seen. Without a difference there is
             nothing new.
         resets: How often runs were deleted, or units of registries changed.
     """
 
     change: int
-    under_way: str
+    snapshot: str
     resets: int
+
+    def unseen(self, column: sa.ColumnElement[int]) -> sa.ColumnElement[bool]:
+        """Return the condition that the reader has not seen a change.
+
+        Args:
+            column: The column with the numbers of changes.
+        """
+        is_late = column >= self.change
+        if not self.snapshot:
+            return is_late
+        number, snapshot = sa.cast(column, sa.Text()), sa.cast(self.snapshot, sa.Text())
+        is_seen = sa.func.pg_visible_in_snapshot(
+            sa.func.xid8(number), sa.func.pg_snapshot(snapshot), type_=sa.Boolean()
+        )
+        return sa.and_(is_late, sa.not_(is_seen))
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,39 +91,52 @@ class Follower(Generic[Row]):
 
     Args:
         database: The database.
-        read: Returns the rows on a connection, a page at a time; or those that may have changed
-            since the change with a number.
+        read: Returns the rows on a connection, a page at a time; or those that have changed since
+            a mark.
+        anew_every_s: After deletions, all rows are read anew at most once in so many seconds, as
+            a long deletion would have every process read them all the time.
     """
 
     def __init__(
         self,
         database: Database,
-        read: Callable[[sa.Connection, int | None], Iterable[Sequence[Row]]],
+        read: Callable[[sa.Connection, Mark | None], Iterable[Sequence[Row]]],
+        anew_every_s: float = 0.0,
     ) -> None:
         self._database = database
         self._read = read
+        self._anew_every_s = anew_every_s
+        self._anew_at = float("-inf")  # by the monotonic clock
         self._mark: Mark | None = None
         self._reads_all = True
 
-    def read(self, take: Callable[[Page[Row]], None]) -> None:
+    def read(
+        self, take: Callable[[Page[Row]], None], connection: sa.Connection | None = None
+    ) -> None:
         """Read what is new, and hand it over. A row may come more than once.
 
         Args:
             take: Called with each page, and not at all if nothing is new.
+            connection: A write transaction to read within; by default a connection of its own.
 
         Raises:
             StoreError: The database cannot be opened or read. The next call reads the same again.
         """
-        with self._database.reading() as connection:
+        reading = self._database.reading() if connection is None else nullcontext(connection)
+        with reading as connection:
             mark, before = present_mark(connection), self._mark
+            if before is not None and time.monotonic() < self._anew_at:
+                mark = mark._replace(resets=before.resets)
             if mark == before and not self._reads_all:
                 return
             is_anew = before is not None and (
                 mark.resets != before.resets
                 or mark.change < before.change  # another database took its place
             )
-            is_all = before is None or is_anew or self._reads_all
-            for rows in self._read(connection, None if is_all or before is None else before.change):
+            if is_anew:
+                self._anew_at = time.monotonic() + self._anew_every_s
+            is_all = is_anew or self._reads_all
+            for rows in self._read(connection, None if is_all else before):
                 take(Page(rows, is_anew))
                 is_anew = False
             self._mark, self._reads_all = mark, False
@@ -156,21 +186,26 @@ def _add_one(dialect: str) -> Any:
 # ------------------------------------------------------------------ writing
 
 
-def write(connection: sa.Connection, rows: Sequence[dict[str, Any]]) -> None:
+def write(
+    connection: sa.Connection, rows: Sequence[dict[str, Any]], *, is_change: bool = True
+) -> None:
     """Insert rows; each replaces an earlier one of its kind, trace and embedder.
 
     Args:
         connection: A write transaction.
         rows: The rows, which have the same columns.
+        is_change: Whether followers are to read them.
     """
     if rows:
-        _begin_change(connection)
-        execute_rows(connection, _insert(connection.dialect.name), rows)
+        if is_change:
+            _begin_change(connection)
+        execute_rows(connection, _insert(connection.dialect.name, is_change=is_change), rows)
 
 
 @cache
-def _insert(dialect: str) -> Any:
-    insert = insert_into(vectors, dialect).values(change=_THIS_CHANGE[dialect])
+def _insert(dialect: str, *, is_change: bool) -> Any:
+    change = _THIS_CHANGE[dialect] if is_change else sa.literal_column("0")
+    insert = insert_into(vectors, dialect).values(change=change)
     values = {name: insert.excluded[name] for name in set(_c.keys()) - {"number", *_KEY}}
     return insert.on_conflict_do_update(index_elements=list(_KEY), set_=values)
 
