@@ -6,6 +6,7 @@ import json
 import logging
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import uuid4
@@ -33,12 +34,13 @@ from kp_langchain.recall.few_shot import HEADER
 from kp_langchain.recording.langchain_context import ambient_run_id
 from kp_langchain.scoring import process_scorer
 from kp_langchain.store import novelty as novelty_module
+from kp_langchain.store.journal import Journal
 from tests.agents import agent, call, handler, say, shape
 from tests.loopback_registry import LoopbackRegistry
 from tests.recall.words import EURO, Words, keep, passing_handler
 from tests.recording.playing import Events, last, scored_by, stored
 from tests.recording.test_verdicts import model
-from tests.store.conftest import execute
+from tests.store.conftest import LONG_S, execute
 
 EVERY = DomainPolicy(threshold=0.0)
 CONFIDENCE_COUNTS = {
@@ -124,6 +126,36 @@ def test_of_identical_runs_one_is_kept(url: str) -> None:
             4, 1, 0, 3,
         )  # fmt: skip
         assert list(store.traces()) == [first.trace]
+
+
+def test_of_repeats_that_four_processes_judge_at_the_same_time_one_is_kept(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    all_judged, waited = threading.Barrier(4), set()
+    write_judged = Journal.write_judged
+
+    def write_together(self: Journal, *args: Any) -> Any:
+        if self not in waited:
+            waited.add(self)
+            all_judged.wait(LONG_S)
+        return write_judged(self, *args)
+
+    monkeypatch.setattr(Journal, "write_judged", write_together)
+    with ExitStack() as stores:
+        four = [keeping(stores.enter_context(TraceStore(url))) for _ in range(4)]
+        threads = [threading.Thread(target=ask, args=(one,)) for one in four]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(LONG_S)
+        runs = [scored_by(one) for one in four]
+        (first,) = (run for run in runs if run.decision == "kept")
+        twins = [run.twin_of for run in runs if run.decision == "twin"]
+        assert twins == [first.trace.id] * 3
+        assert [one.stats()["twin"] for one in four] == [int(run is not first) for run in runs]
+        with TraceStore(url) as store:
+            assert kept(store) == {first.trace.id}
+            assert store.count(decision="twin") == 3
 
 
 @pytest.mark.parametrize("similarity", [0.9, 1.0])

@@ -712,3 +712,15 @@ def test_only_what_changed_is_read_again_and_all_after_a_deletion(store):
     (page,) = reader.pages
     assert page.is_anew
     assert [row.trace_id for row in page.rows] == ["a", "b"]
+    reader.follower._anew_every_s = LONG_S  # as in the middle of a long deletion
+    for is_anew in (True, False, False):
+        store.add(gone := _scored())
+        store.delete(gone.trace.id)
+        reader.look()
+        assert any(page.is_anew for page in reader.pages) is is_anew
+    with store.database.writing() as connection:
+        insert(connection, "s", "c")
+    assert reader.look() == {*"abc"}
+    reader.follower._anew_at = 0.0
+    reader.look()
+    assert [page.is_anew for page in reader.pages] == [True]
