@@ -216,6 +216,7 @@ class StoreWriter:
         by_id = {item.scored.trace.id: item for item in batch if item.scored is not None}
         runs = [item.scored for item in by_id.values() if item.scored is not None]
         tools = {tool for item in batch for tool in item.context.tools}
+
         def admit(run: ScoredTrace, connection: Connection) -> ScoredTrace:
             windows = by_id[run.trace.id].context.windows
             return windows.of(run.trace.metadata.task_domain).admit(run, connection)
