@@ -122,6 +122,8 @@ _REMEDIES = {
     "not a database|malformed": "the file is damaged or no SQLite database; "
     "restore it from a backup, or give another path",
     "readonly|unable to open": f"make it writable, or {_FILE}",
+    "read-only transaction": "the server takes no writes now, as a standby does; give the URL of "
+    "the primary server, or wait until there is one",
     "already exists": "it has tables of another program or version; give another database",
     "lock timeout": "another process has held a lock on it for 10 s; try again when that has ended",
     "statement timeout": "see what keeps the server busy, or set a limit of your own in the URL: "
@@ -175,6 +177,8 @@ _LIMITS = {
     "statement_timeout": "30s",
     "idle_in_transaction_session_timeout": "60s",
 }
+_READ_ONLY = "25006"  # read_only_sql_transaction
+_IDLE_CONNECTIONS = 2  # of a process: one writes, and one reads meanwhile
 # Of the driver: how long the server may take to answer at first, and a network to lose what was
 # sent. Limits in the URL prevail.
 _NETWORK_LIMITS = {
@@ -192,6 +196,9 @@ def _postgres_engine(location: Location) -> sa.Engine:
     With `options` in its URL, or the environment variable PGOPTIONS, transactions have the limits
     that are set there, and none of ours.
 
+    A pooler may hand the session to another client after each transaction, so nothing is left in
+    it: no settings, no prepared statements, no locks.
+
     Raises:
         ConfigError: The URL cannot be read.
     """
@@ -200,20 +207,27 @@ def _postgres_engine(location: Location) -> sa.Engine:
     engine = sa.create_engine(
         url,
         # The driver begins no transactions itself, because ours begin with their limits.
-        connect_args=limits | {"autocommit": True},
+        connect_args=limits | {"autocommit": True, "prepare_threshold": None},
         json_serializer=dumps,
         json_deserializer=loads,
         hide_parameters=True,
         pool_pre_ping=True,
+        pool_size=_IDLE_CONNECTIONS,
     )
+    sa.event.listen(engine, "handle_error", _on_error)
     begin = "BEGIN"
     if "options" not in url.query and "PGOPTIONS" not in os.environ:
-        # LOCAL, because a pooler may hand the session to another client after the transaction; and
-        # in one message with BEGIN, so that they cost no round trip.
+        # In one message with BEGIN, so that they cost no round trip.
         limits_sql = [f"SET LOCAL {name} = '{limit}'" for name, limit in _LIMITS.items()]
         begin = "; ".join([begin, *limits_sql])
     sa.event.listen(engine, "begin", lambda connection: connection.exec_driver_sql(begin))
     return engine
+
+
+def _on_error(context: Any) -> None:
+    """Replace the connections to a server that became a standby, or always was one."""
+    if getattr(context.original_exception, "sqlstate", None) == _READ_ONLY:
+        context.is_disconnect = True
 
 
 def _url(location: Location) -> sa.URL:

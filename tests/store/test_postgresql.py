@@ -124,6 +124,11 @@ def test_every_transaction_has_limits_and_the_users_own_go_before_them(url, how,
         try:
             after = raw.cursor().execute("SHOW lock_timeout").fetchone()
             assert after == (("0",) if how == "none" else ("1500ms",))
+            left = "SELECT (SELECT count(*) FROM pg_prepared_statements), pg_backend_pid()"
+            (prepared, pid) = raw.cursor().execute(left).fetchone()
+            assert prepared == 0
+            locks = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND pid = %s"
+            assert raw.cursor().execute(locks, (pid,)).fetchone() == (0,)
         finally:
             raw.close()
 
@@ -194,6 +199,24 @@ def test_connections_that_the_server_ended_are_replaced(url):
             " WHERE datname = current_database() AND pid <> pg_backend_pid()",
         )  # fmt: skip
         store.add(_scored())
+        assert store.count() == 2
+
+
+def test_connections_to_a_server_that_became_a_standby_are_replaced(url):
+    with TraceStore(url) as store:
+        store.add(_scored())
+        name = ask(store, "SELECT current_database()")
+        read_only = f"ALTER DATABASE {name} SET default_transaction_read_only = {{}}"
+        execute(store, read_only.format("on"))
+        store.close()
+        for _ in range(2):
+            assert "the server takes no writes now" in refusal(lambda: store.add(_scored(1)))
+        assert store.count() == 1  # which keeps a connection to it
+        with psycopg.connect(url, autocommit=True) as other:
+            other.execute("SET default_transaction_read_only = off")
+            other.execute(read_only.format("off"))
+        assert "the server takes no writes now" in refusal(lambda: store.add(_scored(1)))
+        store.add(_scored(1))
         assert store.count() == 2
 
 
