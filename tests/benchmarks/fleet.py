@@ -203,6 +203,7 @@ def seconds_until_seen(url: str, count: int) -> list[float]:
 
     The two share nothing but the database.
     """
+    _use_seeded_vectors()
     waits = []
     with TraceStore(url) as one, TraceStore(url) as other:
         memory = other.novelty_memory()
