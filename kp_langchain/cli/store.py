@@ -1,4 +1,4 @@
-"""The commands `store delete` and `store prune`."""
+"""The commands `store delete`, `store prune` and `store migrate`."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _PRUNED = {
 }
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Delete without asking.")]
 
-app = new_app(help="Delete runs for good, and remove what the store no longer needs.")
+app = new_app(help="Delete runs for good, remove what the store no longer needs, and migrate it.")
 
 
 @app.command()
@@ -130,6 +130,22 @@ def prune(database: Database = None, as_json: AsJson = False) -> None:
             say_json(counts | {"is_compacted": is_compacted})
     if not is_compacted:
         raise typer.Exit(_INCOMPLETE)
+
+
+@app.command()
+def migrate(database: Database = None) -> None:
+    """Create the tables of a store, or bring those of an earlier version up to this one.
+
+    A process that records does that itself, if its user may. Run this before, as the owner of the
+    tables, where agents may not change them. Processes of the release before go on meanwhile, and
+    afterwards.
+    """
+    from kp_langchain.store import TraceStore
+    from kp_langchain.store.migrations import schema_version
+
+    with TraceStore(database) as store:
+        store.database.open()
+        say(f"{store.location} has schema version {schema_version()}.")
 
 
 @contextmanager

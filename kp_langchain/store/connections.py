@@ -22,37 +22,35 @@ from kp_langchain.config import mask_password
 from kp_langchain.errors import ConfigError, KPError, StoreError
 from kp_langchain.files import make_private
 from kp_langchain.store.location import Location
+from kp_langchain.store.migrations import is_usable, migrate, stored_version
 from kp_langchain.store.rows import dumps, loads
-from kp_langchain.store.tables import SCHEMA_VERSION, VERSION_TABLE, metadata
+from kp_langchain.store.tables import metadata
 
 _IS_WRITE = "kp_is_write"  # the option of a connection whose transaction writes
 _BUSY_TIMEOUT_S = 10.0
 _WAL_ATTEMPTS = 20
 _CREATION_LOCK = 0x6B705F6C63  # any number, the same in every version of this package
 _FILE = "give the path of a file in a folder you may write to"
-_VERSIONS = sa.Table(
-    VERSION_TABLE, sa.MetaData(), sa.Column("version", sa.String(), primary_key=True)
-)
 
 
 def new_engine(location: Location) -> sa.Engine:
-    """Return an engine on a database, in which the tables are created if need be.
+    """Return an engine on a database, in which the tables are created or migrated if need be.
 
     Raises:
         ConfigError: The URL cannot be read.
-        StoreError: The schema has another version.
+        StoreError: The schema has a version that this package cannot use.
         sqlalchemy.exc.SQLAlchemyError, sqlite3.Error, OSError: The database cannot be opened.
     """
     engine = _postgres_engine(location) if location.path is None else _sqlite_engine(location.path)
     try:
         with engine.connect() as connection:
-            version = _read_version(connection)
-        if version is None:
+            is_current = _is_current(connection, location)
+        if not is_current:
             with write_transaction(engine) as connection:
                 if location.path is None:  # keeps other processes from doing the same
                     connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_CREATION_LOCK)))
-                version = _read_version(connection) or _create_tables(connection)
-        _check_version(version, location)
+                if not _is_current(connection, location):
+                    migrate(connection, stored_version(connection))
     except Exception:
         engine.dispose()
         raise
@@ -68,29 +66,9 @@ def write_transaction(engine: sa.Engine) -> Iterator[sa.Connection]:
             yield connection
 
 
-def _read_version(connection: sa.Connection) -> str | None:
-    """Return the schema version of a database; None if it has none of our tables yet."""
-    if not sa.inspect(connection).has_table(VERSION_TABLE):
-        return None
-    version: str | None = connection.scalar(sa.select(_VERSIONS.c.version))
-    return version
-
-
-def _create_tables(connection: sa.Connection) -> str:
-    # Unchecked, so that a table of this name which is not ours is an error.
-    metadata.create_all(connection, checkfirst=False)
-    _VERSIONS.create(connection)
-    connection.execute(_VERSIONS.insert().values(version=SCHEMA_VERSION))
-    return SCHEMA_VERSION
-
-
-def _check_version(version: str, location: Location) -> None:
-    if version != SCHEMA_VERSION:
-        raise StoreError(
-            f"the trace store at {location} has schema version {version}, and this kp-langchain "
-            f"reads only version {SCHEMA_VERSION}; give another database, or install the version "
-            "of kp-langchain that wrote it"
-        )
+def _is_current(connection: sa.Connection, location: Location) -> bool:
+    version = stored_version(connection)
+    return version is not None and is_usable(connection, version, location)
 
 
 def compact(engine: sa.Engine) -> bool:
@@ -130,6 +108,7 @@ _REMEDIES = {
     "?options=-c%20statement_timeout%3D5min",
     "password|pg_hba.conf": "the server does not let this user in; check the URL",
     "permission denied": "grant the user CREATE on the schema, or give it a database that it owns",
+    "must be owner": "have the tables' owner run kp-langchain store migrate before",
     'database ".*" does not exist': "create it, or correct its name",
     "connection|timeout|resolve": "check that the server runs and that the URL's host and port are "
     "right",

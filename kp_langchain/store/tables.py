@@ -21,11 +21,6 @@ from kp_langchain.store.rows import dumps
 from kp_langchain.store.run_columns import COLUMNS, KEY_COLUMNS, OtherColumns, StoredRun
 from kp_langchain.usage import Usage
 
-SCHEMA_VERSION = "26"
-"""Raised with every change of the tables. A store of another version is refused."""
-
-VERSION_TABLE = "kp_schema"
-
 
 class UtcTime(sa.types.TypeDecorator[datetime]):
     """An aware datetime in UTC, also on SQLite, which has no time zones."""

@@ -61,8 +61,9 @@ _c = runs.c
 class TraceStore:
     """Scored runs in SQLite or PostgreSQL. Safe to use from several threads, and after a fork.
 
-    Nothing is opened before the first use. That creates the database. One of another schema version
-    is refused. Pickled, it is an address, password included.
+    Nothing is opened before the first use. That creates the database, or brings one of an earlier
+    schema version up to this one. One of a version that this package cannot use is refused.
+    Pickled, it is an address, password included.
 
     Every method that reads or writes raises `StoreError` when the database cannot be opened, read
     or written; a write is then undone as a whole.

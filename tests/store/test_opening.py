@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 import sqlalchemy as sa
@@ -19,10 +20,20 @@ import sqlalchemy as sa
 from kp_langchain import ConfigError, StoreError, TraceStore
 from kp_langchain.config import data_dir
 from kp_langchain.store import default_store
+from kp_langchain.store import migrations as schema
+from kp_langchain.store.migrations import Migration
 from tests import programs
-from tests.store.conftest import LONG_S, Conversation, _scored, execute, fork, sql
+from tests.store.conftest import (
+    LONG_S,
+    Conversation,
+    _scored,
+    execute,
+    fork,
+    rows_by_table,
+    sql,
+)
 
-VERSION = "UPDATE kp_schema SET version = :version"
+VERSION = "UPDATE kp_schema SET version = :version, oldest = :version"
 
 
 def test_nothing_is_made_before_the_first_use_which_says_nothing_in_the_log_of_the_host(
@@ -90,7 +101,7 @@ def test_a_database_of_another_version_is_left_alone(store, url):
     store.close()
     for other in ("9042", "3"):
         execute(url, VERSION, version=other)
-        message = rf"schema version {other}, .* reads only version {version}; give another database"
+        message = rf"schema version {other}, .* uses version {version}; give another database"
         with TraceStore(url) as opened, pytest.raises(StoreError, match=message):
             opened.count()
     execute(url, VERSION, version=version)
@@ -100,6 +111,55 @@ def test_a_database_of_another_version_is_left_alone(store, url):
     execute(url, "CREATE TABLE kp_alembic_version (version_num TEXT)")  # as up to version 10
     with TraceStore(url) as opened, pytest.raises(StoreError, match="another program or version"):
         opened.count()
+
+
+def test_processes_of_two_releases_use_a_database_while_it_only_grows(store, url, monkeypatch):
+    """As an older process has it, `store`, and as newer ones do, which add to the tables."""
+
+    def release(*migrations: Migration) -> TraceStore:
+        monkeypatch.setattr(schema, "MIGRATIONS", migrations)
+        return TraceStore(url)
+
+    def adds(statement: str, **more: Any) -> Migration:
+        return Migration(statement, lambda on: on.exec_driver_sql(statement), **more)
+
+    mood = adds("ALTER TABLE runs ADD COLUMN mood VARCHAR(9) DEFAULT 'calm' NOT NULL")
+    notes = adds("CREATE TABLE notes (note VARCHAR(9))")
+    contract = adds("DROP TABLE notes", oldest=28)
+    store.add(_scored(1))
+    with release(mood, notes) as newer:
+        newer.add(first := _scored(2))
+        store.add(second := _scored(3))  # opened before
+        with release() as old:  # opened after
+            old.report_outcome(first.trace.id, success=False)
+            assert old.delete(second.trace.id)
+            assert old.count() == store.count() == newer.count() == 2
+    versions = "SELECT version, oldest FROM kp_schema"
+    assert execute(url, versions) == [("29", "27")]
+    assert execute(url, "SELECT DISTINCT mood FROM runs") == [("calm",)]
+    with release(mood, notes, contract) as newest:
+        assert newest.count() == 2
+    assert execute(url, versions) == [("30", "28")]
+    with release(mood) as older:
+        assert older.count() == 2
+    message = r"schema version 30, .* uses version 27; give another database"
+    with release() as oldest, pytest.raises(StoreError, match=message):
+        oldest.count()
+
+
+def test_a_migration_that_fails_changes_nothing(store, url, monkeypatch):
+    def fail(connection: sa.Connection) -> None:
+        connection.exec_driver_sql("ALTER TABLE runs ADD COLUMN mood VARCHAR(9)")
+        raise OSError("no room")
+
+    store.add(_scored())
+    before = execute(url, "SELECT * FROM kp_schema")
+    with monkeypatch.context() as patch, TraceStore(url) as newer:
+        patch.setattr(schema, "MIGRATIONS", (Migration("", fail),))
+        with pytest.raises(StoreError, match="no room"):
+            newer.count()
+    assert execute(url, "SELECT * FROM kp_schema") == before
+    assert "mood" not in rows_by_table(store)["runs"][0]
 
 
 def test_a_strangers_tables_are_not_touched(url, tmp_path):
