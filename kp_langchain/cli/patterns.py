@@ -281,7 +281,7 @@ def export(
 def _mine(store: TraceStore, domain: str | None) -> list[Mined]:
     from kp_langchain.recall.patterns import patterns_of
 
-    domains = [domain] if domain is not None else sorted(set(store.figures()["domain"]))
+    domains = [domain] if domain is not None else sorted(store.domain_figures())
     console = make_console(stderr=True)
     with console.status("Looking through runs") if console.is_terminal else nullcontext():
         return [patterns_of(store, name) for name in domains]

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 _STEPS_AROUND = (-10, -5, -2, -1, 0, 1, 2, 5, 10)  # hundredths
 _THRESHOLDS_SHOWN, _DOMAIN_CHARS = 4, 20
 _DOMAINS_EXAMINED, _DOMAINS_NAMED = 30, 3
+_MOST_COUNTED = 10_000  # of a list; more would take longer than the list itself
 
 app = group_app(
     default="list",
@@ -81,7 +82,9 @@ def list_runs(
 
             console = make_console()
             console.print(list_of_runs(runs, console, prices=prices))
-            total = count_text(store.count(**filters), "run")
+            number = store.count(most=_MOST_COUNTED + 1, **filters)
+            total = count_text(min(number, _MOST_COUNTED), "run")
+            total = f"more than {total}" if number > _MOST_COUNTED else total
             text = f"{len(runs):,} of {total} in {store.location}. Explain one: "
             console.print(f"{text}kp-langchain review ID", soft_wrap=True)
             domains = list(dict.fromkeys(run.domain for run in runs))[:_DOMAINS_EXAMINED]
@@ -163,12 +166,12 @@ def stats(filters: dict[str, Any], database: Database = None, as_json: AsJsonLin
     at other thresholds, and what its runs took.
     """
     from kp_langchain.config import current_prices
-    from kp_langchain.review.stats import domain_stats
+    from kp_langchain.review.stats import stats_of
 
     with open_store(database) as store:
-        figures = store.figures(**filters)
-        bases = store.models.bases(list(dict.fromkeys(figures["domain"])))
-        every = domain_stats(figures, bases, current_prices())
+        figures = store.domain_figures(**filters)
+        bases = store.models.bases(list(figures))
+        every = stats_of(figures, bases, current_prices())
         if as_json:
             for one in every:
                 say_json(one.to_dict())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from itertools import compress
 from typing import TYPE_CHECKING, Any
 
@@ -162,6 +163,9 @@ def _domains(
         positions: Where the page has each run, by trace id.
         records: The records of the runs.
     """
+    if records:  # which are the newest that match
+        oldest = datetime.fromtimestamp(records[-1]["at"] // 1000, UTC)
+        filters = {**filters, "since": oldest}
     figures = store.figures(**filters)
     is_here = [trace_id in positions for trace_id in figures["trace_id"]]
     figures = {name: list(compress(values, is_here)) for name, values in figures.items()}

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from kp_langchain.review.stats import PartStats as PartStats
     from kp_langchain.review.stats import RuleStats as RuleStats
     from kp_langchain.review.stats import domain_stats as domain_stats
+    from kp_langchain.review.stats import stats_of as stats_of
     from kp_langchain.review.usage_stats import UsageStats as UsageStats
     from kp_langchain.usage import ModelCall as ModelCall
     from kp_langchain.usage import ModelUsage as ModelUsage
@@ -28,7 +29,9 @@ __all__, __getattr__ = lazy_names(
     __name__,
     {
         "kp_langchain.calibration.failure_groups": "DomainFailures FailureGroup failures_by_domain",
-        "kp_langchain.review.stats": "AtThreshold DomainStats PartStats RuleStats domain_stats",
+        "kp_langchain.review.stats": (
+            "AtThreshold DomainStats PartStats RuleStats domain_stats stats_of"
+        ),
         "kp_langchain.review.usage_stats": "UsageStats",
         "kp_langchain.prices": "ModelPrice Prices",
         "kp_langchain.usage": "ModelCall ModelUsage Tokens Usage",

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import json
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from functools import lru_cache
-from statistics import fmean
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kp_langchain.novelty_sources import EMPTY_CACHE, NEAREST, REPEAT, reason
+from kp_langchain.novelty_sources import EMPTY_CACHE, reason
 from kp_langchain.review.usage_stats import UsageStats, usage_stats
-from kp_langchain.scoring.dimensions import DIMENSION_NAMES, DIMENSIONS
-from kp_langchain.scoring.evidence import novelty_factor
+from kp_langchain.scoring.dimensions import DIMENSIONS
+from kp_langchain.store.run_figures import BINS, CONFIDENCE, figures_by_domain
 from kp_langchain.text import count_text, one_line
 
 if TYPE_CHECKING:
@@ -24,8 +21,7 @@ if TYPE_CHECKING:
 
     from kp_langchain.calibration.basis import Basis
     from kp_langchain.prices import Prices
-
-    _Columns = Mapping[str, NDArray[Any]]
+    from kp_langchain.store.run_figures import Figures
 
 HISTOGRAM_BINS = 20
 _STEPS_OF_CURVE = 100
@@ -36,19 +32,6 @@ _MANY = 0.1
 # Nothing is wrong if there was nothing yet to compare with, as for every first run.
 _FIRST = reason(EMPTY_CACHE)
 _DOMAIN_CHARS = 60
-CONFIDENCE = "confidence"
-"""The part of a worth that is not novelty, among the parts of a domain gated by worth."""
-
-_TEXTS = (
-    *("domain", "decision", "gate", "veto", "novelty_source", "rules", "redactions", "dropped"),
-    "usage",
-)
-_FLAGS = ("is_twin", "is_withheld", "is_compared", "success")
-# Those that are not known are NaN.
-_NUMBERS = (
-    *("score", "worth", "threshold", "recovered_errors", "label", "total_tokens", "duration_ms"),
-    *(f"{name}{ending}" for name in DIMENSION_NAMES for ending in ("", "_weight")),
-)
 _LABELS = {one.name: one.label for one in DIMENSIONS} | {CONFIDENCE: CONFIDENCE}
 
 
@@ -59,7 +42,8 @@ class PartStats:
     Attributes:
         name: The dimension; or `confidence` and `novelty`, the factors of a worth.
         label: Its name in words.
-        median: Its median, 0 to 1, over the runs in which it was measured; None if in none.
+        median: Its median, 0 to 1, to a thousandth, over the runs in which it was measured; None
+            if in none.
         weight: Its mean weight in the score, 0 to 1; 1 for the factors of a worth.
         lost: By how much the score or worth is below what it would be if this part were 1, on the
             average, 0 to 1. Novelty costs nothing where it was not measured.
@@ -123,7 +107,7 @@ class DomainStats:
         gate: What its newest run was gated by, `score` or `worth`.
         basis: What that rests on, in words; "" if it was not given.
         judged: How many runs were gated by that.
-        median: The median of their scores or worths, 0 to 1.
+        median: The median of their scores or worths, 0 to 1, to a thousandth.
         threshold: The threshold of its newest run, 0 to 1.
         thresholds: Each threshold and how many runs were held against it, the most frequent first.
             There are several if a setting changed, if the gate follows a pass rate, or if the
@@ -232,184 +216,135 @@ def domain_stats(
         bases: What the decisions of each domain rest on, as `TraceStore.models.bases` returns it.
         prices: What models cost; None to leave that out.
     """
-    columns = {name: _text_array(figures[name]) for name in _TEXTS}
-    columns |= {name: np.array(figures[name], float) for name in _NUMBERS}
-    columns |= {name: np.array(figures[name], bool) for name in _FLAGS}
-    domains = columns["domain"]
-    every = [
-        _stats_of(domain, _rows(columns, domains == domain), bases.get(domain), prices)
-        for domain in dict.fromkeys(domains.tolist())
-    ]
+    return stats_of(figures_by_domain(figures), bases, prices)
+
+
+def stats_of(
+    figures: Mapping[str, Figures],
+    bases: Mapping[str, Basis] = MappingProxyType({}),
+    prices: Prices | None = None,
+) -> list[DomainStats]:
+    """Return the statistics of each domain, that with the most runs first.
+
+    Args:
+        figures: By domain, as `TraceStore.days` has them.
+        bases: As for `domain_stats`.
+        prices: As for `domain_stats`.
+    """
+    every = [_stats_of(domain, one, bases.get(domain), prices) for domain, one in figures.items()]
     return sorted(every, key=lambda one: (-one.runs, one.domain))
 
 
-def _text_array(texts: Sequence[str | None]) -> NDArray[Any]:
-    """Return texts as an array in which equal texts are one object, which is faster to read."""
-    known: dict[str | None, str | None] = {}
-    return np.array(list(map(known.setdefault, texts, texts)), object)
-
-
-def _rows(columns: _Columns, chosen: NDArray[np.bool_]) -> _Columns:
-    return {name: array[chosen] for name, array in columns.items()}
-
-
 def _stats_of(
-    domain: str, runs: _Columns, basis: Basis | None, prices: Prices | None
+    domain: str, figures: Figures, basis: Basis | None, prices: Prices | None
 ) -> DomainStats:
-    gate, threshold = str(runs["gate"][-1]), float(runs["threshold"][-1])
-    judged = _rows(runs, runs["gate"] == gate)
-    values = judged["score"]
-    if gate == "worth":
-        values = np.where(np.isnan(judged["worth"]), values, judged["worth"])
-    values = np.nan_to_num(values.clip(0, 1))  # a row that was changed from outside has anything
-    bins = np.minimum(HISTOGRAM_BINS - 1, (values * HISTOGRAM_BINS).astype(int))
-    kept = runs["decision"] == "kept"
-    is_labelled, is_success = ~np.isnan(runs["label"]), runs["label"] == 1
-    redactions, redacted_runs = _add_counts(runs["redactions"])
-    dropped, _ = _add_counts(runs["dropped"])
-    vetoed = Counter(runs["veto"].tolist())
-    del vetoed[None]  # those without
-    parts = _factors(judged, values) if gate == "worth" else _dimensions(judged)
+    gate = figures["gate"]
+    judged = figures["gates"][gate]
+    values = _array(judged["values"])
+    parts = [_part(name, one, judged) for name, one in judged["parts"].items()]
     return DomainStats(
         domain=domain,
-        runs=len(runs["domain"]),
-        kept=int(kept.sum()),
+        **{name: figures[name] for name in _SAME_IN_BOTH},
         gate=gate,
         basis="" if basis is None else basis.text,
-        judged=len(values),
-        median=float(np.median(values)),
-        threshold=threshold,
-        thresholds=tuple(Counter(judged["threshold"].tolist()).most_common()),
+        judged=judged["runs"],
+        median=_median(values) or 0.0,
+        threshold=float(figures["threshold"]),
+        thresholds=tuple((float(at), runs) for at, runs in _most_first(judged["thresholds"])),
         parts=tuple(sorted(parts, key=lambda part: -part.lost)),
-        rules=_rules(judged),
-        histogram=tuple(np.bincount(bins, minlength=HISTOGRAM_BINS).tolist()),
-        curve=_curve(judged, values),
-        labelled=int(is_labelled.sum()),
-        successes=int(is_success.sum()),
-        kept_labelled=int((kept & is_labelled).sum()),
-        kept_successes=int((kept & is_success).sum()),
-        twins=int(runs["is_twin"].sum()),
-        recovered=int((runs["recovered_errors"] > 0).sum()),
-        withheld=int(runs["is_withheld"].sum()),
-        compared=int(runs["is_compared"].sum()),
-        vetoed=dict(vetoed.most_common()),
-        redactions=redactions,
-        redacted_runs=redacted_runs,
-        dropped=dropped,
-        usage=usage_stats({**runs, "is_kept": kept}, prices),
+        rules=_rules(figures),
+        histogram=_histogram(values),
+        curve=_curve(judged),
+        vetoed=dict(_most_first(figures["vetoed"])),
+        redactions=dict(_most_first(figures["redactions"])),
+        dropped=figures["dropped"],
+        usage=usage_stats(figures["usage"], prices),
     )
 
 
-def _add_counts(texts: NDArray[Any]) -> tuple[dict[str, int], int]:
-    """Return the sums of counts in JSON, the highest first, and how many of them have any."""
-    sums: Counter[str] = Counter()
-    with_any = 0
-    for text, runs in Counter(texts.tolist()).items():
-        counts = _parse(text)
-        with_any += runs if counts else 0
-        for name, count in counts.items():
-            sums[name] += count * runs
-    return dict(sums.most_common()), with_any
+_SAME_IN_BOTH = (
+    *("runs", "kept", "labelled", "successes", "kept_labelled", "kept_successes", "twins"),
+    *("recovered", "withheld", "compared", "redacted_runs"),
+)
 
 
-@lru_cache(maxsize=1000)  # few of the texts differ
-def _parse(text: str | None) -> dict[str, Any]:
-    counts: dict[str, Any] | None = json.loads(text or "{}")
-    return counts or {}
+def _array(counts: Mapping[str, int]) -> NDArray[np.int64]:
+    """Return how many values lie in each thousandth."""
+    array = np.zeros(BINS + 1, np.int64)
+    array[np.array(list(counts), int)] = list(counts.values())
+    return array
 
 
-def _dimensions(runs: _Columns) -> list[PartStats]:
-    parts = []
-    for name in DIMENSION_NAMES:
-        values, weights = runs[name], runs[f"{name}_weight"]
-        known = ~np.isnan(values)
-        if known.any():
-            of_known = {"novelty_source": runs["novelty_source"][known]}
-            values, weights = values[known], weights[known]
-            parts.append(_part(name, of_known, values, weights * (1 - values), weights.mean()))
-    return parts
+def _median(counts: NDArray[np.int64]) -> float | None:
+    """Return the median to a thousandth; None without values."""
+    up_to = counts.cumsum()
+    number = int(up_to[-1])
+    if not number:
+        return None
+    middle = [(number - 1) // 2, number // 2]  # the two in the middle, counted from 0
+    return float(np.searchsorted(up_to, middle, "right").mean()) / BINS
 
 
-def _factors(runs: _Columns, worths: NDArray[np.float64]) -> list[PartStats]:
-    """Return the factors of worths, `confidence * (0.75 + novelty / 4)`; see `Worth`."""
-    novelty = np.nan_to_num(runs["novelty"])
-    factor = np.array([novelty_factor(value) for value in novelty.tolist()])
-    confidence = worths / factor
-    return [
-        _part(CONFIDENCE, runs, confidence, factor * (1 - confidence), 1.0),
-        _part("novelty", runs, novelty, confidence * (1 - factor), 1.0),
-    ]
+def _histogram(counts: NDArray[np.int64]) -> tuple[int, ...]:
+    sums = counts[:BINS].reshape(HISTOGRAM_BINS, -1).sum(axis=1)
+    sums[-1] += counts[BINS]
+    return tuple(sums.tolist())
 
 
-def _part(
-    name: str,
-    runs: _Columns,
-    values: NDArray[np.float64],
-    lost: NDArray[np.float64],
-    weight: float,
-) -> PartStats:
-    """Return the statistics of a part, by its value in each run and what it lost there."""
+def _most_first(counts: Mapping[str, int]) -> list[tuple[str, int]]:
+    return Counter(counts).most_common()
+
+
+def _part(name: str, figures: Figures, judged: Figures) -> PartStats:
     unmeasured: Counter[str] = Counter()
-    is_measured = np.full(len(values), True)
     if name == "novelty":
-        sources = Counter(runs["novelty_source"].tolist())
-        for source in sources.keys() - {None, NEAREST, REPEAT}:
-            unmeasured[reason(source)] += sources[source]
-            is_measured &= runs["novelty_source"] != source
+        for source, runs in judged["unmeasured"].items():
+            unmeasured[reason(source)] += runs
     return PartStats(
         name=name,
         label=_LABELS[name],
-        median=float(np.median(values[is_measured])) if is_measured.any() else None,
-        weight=float(weight),
-        lost=float(lost[is_measured].sum()) / len(values),
+        median=_median(_array(figures["values"])),
+        weight=figures["weight"] / figures["runs"],
+        lost=figures["lost"] / figures["runs"],
         unmeasured=dict(unmeasured.most_common()),
     )
 
 
-def _rules(runs: _Columns) -> tuple[RuleStats, ...]:
-    changes: dict[str, list[float]] = defaultdict(list)
-    passes_lost: Counter[str] = Counter()
-    by_score = runs["gate"] == "score"  # a worth is held against another threshold
-    columns = (runs["rules"], runs["score"], runs["threshold"], by_score & _may_pass(runs))
-    for text, score, threshold, may_pass in zip(*(one.tolist() for one in columns), strict=True):
-        for name, change in _parse(text).items():
-            changes[name].append(change)
-            passes_lost[name] += may_pass and score < threshold <= score - change
+def _rules(figures: Figures) -> tuple[RuleStats, ...]:
+    """Return the rules of the runs that the domain's present gate judged."""
     rules = [
-        RuleStats(name=name, runs=len(of), change=fmean(of), passes_lost=passes_lost[name])
-        for name, of in changes.items()
+        RuleStats(
+            name=name,
+            runs=one["runs"],
+            change=one["change"] / one["runs"],
+            passes_lost=one["passes_lost"],
+        )
+        for name, one in figures["gates"][figures["gate"]]["rules"].items()
     ]
     return tuple(
         sorted(rules, key=lambda rule: (-rule.passes_lost, rule.runs * rule.change, rule.name))
     )
 
 
-def _may_pass(runs: _Columns) -> NDArray[np.bool_]:
-    aside = runs["is_twin"] | runs["is_withheld"] | runs["veto"].astype(bool)
-    may_pass: NDArray[np.bool_] = ~aside
-    return may_pass
-
-
-def _curve(runs: _Columns, values: NDArray[np.float64]) -> tuple[AtThreshold, ...]:
-    thresholds = np.arange(_STEPS_OF_CURVE + 1) / _STEPS_OF_CURVE
-    may_pass, labels = _may_pass(runs), runs["label"]
-
-    def count_from(some: NDArray[np.bool_]) -> list[int]:
+def _curve(judged: Figures) -> tuple[AtThreshold, ...]:
+    def count_from(name: str) -> list[int]:
         """Return how many of some runs reach each of the thresholds."""
-        in_order = np.sort(values[some])
-        counts: list[int] = (len(in_order) - np.searchsorted(in_order, thresholds)).tolist()
+        reach = _array(judged[name])[::-1].cumsum()[::-1]
+        counts: list[int] = reach[:: BINS // _STEPS_OF_CURVE].tolist()
         return counts
 
     counts = zip(
-        thresholds.tolist(),
-        count_from(may_pass),
-        count_from(may_pass & ~np.isnan(labels)),
-        count_from(may_pass & (labels == 1)),
+        range(_STEPS_OF_CURVE + 1),
+        count_from("may_pass"),
+        count_from("may_pass_labelled"),
+        count_from("may_pass_successes"),
         strict=True,
     )
     return tuple(
-        AtThreshold(threshold=at, runs=runs_, labelled=labelled, successes=successes)
-        for at, runs_, labelled, successes in counts
+        AtThreshold(
+            threshold=at / _STEPS_OF_CURVE, runs=runs, labelled=labelled, successes=successes
+        )
+        for at, runs, labelled, successes in counts
     )
 
 

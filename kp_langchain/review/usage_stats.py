@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from operator import add, attrgetter
-from typing import TYPE_CHECKING, Any
-
-import numpy as np
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kp_langchain.review.usage_facts import cost_text, seconds_text
-from kp_langchain.usage import MOST_TOKENS, TOKEN_FIELDS, ModelUsage, Usage
+from kp_langchain.store.run_figures import add_figures
+from kp_langchain.usage import MOST_TOKENS, ModelUsage, Usage
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from kp_langchain.prices import Prices
-
-_Model = tuple[str, str]  # its name and its provider
-_COUNTED = ("reported_calls", *TOKEN_FIELDS)
-_counts = attrgetter(*_COUNTED)
+    from kp_langchain.store.run_figures import Figures
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,117 +55,84 @@ class UsageStats:
 
 
 def usage_stats(
-    figures: Mapping[str, NDArray[Any]], prices: Prices | None = None
+    figures: Mapping[str, Figures], prices: Prices | None = None
 ) -> tuple[UsageStats, ...]:
     """Return what the runs of a domain took: all, the kept ones, the successful ones.
 
     Args:
-        figures: Columns of the runs: `total_tokens` and `duration_ms`, NaN where they are not
-            known; `usage` as JSON text; `is_kept` and `success`.
+        figures: What each of these took together, as `run_figures` counts it.
         prices: What models cost now; None to leave that out.
 
     Returns:
         Nothing if neither tokens nor times are known.
     """
-    tokens, duration_ms = figures["total_tokens"], figures["duration_ms"]
-    if np.isnan(tokens).all() and np.isnan(duration_ms).all():
+    every = figures["all"]
+    tokens, duration_ms = every["tokens"], every["duration_ms"]
+    if not tokens["runs"] and not duration_ms["runs"]:
         return ()
-    every = np.full(len(tokens), True)
-    groups = {"all": every, "kept": figures["is_kept"], "successful": figures["success"]}
-    groups = {name: chosen for name, chosen in groups.items() if chosen.any()}
-    costs = _Costs.of(figures["usage"].tolist(), list(groups.values()), prices)
+    costs = {name: _cost(one["models"], prices) for name, one in figures.items()}
+    spent = costs["all"].total
     return tuple(
         UsageStats(
             runs=name,
-            count=(count := int(chosen.sum())),
-            tokens=_mean(tokens[chosen]),
-            duration_ms=_mean(duration_ms[chosen]),
-            cost=cost.mean,
-            unpriced=cost.unpriced,
-            spent_tokens=_share(tokens, count),
-            spent_ms=_share(duration_ms, count),
-            spent_cost=None if costs[0].total is None else costs[0].total / count,
+            count=(count := one["runs"]),
+            tokens=_mean(one["tokens"]),
+            duration_ms=_mean(one["duration_ms"]),
+            cost=costs[name].mean,
+            unpriced=costs[name].unpriced,
+            spent_tokens=tokens["sum"] / count if tokens["runs"] else None,
+            spent_ms=duration_ms["sum"] / count if duration_ms["runs"] else None,
+            spent_cost=None if spent is None else spent / count,
         )
-        for (name, chosen), cost in zip(groups.items(), costs, strict=True)
+        for name, one in figures.items()
     )
 
 
-def _mean(values: NDArray[Any]) -> float | None:
-    known = values[~np.isnan(values)]
-    return float(known.mean()) if len(known) else None
+def _mean(known: Figures) -> float | None:
+    return known["sum"] / known["runs"] if known["runs"] else None
 
 
-def _share(values: NDArray[Any], count: int) -> float | None:
-    return None if np.isnan(values).all() else float(np.nansum(values)) / count
-
-
-@dataclass(slots=True)
-class _Costs:
+class _Cost(NamedTuple):
     """What some runs cost.
 
     Attributes:
         total: The dollars of those of known cost; None without one.
         priced: How many they are.
         unpriced: How many report tokens of a model without a price.
-        models: The tokens of those of known cost, by model.
     """
 
     total: float | None = None
     priced: int = 0
     unpriced: int = 0
-    models: dict[_Model, list[int]] = field(default_factory=dict)
 
     @property
     def mean(self) -> float | None:
         """The dollars of a run of known cost."""
         return None if self.total is None else self.total / self.priced
 
-    @classmethod
-    def of(
-        cls,
-        usages: Iterable[str | None],
-        groups: Sequence[NDArray[np.bool_]],
-        prices: Prices | None,
-    ) -> list[_Costs]:
-        """Return what each group of runs cost.
 
-        Args:
-            usages: The usages of all runs as JSON.
-            groups: Whether each run is in a group.
-            prices: What models cost; None for not at all.
-        """
-        costs = [cls() for _ in groups]
-        if prices is None or prices.is_empty:
-            return costs
-        has_price: dict[_Model, bool] = {}
-        for text, *is_in in zip(usages, *(group.tolist() for group in groups), strict=True):
-            models = _reported(text)
-            for key, counts in models:
-                if key not in has_price:
-                    has_price[key] = not prices.missing([_usage(key, counts)])
-            if not models:
-                continue
-            is_priced = all(has_price[key] for key, _ in models)
-            for cost in (cost for cost, is_here in zip(costs, is_in, strict=True) if is_here):
-                cost.priced += is_priced
-                cost.unpriced += not is_priced
-                for key, counts in models if is_priced else ():
-                    sums = cost.models.get(key)
-                    cost.models[key] = list(counts if sums is None else map(add, sums, counts))
-        for cost in costs:
-            usage = Usage(models=tuple(_usage(*one) for one in cost.models.items()))
-            cost.total = prices.cost(usage)
-        return costs
+def _cost(by_models: Mapping[str, Figures], prices: Prices | None) -> _Cost:
+    """Return what some runs cost.
+
+    Args:
+        by_models: Their number and their tokens, by all models that each of them called.
+        prices: What models cost; None for not at all.
+    """
+    if prices is None or prices.is_empty:
+        return _Cost()
+    sums: Figures = {}
+    priced = unpriced = 0
+    for one in by_models.values():
+        if prices.missing([_usage(*model) for model in one["tokens"].items()]):
+            unpriced += one["runs"]
+        else:
+            priced += one["runs"]
+            add_figures(sums, one["tokens"])
+    usage = Usage(models=tuple(_usage(*model) for model in sums.items()))
+    return _Cost(prices.cost(usage), priced, unpriced)
 
 
-def _reported(text: str | None) -> list[tuple[_Model, tuple[int, ...]]]:
-    """Return the models of a run that reported tokens, with how many of each kind."""
-    usage = Usage.from_json(text)
-    models = () if usage is None else usage.models
-    return [((one.model, one.provider), _counts(one)) for one in models if one.reported_calls]
-
-
-def _usage(key: _Model, counts: Sequence[int]) -> ModelUsage:
-    pairs = zip(_COUNTED, counts, strict=True)
-    numbers: dict[str, Any] = {name: min(number, MOST_TOKENS) for name, number in pairs}
-    return ModelUsage(model=key[0], provider=key[1], **numbers)
+def _usage(key: str, counts: Mapping[str, int]) -> ModelUsage:
+    model, provider = json.loads(key)
+    numbers: dict[str, Any] = {name: min(one, MOST_TOKENS) for name, one in counts.items()}
+    return ModelUsage(model=model, provider=provider, **numbers)

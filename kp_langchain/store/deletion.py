@@ -19,6 +19,7 @@ from kp_langchain.store.novelty import StoredMemory
 from kp_langchain.store.outbox import registry_has_nothing, withdraw_deleted
 from kp_langchain.store.own_patterns import drop_patterns_without_runs, withdraw_patterns_of
 from kp_langchain.store.recall_effects import drop_decisions_without_runs
+from kp_langchain.store.run_days import note_days_of
 from kp_langchain.store.selection import (
     Conditions,
     RunFilters,
@@ -185,6 +186,7 @@ def delete(connection: sa.Connection, trace_ids: Sequence[str]) -> None:
         trace_ids: Ids of their traces.
     """
     run_queries.lock(connection, trace_ids)  # in the order in which others lock
+    note_days_of(connection, trace_ids)
     for table in _TABLES:
         connection.execute(sa.delete(table).where(table.c.trace_id.in_(trace_ids)))
     connection.execute(sa.delete(shown_traces).where(shown_traces.c.shown_id.in_(trace_ids)))

@@ -30,6 +30,7 @@ from kp_langchain.store.rows import (
     trace_key,
 )
 from kp_langchain.store.run_columns import judged_columns, keys_of, recorded_row, usage_in
+from kp_langchain.store.run_days import Day, note_days, note_days_of
 from kp_langchain.store.tables import (
     bodies,
     execute_rows,
@@ -140,6 +141,7 @@ class Journal:
             if admit is not None:
                 runs = [admit(one, connection) for one in runs]
             lock_kept(connection, {id_ for one in runs for id_ in one.replaces})
+            note_days_of(connection, list(by_key))  # where an earlier one has another domain or day
             _insert(connection, runs, replaces=True)
             forget_jobs(connection, JUDGE, list(by_key))
             vectors.remove(connection, "run", list(by_key))
@@ -287,6 +289,10 @@ def _write_consequences(connection: sa.Connection, runs: Sequence[ScoredTrace]) 
             if _has_body(one) and (one.decision == "kept") is is_kept
         ]
         vectors.write(connection, rows, is_change=is_kept)
+    note_days(
+        connection,
+        [Day.of(one.task_domain, one.created_at) for one in (run.trace.metadata for run in runs)],
+    )
     vectors.write(
         connection,
         [memory_row(one.entry) for one in runs if one.is_remembered and one.entry is not None],

@@ -16,6 +16,7 @@ from kp_langchain.scoring.repeats import embedded_text, fingerprint
 from kp_langchain.store import run_queries
 from kp_langchain.store.outbox import ask_withdrawal
 from kp_langchain.store.rows import clean_name, expiry_after, trace_key
+from kp_langchain.store.run_days import note_days_of
 from kp_langchain.store.tables import runs, vectors
 from kp_langchain.store.vectors import (
     Follower,
@@ -187,4 +188,5 @@ def replace_kept(
             run_queries.delete_bodies(connection, [row.trace_id])
             forget(connection, [row.trace_id])
         run_queries.update(connection, row.trace_id, changes)
+        note_days_of(connection, [row.trace_id])
         ask_withdrawal(connection, row.trace_id)

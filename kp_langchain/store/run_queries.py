@@ -41,6 +41,17 @@ _LAST_MOMENT = datetime.max.replace(tzinfo=UTC)
 _c = runs.c
 signs_text = sa.cast(_c.signs, sa.Text()).label("signs")  # read as JSON, a damaged one would raise
 newest_first = (_c.created_at.desc(), _c.trace_id.desc())
+oldest_first = (_c.created_at, _c.trace_id)
+_v = verdicts.c
+# What the verdict that counts says, of those that state success; see `Verdict.weight`.
+label = (
+    sa.select(_v.success)
+    .where(_v.trace_id == _c.trace_id, _v.success.is_not(None))
+    .order_by(_v.by_model, _v.at.desc(), _v.number.desc())
+    .limit(1)
+    .correlate(runs)
+    .scalar_subquery()
+)
 _of_outcome = (_c.success, _c.confidence, _c.score, _c.validated_by)
 # More would delay the run that is written in the same transaction.
 MOST_EXPIRED_AT_ONCE = 1000
@@ -277,6 +288,7 @@ FIGURES: list[Any] = [
         sa.cast(_c[name], sa.Text()).label(name)
         for name in ("rules", "redactions", "dropped", "usage")
     ),
+    label.label("label"),
 ]
 
 

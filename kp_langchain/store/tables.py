@@ -201,6 +201,22 @@ counts = sa.Table(
     sa.Column("number", sa.BigInteger(), nullable=False),
 )
 
+# The figures of the runs of a domain and day, and the days that changed since; see `RunDays`.
+run_days = sa.Table(
+    "run_days",
+    metadata,
+    sa.Column("domain", sa.String(), primary_key=True),
+    sa.Column("day", sa.String(), primary_key=True),
+    sa.Column("figures", sa.LargeBinary(), nullable=False),
+)
+changed_days = sa.Table(
+    "changed_days",
+    metadata,
+    sa.Column("domain", sa.String(), primary_key=True),
+    sa.Column("day", sa.String(), primary_key=True),
+    sa.Column("change", sa.BigInteger(), primary_key=True),  # as in `vectors`
+)
+
 # Vectors and text hashes of traces, by which they are compared. A row is of one of three kinds:
 # `run`: of a run whose trace is in `bodies`. What repeats a kept run is found by it.
 # `memory`: of a trace that novelty is measured against, the newest with the highest number.

@@ -14,6 +14,7 @@ from kp_langchain.store.database import StorePart
 from kp_langchain.store.jobs import Jobs, replace_jobs
 from kp_langchain.store.rows import clean_name, json_text
 from kp_langchain.store.run_columns import judged_columns, outcome_columns
+from kp_langchain.store.run_days import note_days_of
 from kp_langchain.store.tables import runs, scores, verdicts
 from kp_langchain.store.verdicts import load_run, save_rejudged
 
@@ -136,6 +137,7 @@ class TaskRuns(StorePart):
             agreements = _new_agreements(_newest(connection, domain, task, namespace))
             ids = list(agreements)
             run_queries.lock(connection, ids)
+            note_days_of(connection, ids)
             rows = {row["trace_id"]: row for row in run_queries.whole_rows(connection, ids)}
             verdicts_by_trace = run_queries.verdicts_on(connection, ids)
             for trace_id in filter(rows.__contains__, reversed(ids)):  # the oldest stays kept

@@ -29,6 +29,7 @@ from kp_langchain.store.recall_effects import RecallEffects
 from kp_langchain.store.recall_tasks import RecallTasks
 from kp_langchain.store.rows import trace_key, with_outcome_of
 from kp_langchain.store.run_columns import StoredRun, trace_of, usage_in
+from kp_langchain.store.run_days import RunDays, count_runs
 from kp_langchain.store.run_log import log_rescored
 from kp_langchain.store.selection import (
     MATCHES_SHOWN,
@@ -39,6 +40,7 @@ from kp_langchain.store.selection import (
     conditions_of,
     find_by_id,
     order_by,
+    selecting,
 )
 from kp_langchain.store.side_tables import ExternalTraces, PausedRuns, ShownTraces
 from kp_langchain.store.tables import runs
@@ -51,6 +53,7 @@ if TYPE_CHECKING:
     from kp_langchain.gate import ScoredTrace
     from kp_langchain.policy import Gate
     from kp_langchain.schema import ReasoningTrace
+    from kp_langchain.store.run_figures import Figures
     from kp_langchain.usage import ModelCall, Usage
 
 # Thousands of rows at once cost the garbage collector as much as it takes to read them.
@@ -79,6 +82,7 @@ class TraceStore:
     Attributes:
         database: The database.
         journal: The writes of finished runs, and the runs that wait for being judged.
+        days: The figures of all runs, by domain.
         outbox: What goes to registries.
         paused: The runs that wait for a human.
         external_traces: Where other tracers recorded the runs.
@@ -99,6 +103,7 @@ class TraceStore:
     def __init__(self, url: str | Path | None = None) -> None:
         self.database = Database(locate(url))
         self.journal = Journal(self.database)
+        self.days = RunDays(self.database)
         self.outbox = Outbox(self.database)
         self.paused = PausedRuns(self.database)
         self.external_traces = ExternalTraces(self.database)
@@ -361,13 +366,15 @@ class TraceStore:
             rows = connection.execute(select.order_by(*order)).mappings()
             return [self._stored_run(dict(row)) for row in rows]
 
-    def count(self, **filters: Unpack[RunFilters]) -> int:
+    def count(self, *, most: int | None = None, **filters: Unpack[RunFilters]) -> int:
         """Return the number of runs.
 
         Args:
+            most: Count no further than to this; None to count all.
             filters: As `RunFilters` explains them.
         """
-        select = sa.select(sa.func.count()).where(*conditions_of(filters))
+        matching = sa.select(_c.trace_id).where(*conditions_of(filters)).limit(most).subquery()
+        select = sa.select(sa.func.count()).select_from(matching)
         with self.database.reading() as connection:
             return connection.scalar(select) or 0
 
@@ -397,8 +404,23 @@ class TraceStore:
             for rows in pages.partitions(_ROWS_AT_ONCE):
                 for column, values in zip(columns.values(), zip(*rows, strict=True), strict=True):
                     column.extend(values)
-            success_of = run_queries.labels(connection)
-        return columns | {"label": [success_of.get(trace_id) for trace_id in columns["trace_id"]]}
+        return columns
+
+    def domain_figures(self, **filters: Unpack[RunFilters]) -> dict[str, Figures]:
+        """Return the figures of runs by domain, for `kp_langchain.review.stats_of`.
+
+        Those of whole domains are kept by day, so that only days with changes are counted anew.
+
+        Args:
+            filters: As `RunFilters` explains them.
+
+        Raises:
+            StoreError: The store cannot be read.
+        """
+        if selecting(filters).keys() <= {"domain"}:
+            return self.days.figures(filters.get("domain"))
+        with self.database.reading() as connection:
+            return count_runs(connection, conditions_of(filters))
 
     def signed_runs(self, **filters: Unpack[RunFilters]) -> list[SignedRun]:
         """Return runs as failures are grouped, the oldest first; withheld ones are left out.

@@ -165,6 +165,11 @@ _THIS_CHANGE: dict[str, sa.ColumnElement[int]] = {
 }
 
 
+def this_change(dialect: str) -> sa.ColumnElement[int]:
+    """Return the number of the changes of the present transaction."""
+    return _THIS_CHANGE[dialect]
+
+
 def present_mark(connection: sa.Connection) -> Mark:
     """Return the mark of a reader that reads now, on this connection."""
     # In one statement, so that all of it is of the same moment.

@@ -39,6 +39,7 @@ from kp_langchain.store.rows import (
     json_text,
 )
 from kp_langchain.store.run_columns import keys_of, outcome_columns, trace_of, usage_in
+from kp_langchain.store.run_days import note_days_of
 from kp_langchain.store.selection import ambiguous_id, unknown_run
 from kp_langchain.store.tables import scores
 from kp_langchain.verdict import LONGEST_NOTE_CHARS, Verdict, counting
@@ -99,6 +100,7 @@ def judge_stored(
         rows = run_queries.whole_rows(connection, trace_ids)
         earlier_verdicts = run_queries.verdicts_on(connection, trace_ids)
         run_queries.add_verdicts(connection, [(trace_id, verdict) for trace_id in trace_ids])
+        note_days_of(connection, trace_ids)
         runs = [
             rejudge_stored(
                 connection,
