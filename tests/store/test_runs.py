@@ -8,25 +8,32 @@ import pickle
 import random
 import threading
 import uuid
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import asdict, replace
 from datetime import UTC, datetime, timedelta, timezone
+from typing import Any
 
 import pytest
+import sqlalchemy as sa
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kp_langchain import (
     ConfigError,
     StoreError,
+    TraceStore,
     UnknownRunError,
 )
 from kp_langchain.run_keys import RunKeys
 from kp_langchain.schema import Tool, TraceStep
 from kp_langchain.scoring import RuleFired
-from kp_langchain.store import rows
+from kp_langchain.store import rows, run_days, tables
+from kp_langchain.store.run_days import Day, note_days
+from kp_langchain.store.run_figures import figures_by_domain
 from kp_langchain.usage import ModelUsage, Usage
-from tests.store.conftest import REGISTRY, START, _scored
+from tests.store.conftest import REGISTRY, START, _scored, complete, execute, rows_by_table
 
 LONG_TASK = f"first {'x ' * 600} last"
 
@@ -417,3 +424,88 @@ def test_threads_share_one_store_which_opens_again_after_it_was_closed(store):
     store.close()
     assert run.trace.task.objective == "task 39"
     assert store.count() == 40
+
+
+# ------------------------------------------------------------------ figures by day
+
+
+def same_figures(store: TraceStore) -> bool:
+    """Whether what is kept by day is what counting all runs gives."""
+    counted, kept = figures_by_domain(store.figures()), store.domain_figures()
+
+    def rounded(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {name: rounded(one) for name, one in value.items()}
+        return round(value, 6) if isinstance(value, float) else value
+
+    assert rounded(kept) == rounded(counted)
+    for domain in counted:
+        assert rounded(store.domain_figures(domain=domain)) == {domain: rounded(counted[domain])}
+    return True
+
+
+def test_figures_that_are_kept_by_day_are_those_of_all_runs(store):
+    assert store.domain_figures() == {}
+    many = [
+        complete(
+            number,
+            score=0.4 + number / 60,
+            domain=("finance", "code")[number % 2],
+            created_at=START + timedelta(hours=9 * number),
+            verdict=None,
+        )
+        for number in range(30)
+    ]
+    rule = RuleFired("single_tool", 0.7, 0.6)
+    many = [replace(one, breakdown=replace(one.breakdown, rules=(rule,))) for one in many]
+    store.add(*many)
+    assert same_figures(store)
+    days = rows_by_table(store)["run_days"]
+    assert len(days) > 10
+    assert rows_by_table(store)["changed_days"] == []
+    changes: list[Callable[[], object]] = [
+        lambda: store.report_outcome(many[0].trace.id, success=False),
+        lambda: store.report_outcome(many[29].trace.id, success=True, by_model=True),
+        lambda: store.delete(many[3].trace.id),
+        lambda: store.add(replace(complete(31, score=0.9), replaces=(many[28].trace.id,))),
+        lambda: store.add(complete(0, trace_id=many[5].trace.id, domain="other")),
+        lambda: store.delete(until=START + timedelta(days=3)),
+    ]
+    for change in changes:
+        change()
+        assert same_figures(store)
+        kept = {(row["domain"], row["day"]): row for row in rows_by_table(store)["run_days"]}
+        unchanged = [row for row in days if kept.get((row["domain"], row["day"])) == row]
+        assert len(unchanged) >= len(days) // 2
+        days = list(kept.values())
+    store.delete(until=datetime.now(UTC))
+    assert store.domain_figures() == {}
+    assert rows_by_table(store)["run_days"] == []
+
+
+def test_figures_miss_no_run_of_a_transaction_under_way(new_postgres_url):
+    url = new_postgres_url()
+    with TraceStore(url) as store, TraceStore(url) as other, ExitStack() as open_ones:
+        store.add(_scored(1))
+        connection = open_ones.enter_context(other.database.writing())
+        note_days(connection, [Day.of("finance", START)])
+        late = {**execute(store, "SELECT * FROM runs")[0]._mapping, "trace_id": "kp:trace:late"}
+        connection.execute(sa.insert(tables.runs), late)
+        assert store.domain_figures()["finance"]["runs"] == 1  # and waits for nobody
+        open_ones.close()
+        assert store.domain_figures()["finance"]["runs"] == 2
+        assert same_figures(store)
+
+
+def test_figures_are_counted_where_they_cannot_be_kept(store, monkeypatch):
+    store.add(_scored(1), _scored(2, domain="code"))
+
+    def refuse(*_: object) -> None:
+        raise sa.exc.OperationalError("", None, OSError("cannot be written"))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(run_days, "lock_names", refuse)
+        assert same_figures(store)
+        assert rows_by_table(store)["run_days"] == []
+    assert same_figures(store)
+    assert len(rows_by_table(store)["run_days"]) == 2
