@@ -94,6 +94,13 @@ def _columns_of(kind: type, *, keys: Collection[str] = ("trace_id",)) -> list[sa
     return [_column(name, hint, keys=keys) for name, hint in hints.items()]
 
 
+def _index_of_key(name: str) -> sa.Index:
+    """Return the index by which all runs of a session, say, are found; most runs have no key."""
+    has_key = sa.column(name).is_not(None)
+    columns = (name, "created_at", "trace_id")
+    return sa.Index(f"ix_runs_{name}", *columns, postgresql_where=has_key, sqlite_where=has_key)
+
+
 _HINTS = typing.get_type_hints(StoredRun) | typing.get_type_hints(OtherColumns)
 
 metadata = sa.MetaData()
@@ -111,6 +118,9 @@ runs = sa.Table(
     sa.Index("ix_runs_task", "task", "domain", "namespace", "created_at", "trace_id"),
     sa.Index("ix_runs_body_expires_at", "body_expires_at"),
     sa.Index("ix_runs_tool_set", "tool_set"),
+    sa.Index("ix_runs_score", "score", "created_at", "trace_id"),
+    sa.Index("ix_runs_novelty", "novelty", "created_at", "trace_id"),
+    *(_index_of_key(name) for name in ("session", "thread", "user_hash")),
 )
 # What each run says: its trace as it was recorded, and the answers of its models. Success,
 # confidence, score and confirmations are in `runs`, because verdicts change them.
