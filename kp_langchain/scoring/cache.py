@@ -14,15 +14,10 @@ from numpy.typing import ArrayLike, NDArray
 from kp_langchain._forksafe import GatedLock
 from kp_langchain.errors import VectorError
 from kp_langchain.scoring.repeats import DEFAULT_MAX_ELEMENTS, RepeatMemory
+from kp_langchain.scoring.window import CLOSE, CLOSE_MAX, EQUAL, Vectors, nearest_in_window
 
 _Match: TypeAlias = tuple[str | None, float]
 
-# Similarities closer than this count as equal: the embedding of a text differs by about as much
-# from batch to batch.
-_EQUAL = 1e-6
-# A vector this far below the best in float32 may still be equal to it in float64. So many are
-# compared again: there are more only if most vectors are the same.
-_CLOSE, _CLOSE_MAX = 2 * _EQUAL, 64
 # The rows move to the beginning of their array each time so many of them have been dropped.
 _SPARE_SHARE = 8
 
@@ -130,9 +125,9 @@ class VectorCache:
             VectorError: The vector has the wrong length, is not one row of real numbers, or is not
                 finite.
         """
-        row, length = self._read_one(vector)
+        added = self._read_one(vector)
         with self._lock:
-            self._append(row, length, key, self._clock())
+            self._append(added, [key])
 
     def insert(self, vectors: ArrayLike, keys: Sequence[str]) -> None:
         """Remember many vectors, the last as the newest; a key that is there already is left out.
@@ -144,14 +139,12 @@ class VectorCache:
         Raises:
             VectorError: As for `add`; nothing has been inserted then.
         """
-        rows, lengths = self._read(np.asarray(vectors))
+        added = self._read(np.asarray(vectors))
         with self._lock:
             self._expire()
-            known, now = set(self._keys), self._clock()
-            for row, length, key in zip(rows, lengths, keys, strict=True):
-                if key not in known:
-                    known.add(key)
-                    self._append(row, length, key, now)
+            places = {key: at for at, key in reversed(list(enumerate(keys)))}  # the first of each
+            new = sorted(places[key] for key in places.keys() - set(self._keys))
+            self._append(Vectors(added.rows[new], added.lengths[new]), [keys[at] for at in new])
 
     def remove(self, keys: Set[str]) -> None:
         """Forget the vectors with some keys."""
@@ -165,6 +158,37 @@ class VectorCache:
                     [self._keys[at] for at in rest],
                 )
 
+    def nearest_then_add(
+        self, vectors: NDArray[Any], keys: Sequence[str]
+    ) -> tuple[list[str | None], NDArray[np.float64]]:
+        """Compare each vector with those before it, those of the call included; remember them all.
+
+        That is `nearest` and `add` for one after the other, in one atomic act, but faster; a
+        vector's age is counted from the call.
+
+        Args:
+            vectors: Finite numbers of any magnitude, shape (n, dimensions).
+            keys: What they stand for, n of them.
+
+        Returns:
+            For each vector the key of the most similar one and the highest cosine similarity, -1 to
+            1; None and NaN if there was none before it.
+
+        Raises:
+            VectorError: As for `add`; nothing has been remembered then.
+        """
+        added = self._read(vectors)
+        with self._lock:
+            self._expire()
+            used = self._in_use
+            positions, similarities = nearest_in_window(
+                Vectors(self._rows[used], self._lengths[used]), added, window=self._max_elements
+            )
+            all_keys = [*self._keys, *keys]
+            nearest = [None if at < 0 else all_keys[at] for at in positions.tolist()]
+            self._append(added, keys)
+            return nearest, similarities
+
     def similarities(self, query: ArrayLike) -> tuple[list[str | None], NDArray[Any]]:
         """Return the keys of all vectors, in no order, and their cosine similarities in float32.
 
@@ -174,10 +198,10 @@ class VectorCache:
         Raises:
             VectorError: As for `add`.
         """
-        row, length = self._read_one(query)
+        wanted = self._read_one(query)
         with self._lock:
             self._expire()
-            return list(self._keys), self._products(row, length)
+            return list(self._keys), self._products(wanted)
 
     def nearest(self, query: ArrayLike, *, ignore: Set[str] = frozenset()) -> _Match | None:
         """Return the key of the most similar vector and the highest cosine similarity, -1 to 1.
@@ -192,21 +216,21 @@ class VectorCache:
         Raises:
             VectorError: As for `add`.
         """
-        row, length = self._read_one(query)
+        wanted = self._read_one(query)
         with self._lock:
             self._expire()
-            products = self._products(row, length)
+            products = self._products(wanted)
             if ignore:
                 products[[key in ignore for key in self._keys]] = -math.inf
             top = products.max(initial=-math.inf)
             if top == -math.inf:
                 return None
-            close = (products > top - _CLOSE).nonzero()[0]
-            close = close[-_CLOSE_MAX:]
+            close = (products > top - CLOSE).nonzero()[0]
+            close = close[-CLOSE_MAX:]
             used = self._in_use
-            exact = self._rows[used][close].astype(np.float64) @ row.astype(np.float64)
-            exact /= length * self._lengths[used][close]
-            newest = close[(exact >= exact.max() - _EQUAL).nonzero()[0][-1]]
+            exact = self._rows[used][close].astype(np.float64) @ wanted.rows[0].astype(np.float64)
+            exact /= wanted.lengths[0] * self._lengths[used][close]
+            newest = close[(exact >= exact.max() - EQUAL).nonzero()[0][-1]]
             return self._keys[newest], min(1.0, max(-1.0, float(exact.max())))
 
     def max_cosine_similarity(self, query: ArrayLike) -> float:
@@ -230,25 +254,25 @@ class VectorCache:
         """The places of the rows in use."""
         return slice(self._start, self._start + len(self._keys))
 
-    def _products(self, row: NDArray[np.float32], length: float) -> NDArray[Any]:
+    def _products(self, query: Vectors) -> NDArray[Any]:
         """Return the cosine similarities of a vector with all rows in use, in float32."""
-        products: NDArray[Any] = self._rows[self._in_use] @ (row / np.float32(length))
+        row = query.rows[0] / query.lengths[0].astype(np.float32)
+        products: NDArray[Any] = self._rows[self._in_use] @ row
         products /= self._lengths[self._in_use]
         return products
 
-    def _append(
-        self, row: NDArray[np.float32], length: float, key: str | None, added_at: float
-    ) -> None:
-        """Write the newest vector, and drop the oldest one if the cache is full."""
-        if len(self._keys) == self._max_elements:
-            self._drop_oldest(1)
+    def _append(self, added: Vectors, keys: Sequence[str | None]) -> None:
+        """Write the newest vectors, and drop the oldest ones if the cache is full."""
+        rows, lengths, keys = (one[-self._max_elements :] for one in (*added, keys))
+        self._drop_oldest(max(0, len(self._keys) + len(keys) - self._max_elements))
         used = self._in_use
-        if used.stop == len(self._rows):
-            keys = list(self._keys)
-            self._refill(self._rows[used], self._lengths[used], self._added_at[used], keys)
-        at = self._start + len(self._keys)
-        self._rows[at], self._lengths[at], self._added_at[at] = row, length, added_at
-        self._keys.append(key)
+        if used.stop + len(keys) > len(self._rows):
+            remaining = list(self._keys)
+            self._refill(self._rows[used], self._lengths[used], self._added_at[used], remaining)
+        end = self._start + len(self._keys)
+        at = slice(end, end + len(keys))
+        self._rows[at], self._lengths[at], self._added_at[at] = rows, lengths, self._clock()
+        self._keys += keys
 
     def _refill(
         self,
@@ -272,8 +296,8 @@ class VectorCache:
         self._start += count
         del self._keys[:count]
 
-    def _read_one(self, vector: ArrayLike) -> tuple[NDArray[np.float32], float]:
-        """Return a vector as it is stored, and its length; see `_read`."""
+    def _read_one(self, vector: ArrayLike) -> Vectors:
+        """Return a vector as it is stored; see `_read`."""
         try:
             array: NDArray[Any] = np.asarray(vector)
         except Exception as error:
@@ -282,26 +306,17 @@ class VectorCache:
             ) from error
         if array.ndim != 1:
             raise VectorError(f"a vector needs one dimension, not the shape {array.shape}")
-        rows, lengths = self._read(array[None])
-        return rows[0], float(lengths[0])
+        return self._read(array[None])
 
-    def _read(self, array: NDArray[Any]) -> tuple[NDArray[np.float32], NDArray[np.float64]]:
-        """Return vectors as they are stored, and their lengths; infinity for zeros."""
+    def _read(self, array: NDArray[Any]) -> Vectors:
+        """Return vectors as they are stored."""
         if array.dtype.kind not in "fiu":
             raise VectorError(f"a vector needs real numbers, not {array.dtype}")
         if array.shape[1] != self._dimensions:
             raise VectorError(
                 f"the vector has {array.shape[1]} values, this cache takes {self._dimensions}"
             )
-        with np.errstate(all="ignore"):
-            wide = array.astype(np.float64)
-            peaks = np.abs(wide).max(axis=1)
-            if not np.isfinite(peaks).all():
-                raise VectorError("the vector holds values that are not finite (NaN, infinity)")
-            rows = np.ldexp(wide, -np.frexp(peaks)[1][:, None]).astype(np.float32)
-        # The length is that of the rounded vector.
-        lengths = np.sqrt(np.einsum("ij,ij->i", rows, rows, dtype=np.float64))
-        return rows, np.where(lengths == 0, math.inf, lengths)
+        return Vectors.of(array)
 
 
 def _positive_int(name: str, value: int) -> int:

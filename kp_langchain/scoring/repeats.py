@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 import unicodedata
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterable, Set
+from collections.abc import Callable, Iterable, Sequence, Set
 from hashlib import sha256
 from typing import TYPE_CHECKING
 
@@ -22,6 +22,8 @@ DEFAULT_MAX_ELEMENTS = 1000
 _INVISIBLE = dict.fromkeys(
     [0xAD, 0x200B, 0x200E, 0x200F, *range(0x202A, 0x202F), 0x2060, *range(0x2066, 0x206A), 0xFEFF]
 )
+# The white space of ASCII, as `str.split` has it.
+_SPACES = bytes.maketrans(b"\t\n\v\f\r\x1c\x1d\x1e\x1f", b" " * 9)
 
 
 def embedded_text(trace: ReasoningTrace) -> str:
@@ -30,7 +32,12 @@ def embedded_text(trace: ReasoningTrace) -> str:
     The objective, one space, then the contents of all steps joined by one space; a step without
     content counts as an empty text.
     """
-    return f"{trace.task.objective} {' '.join([step.content or '' for step in trace.steps])}"
+    return join_texts(trace.task.objective, [step.content for step in trace.steps])
+
+
+def join_texts(objective: str, contents: Iterable[str | None]) -> str:
+    """Return the embedded text of an objective and the contents of the steps."""
+    return f"{objective} {' '.join([content or '' for content in contents])}"
 
 
 def fingerprint(text: str) -> bytes:
@@ -43,7 +50,11 @@ def fingerprint(text: str) -> bytes:
     """
     if not text.isascii():
         text = unicodedata.normalize("NFC", text.translate(_INVISIBLE))
-    return sha256(" ".join(text.split()).encode("utf-8", "surrogatepass")).digest()
+        return sha256(" ".join(text.split()).encode("utf-8", "surrogatepass")).digest()
+    data = text.encode("ascii").translate(_SPACES)
+    while b"  " in data:  # faster than splitting; each pass halves the longest run of spaces
+        data = data.replace(b"  ", b" ")
+    return sha256(data.strip(b" ")).digest()
 
 
 class RepeatMemory:
@@ -101,6 +112,36 @@ class RepeatMemory:
         self._keys[digest].append(key)
         if len(self._rows) > self._max_elements:
             self._drop_oldest()
+
+    def find_then_add(self, digests: Sequence[bytes], keys: Sequence[str]) -> list[Nearest | None]:
+        """Find and add one fingerprint after the other, in one act, but faster.
+
+        Args:
+            digests: The fingerprints.
+            keys: Their keys, as many.
+
+        Returns:
+            For each the newest trace before it, those of the call included, with the fingerprint;
+            None if there is none.
+        """
+        from kp_langchain.scoring.window import repeats_in_window  # loads numpy
+
+        self._expire()
+        known = [digest for _, digest in self._rows]
+        positions = repeats_in_window(known, digests, window=self._max_elements).tolist()
+        found = [
+            None
+            if at < 0
+            else Nearest(
+                self._keys[digest][-1] if at < len(known) else keys[at - len(known)],
+                1.0,
+            )
+            for digest, at in zip(digests, positions, strict=True)
+        ]
+        newest = slice(-self._max_elements, None)
+        for digest, key in zip(digests[newest], keys[newest], strict=True):
+            self.add(digest, key)
+        return found
 
     def insert(self, fingerprints: Iterable[tuple[bytes, str]]) -> None:
         """Remember many fingerprints with their keys; a pair that is there already is left out."""
