@@ -5,7 +5,7 @@ from __future__ import annotations
 import numbers
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
 
 from kp_langchain import novelty_sources
 from kp_langchain._logging import warn_once
@@ -127,6 +127,48 @@ class Embedding:
     identity: EmbedderIdentity = NO_IDENTITY
 
 
+class EmbeddedColumns(NamedTuple):
+    """The embeddings of many texts; see `Embedding`.
+
+    Attributes:
+        vectors: float32, shape (m, dimensions), of the texts that have one, in order; None if none
+            has.
+        problems: Why a text has no vector, of each text; empty if it has one.
+        unreadable_shares: Share of the tokens that the model cannot read, of each text.
+        identity: The embedder that the vectors come from.
+    """
+
+    vectors: NDArray[np.float32] | None
+    problems: list[str]
+    unreadable_shares: list[float | None]
+    identity: EmbedderIdentity = NO_IDENTITY
+
+    @classmethod
+    def none(cls, problem: str, count: int) -> EmbeddedColumns:
+        """Return what texts have if none of them has a vector, for one reason."""
+        return cls(None, [problem] * count, [None] * count)
+
+
+def embed_columns(embedder: Embedder, texts: Sequence[str]) -> EmbeddedColumns:
+    """Embed those of `texts` that the embedder can read.
+
+    Raises:
+        Exception: Whatever the embedder raises.
+    """
+    unreadable_share = getattr(embedder, "unreadable_share", None)
+    shares: list[float | None] = [None] * len(texts)
+    problems = [""] * len(texts)
+    if unreadable_share is not None:
+        for at, text in enumerate(texts):
+            shares[at] = share = unreadable_share(text)
+            if share is not None and share > UNREADABLE_ABOVE:
+                _warn_unreadable(share)
+                problems[at] = novelty_sources.UNREADABLE
+    readable = [text for text, problem in zip(texts, problems, strict=True) if not problem]
+    vectors = embedder.embed(readable) if readable else None
+    return EmbeddedColumns(vectors, problems, shares, identity_of(embedder))
+
+
 def embed_texts(embedder: Embedder, texts: Sequence[str]) -> list[Embedding]:
     """Embed those of `texts` that the embedder can read.
 
@@ -136,22 +178,13 @@ def embed_texts(embedder: Embedder, texts: Sequence[str]) -> list[Embedding]:
     Raises:
         Exception: Whatever the embedder raises.
     """
-    unreadable_share = getattr(embedder, "unreadable_share", None)
-    embeddings: list[Embedding] = []
-    readable: list[str] = []
-    for text in texts:
-        share: float | None = None if unreadable_share is None else unreadable_share(text)
-        if share is not None and share > UNREADABLE_ABOVE:
-            _warn_unreadable(share)
-            embeddings.append(Embedding(None, novelty_sources.UNREADABLE, share))
-        else:
-            readable.append(text)
-            embeddings.append(Embedding(None, "", share))
-    vectors = iter(embedder.embed(readable) if readable else ())
-    identity = identity_of(embedder)
+    columns = embed_columns(embedder, texts)
+    vectors = iter(() if columns.vectors is None else columns.vectors)
     return [
-        one if one.problem else Embedding(next(vectors), "", one.unreadable_share, identity)
-        for one in embeddings
+        Embedding(None, problem, share)
+        if problem
+        else Embedding(next(vectors), "", share, columns.identity)
+        for problem, share in zip(columns.problems, columns.unreadable_shares, strict=True)
     ]
 
 

@@ -35,7 +35,9 @@ if TYPE_CHECKING:
     from kp_langchain.scoring.process_scorer import default_scorer as default_scorer
     from kp_langchain.scoring.process_scorer import evaluate_value as evaluate_value
     from kp_langchain.scoring.repeats import embedded_text as embedded_text
+    from kp_langchain.scoring.score_columns import ScoreColumns as ScoreColumns
     from kp_langchain.scoring.scorer import Scorer as Scorer
+    from kp_langchain.scoring.trace_columns import TraceColumns as TraceColumns
 
 __all__, __getattr__ = lazy_names(
     __name__,
@@ -51,7 +53,9 @@ __all__, __getattr__ = lazy_names(
         "kp_langchain.scoring.novelty_memory": "Match MemoryEntry NoveltyMemory",
         "kp_langchain.scoring.repeats": "embedded_text",
         "kp_langchain.scoring.process_scorer": "aevaluate_value default_scorer evaluate_value",
+        "kp_langchain.scoring.score_columns": "ScoreColumns",
         "kp_langchain.scoring.scorer": "Scorer",
+        "kp_langchain.scoring.trace_columns": "TraceColumns",
         "kp_langchain.policy": "PROFILES ScoringWeights",
     },
 )

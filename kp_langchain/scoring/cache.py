@@ -91,6 +91,11 @@ class VectorCache:
         return self._dimensions
 
     @property
+    def ttl_ms(self) -> float | None:
+        """Age in milliseconds at which a vector no longer counts; None if none does."""
+        return self._ttl_ms
+
+    @property
     def size(self) -> int:
         """How many vectors it holds now."""
         with self._lock:
@@ -160,7 +165,7 @@ class VectorCache:
 
     def nearest_then_add(
         self, vectors: NDArray[Any], keys: Sequence[str]
-    ) -> tuple[list[str | None], NDArray[np.float64]]:
+    ) -> tuple[list[str | None], list[float | None]]:
         """Compare each vector with those before it, those of the call included; remember them all.
 
         That is `nearest` and `add` for one after the other, in one atomic act, but faster; a
@@ -172,7 +177,7 @@ class VectorCache:
 
         Returns:
             For each vector the key of the most similar one and the highest cosine similarity, -1 to
-            1; None and NaN if there was none before it.
+            1; None and None if there was none before it.
 
         Raises:
             VectorError: As for `add`; nothing has been remembered then.
@@ -185,9 +190,12 @@ class VectorCache:
                 Vectors(self._rows[used], self._lengths[used]), added, window=self._max_elements
             )
             all_keys = [*self._keys, *keys]
-            nearest = [None if at < 0 else all_keys[at] for at in positions.tolist()]
             self._append(added, keys)
-            return nearest, similarities
+        places = positions.tolist()
+        return [None if at < 0 else all_keys[at] for at in places], [
+            None if at < 0 else similarity
+            for at, similarity in zip(places, similarities.tolist(), strict=True)
+        ]
 
     def similarities(self, query: ArrayLike) -> tuple[list[str | None], NDArray[Any]]:
         """Return the keys of all vectors, in no order, and their cosine similarities in float32.
@@ -263,7 +271,8 @@ class VectorCache:
 
     def _append(self, added: Vectors, keys: Sequence[str | None]) -> None:
         """Write the newest vectors, and drop the oldest ones if the cache is full."""
-        rows, lengths, keys = (one[-self._max_elements :] for one in (*added, keys))
+        newest = slice(-self._max_elements, None)
+        rows, lengths, keys = added.rows[newest], added.lengths[newest], keys[newest]
         self._drop_oldest(max(0, len(self._keys) + len(keys) - self._max_elements))
         used = self._in_use
         if used.stop + len(keys) > len(self._rows):

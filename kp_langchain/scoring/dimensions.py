@@ -10,15 +10,12 @@ each trace (see `kp_langchain.scoring.columns`). What differs between the two is
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, Generic, NamedTuple, TypeAlias, TypeVar, overload
 
 from pydantic import Field
-
-from kp_langchain.novelty_sources import REPEAT, why_neutral
-from kp_langchain.text import count_text
 
 if TYPE_CHECKING:
     import numpy as np
@@ -73,9 +70,7 @@ class TraceShape(Shape[int]):
     @classmethod
     def of(cls, trace: ReasoningTrace) -> TraceShape:
         """Return the shape of `trace`."""
-        types = [step.type for step in trace.steps]
-        tools = {tool.name for step in trace.steps if (tool := step.tool) is not None}
-        return cls(*shape_counts(types, tools))
+        return cls(*trace_counts(trace))
 
     @classmethod
     def from_counts(cls, counts: Mapping[str, float]) -> TraceShape:
@@ -83,13 +78,10 @@ class TraceShape(Shape[int]):
         return cls(*[int(counts.get(name, 0)) for name in Shape.__slots__])
 
 
-def shape_counts(types: Sequence[str], tools: Set[str]) -> tuple[int, int, int, int, int]:
-    """Return the counts of a `Shape`, in its order.
-
-    Args:
-        types: The type of each step.
-        tools: The names of the tools of all steps.
-    """
+def trace_counts(trace: ReasoningTrace) -> tuple[int, int, int, int, int]:
+    """Return the counts of the shape of `trace`, in the order of `Shape`."""
+    types = [step.type for step in trace.steps]
+    tools = {tool.name for step in trace.steps if (tool := step.tool) is not None}
     return (
         len(types),
         len(set(types)),
@@ -214,35 +206,6 @@ def why_outcome(
         ending = "succeeded"
     origin = f" ({source})" if source != TRACE_SOURCE else ""
     return f"confidence {confidence:.2f}{origin}, {ending}"
-
-
-def why_complexity(shape: TraceShape) -> str:
-    """Return in words what the dimension complexity rests on."""
-    steps = count_text(shape.steps, "step")
-    recoveries = count_text(shape.error_recoveries, "error recovery", "error recoveries")
-    return f"{shape.step_types} of 4 step types, {steps}, {recoveries}"
-
-
-def why_novelty(similarity: float | None, source: str, baseline: float) -> str:
-    """Return in words what the dimension novelty rests on.
-
-    Args:
-        similarity: As for `novelty`.
-        source: Where novelty came from, as in `ScoreBreakdown.novelty_source`.
-        baseline: As for `novelty`.
-    """
-    if similarity is None:
-        return why_neutral(source)
-    if source == REPEAT:
-        return "exact repeat of a remembered trace"
-    why = f"similarity {similarity:.3f} to the {source}"
-    return f"{why}, counted from the embedder's baseline {baseline:.3g}" if baseline else why
-
-
-def why_tool_diversity(shape: TraceShape) -> str:
-    """Return in words what the dimension tool diversity rests on."""
-    tools = count_text(shape.distinct_tools, "distinct tool")
-    return f"{tools} in {count_text(shape.steps, 'step')}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -57,6 +57,38 @@ class Match(NamedTuple):
     repeat: Nearest | None
 
 
+class MemoryEntries(NamedTuple):
+    """Many entries, whose vectors come from one embedder; the rest is as in `MemoryEntry`.
+
+    Attributes:
+        trace_ids: The id of each.
+        fingerprints: The fingerprint of each.
+        vectors: The vectors of those that have one, shape (m, dimensions); None if none has.
+        vector_rows: Which entries these are.
+        identity: The embedder.
+    """
+
+    trace_ids: Sequence[str]
+    fingerprints: Sequence[bytes]
+    vectors: NDArray[np.float32] | None
+    vector_rows: Sequence[int]
+    identity: EmbedderIdentity
+
+
+class Matches(NamedTuple):
+    """What a memory has that is similar to many entries; the rest is as in `Match`.
+
+    Attributes:
+        nearest_ids: The id of the trace with the most similar vector, of each entry.
+        similarities: Their similarity; None if no vector was compared.
+        repeats: The newest trace with the same fingerprint, of each entry.
+    """
+
+    nearest_ids: list[str | None]
+    similarities: list[float | None]
+    repeats: list[Nearest | None]
+
+
 @runtime_checkable
 class NoveltyMemory(Protocol):
     """Remembers traces, so that a scorer can measure how new another one is.
@@ -182,6 +214,30 @@ class InProcessMemory:
                 cache.add(entry.vector, key=entry.trace_id)
             if entry.fingerprint is not None:
                 self._repeats.add(entry.fingerprint, entry.trace_id)
+
+    @property
+    def takes_many(self) -> bool:
+        """Whether many at once get what each alone would: not if something expires by age."""
+        return self._callers_cache is None or self._callers_cache.ttl_ms is None
+
+    def compare_then_add_many(self, entries: MemoryEntries) -> Matches:
+        """Compare and remember one entry after the other, in one atomic act, but faster.
+
+        Raises:
+            VectorError: As for `compare`; nothing has been remembered then.
+            BadEmbeddingError: As for `compare`; nothing has been remembered then.
+        """
+        ids: list[str | None] = [None] * len(entries.trace_ids)
+        similarities: list[float | None] = [None] * len(entries.trace_ids)
+        with self._lock:
+            if entries.vectors is not None:
+                cache = self._cache_for(entries.identity, entries.vectors.shape[1])
+                keys = [entries.trace_ids[row] for row in entries.vector_rows]
+                found = cache.nearest_then_add(entries.vectors, keys)
+                for row, key, similarity in zip(entries.vector_rows, *found, strict=True):
+                    ids[row], similarities[row] = key, similarity
+            repeats = self._repeats.find_then_add(entries.fingerprints, entries.trace_ids)
+            return Matches(ids, similarities, repeats)
 
     def clear(self) -> None:
         """Forget everything."""

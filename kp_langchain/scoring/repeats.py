@@ -32,12 +32,7 @@ def embedded_text(trace: ReasoningTrace) -> str:
     The objective, one space, then the contents of all steps joined by one space; a step without
     content counts as an empty text.
     """
-    return join_texts(trace.task.objective, [step.content for step in trace.steps])
-
-
-def join_texts(objective: str, contents: Iterable[str | None]) -> str:
-    """Return the embedded text of an objective and the contents of the steps."""
-    return f"{objective} {' '.join([content or '' for content in contents])}"
+    return f"{trace.task.objective} {' '.join([step.content or '' for step in trace.steps])}"
 
 
 def fingerprint(text: str) -> bytes:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Self, TypeAlias, TypeVar
 
 from kp_langchain.embedding.embedder import (
+    EmbeddedColumns,
+    EmbedderIdentity,
     Embedding,
     check_baseline,
+    embed_columns,
     embed_texts,
     report_failure,
     report_not_installed,
@@ -21,29 +24,17 @@ from kp_langchain.errors import BadEmbeddingError, ConfigError, VectorError, Wei
 from kp_langchain.novelty_sources import (
     EMPTY_CACHE,
     LEFT_OUT,
-    NEAREST,
     NO_EMBEDDER,
-    REPEAT,
     STILL_LOADING,
+    is_measured,
 )
 from kp_langchain.policy import PROFILES, ScoringWeights
 from kp_langchain.schema import ReasoningTrace
-from kp_langchain.scoring.breakdown import Dimension, Nearest, ScoreBreakdown
-from kp_langchain.scoring.dimensions import (
-    DIMENSION_NAMES,
-    TRACE_SOURCE,
-    TraceShape,
-    combine,
-    complexity,
-    novelty,
-    outcome_confidence,
-    tool_diversity,
-    why_complexity,
-    why_novelty,
-    why_outcome,
-    why_tool_diversity,
-)
+from kp_langchain.scoring.breakdown import Nearest, ScoreBreakdown
+from kp_langchain.scoring.dimensions import TraceShape, check_confidence
+from kp_langchain.scoring.explanation import NoveltyMeasure, explain_score, source_of
 from kp_langchain.scoring.novelty_memory import (
+    InProcessMemory,
     Match,
     MemoryEntry,
     NoveltyMemory,
@@ -55,6 +46,8 @@ from kp_langchain.scoring.repeats import embedded_text, fingerprint
 
 if TYPE_CHECKING:
     from kp_langchain.scoring.cache import VectorCache
+    from kp_langchain.scoring.score_columns import NoveltyColumns, ScoreColumns
+    from kp_langchain.scoring.trace_columns import TraceColumns, TraceSource
 
 TraceLike: TypeAlias = ReasoningTrace | Mapping[str, Any]
 WeightsLike: TypeAlias = ScoringWeights | Mapping[str, float]
@@ -64,7 +57,7 @@ _NO_EMBEDDING = Embedding(None, NO_EMBEDDER)
 _BUDGET_MS_MAX = 24 * 3600 * 1000.0
 _WAITING_SHARE = 0.8  # of the budget; the rest is for the other parts of an evaluation
 _Result = TypeVar("_Result")
-_SAME = 1 - 1e-6  # similarity of two embeddings of one text, but for rounding
+_BATCH_ROWS = 1024  # traces that are embedded and compared at once
 
 
 class Scorer:
@@ -248,6 +241,52 @@ class Scorer:
         """Score a trace, then remember it; arguments and errors are those of `score`."""
         return self._assess(trace, weights, ignore, remember=True)
 
+    def evaluate_many(
+        self,
+        traces: Iterable[TraceSource] | TraceColumns,
+        *,
+        weights: WeightsLike | None = None,
+    ) -> ScoreColumns:
+        """Score traces and remember them, one after the other, but faster: in columns.
+
+        The figures are those of `evaluate` to 1e-6, each trace being compared with those before it,
+        and so is what is remembered: the two may be mixed. Texts reach the embedder in batches of
+        1,024. If it fails, that batch is evaluated one by one.
+
+        All traces are read before the first is remembered, and held meanwhile as columns: their
+        texts, and 200 bytes. Of many millions, give some hundred thousand at a time.
+
+        A scorer with a `latency_budget_ms`, or whose memory is no `VectorCache` without `ttl_ms`
+        (such as one in a store), measures novelty one by one.
+
+        Args:
+            traces: The traces, each a trace, a mapping in wire form, or its JSON as text or bytes.
+                Or columns that have been read before.
+            weights: Used instead of the domains' profiles, for this call.
+
+        Raises:
+            pydantic.ValidationError: A trace is not valid; the message names the field. Nothing has
+                been remembered.
+            ValueError: A confidence is out of range (in a trace built without validation). Nothing
+                has been remembered.
+            WeightsError: The weights are unusable. Nothing has been remembered.
+            VectorError: As for `score`.
+        """
+        from kp_langchain.scoring.score_columns import NoveltyColumns, ScoreColumns
+        from kp_langchain.scoring.trace_columns import TraceColumns
+
+        given_weights = None if weights is None else ScoringWeights.of(weights)
+        columns = traces if isinstance(traces, TraceColumns) else TraceColumns.of(traces)
+        measures = [self._measure_many(columns, rows) for rows in columns.batches(_BATCH_ROWS)]
+        return ScoreColumns.of(
+            columns,
+            NoveltyColumns.joined(measures),
+            self._profiles if given_weights is None else {_CUSTOM: given_weights},
+            [self._profile_of(domain, given_weights) for domain in columns.domains],
+            step_cap=self._step_cap,
+            latency_budget_ms=self._latency_budget_ms,
+        )
+
     def entry(self, trace: TraceLike) -> MemoryEntry:
         """Return what a memory compares of the trace and keeps; change nothing.
 
@@ -278,53 +317,48 @@ class Scorer:
     ) -> ScoreBreakdown:
         started = time.perf_counter()
         trace = ReasoningTrace.model_validate(trace)
-        profile, used_weights = self._weights_for(trace, weights)
-        success, confidence = trace.metadata.success, trace.outcome.confidence
-        outcome_confidence(confidence, success=success)  # refused before anything is remembered
-        embedding = self._embed(text := embedded_text(trace), self._deadline(started))
-        self._last_embedding = text, embedding
-        entry = self._entry(text, trace, embedding)
-        nearest, source = self._compare(entry, embedding, ignore, remember=remember)
-        shape = TraceShape.of(trace)
-        similarity = None if nearest is None else nearest.similarity
-        baseline = entry.identity.baseline
-        values = {
-            "complexity": (complexity(shape, step_cap=self._step_cap), why_complexity(shape)),
-            "novelty": (novelty(similarity, baseline), why_novelty(similarity, source, baseline)),
-            "tool_diversity": (tool_diversity(shape), why_tool_diversity(shape)),
-            "outcome_confidence": (
-                outcome_confidence(confidence, success=success),
-                why_outcome(confidence, TRACE_SOURCE, success=success),
-            ),
-        }
-        dimensions: dict[str, Any] = {}
-        for name in DIMENSION_NAMES:
-            (value, why), weight = values[name], getattr(used_weights, name)
-            dimensions[name] = Dimension(value, weight, value * weight, why)
-        contributions = [dimension.contribution for dimension in dimensions.values()]
-        weighted_sum, total, rules = combine(contributions, shape, success=success)
-        return ScoreBreakdown(
-            total=total,
-            **dimensions,
-            weighted_sum=weighted_sum,
+        domain, success = trace.metadata.task_domain, trace.metadata.success
+        given_weights = None if weights is None else ScoringWeights.of(weights)
+        profile, profiles = self._profile_of(domain, given_weights), self._profiles
+        check_confidence(confidence := trace.outcome.confidence)  # before anything is remembered
+        text = embedded_text(trace)
+        entry = MemoryEntry(trace.id, fingerprint(text), domain=domain)
+        measure = self._measure(text, entry, ignore, started, remember=remember)
+        return explain_score(
+            TraceShape.of(trace),
+            measure,
+            confidence=confidence,
+            success=success,
             profile=profile,
-            rules=rules,
-            novelty_source=source,
-            nearest=nearest,
+            weights=given_weights or profiles[profile],
+            step_cap=self._step_cap,
             elapsed_ms=(time.perf_counter() - started) * 1000,
             latency_budget_ms=self._latency_budget_ms,
-            unreadable_share=embedding.unreadable_share,
         )
 
-    def _weights_for(
-        self, trace: ReasoningTrace, weights: WeightsLike | None
-    ) -> tuple[str, ScoringWeights]:
-        """Return the name of the weights that count for a trace, and the weights."""
-        if weights is not None:
-            return _CUSTOM, ScoringWeights.of(weights)
-        domain = trace.metadata.task_domain
-        profile = domain if domain in self._profiles else "default"
-        return profile, self._profiles[profile]
+    def _profile_of(self, domain: str, given_weights: ScoringWeights | None) -> str:
+        """Return the name of the weights that count for a domain."""
+        if given_weights is not None:
+            return _CUSTOM
+        return domain if domain in self._profiles else "default"
+
+    def _measure(
+        self, text: str, entry: MemoryEntry, ignore: Set[str], started: float, *, remember: bool
+    ) -> NoveltyMeasure:
+        """Embed the text of a trace, and compare it with the remembered ones.
+
+        Args:
+            text: The text.
+            entry: What else of the trace a memory compares and keeps.
+            ignore: As for `score`.
+            started: When scoring began, in seconds of `time.perf_counter`.
+            remember: Whether the trace is remembered, too.
+        """
+        embedding = self._embed(text, self._deadline(started))
+        self._last_embedding = text, embedding
+        entry = self._with_embedding(entry, embedding)
+        nearest, source = self._compare(entry, embedding, ignore, remember=remember)
+        return NoveltyMeasure(nearest, source, entry.identity.baseline, embedding.unreadable_share)
 
     def _compare(
         self, entry: MemoryEntry, embedding: Embedding, ignore: Set[str], *, remember: bool
@@ -337,18 +371,44 @@ class Scorer:
         match = self._call_memory(lambda: compare(entry, ignore=ignore))
         if isinstance(match, str):
             return None, match
-        if match.repeat is not None:
-            is_nearest = match.nearest is not None and match.nearest.similarity > _SAME
-            return match.repeat, NEAREST if is_nearest else REPEAT
-        if embedding.problem:
-            return None, embedding.problem
-        if match.nearest is not None:
-            return match.nearest, NEAREST
-        if ignore - {entry.trace_id}:
+        source = source_of(
+            None if match.nearest is None else match.nearest.similarity,
+            is_repeat=match.repeat is not None,
+            problem=embedding.problem,
+        )
+        if source == EMPTY_CACHE and ignore - {entry.trace_id}:
             others = self._call_memory(lambda: self._memory.compare(entry, ignore={entry.trace_id}))
             if isinstance(others, Match) and others.nearest is not None:
-                return None, LEFT_OUT
-        return None, EMPTY_CACHE
+                source = LEFT_OUT
+        return (match.repeat or match.nearest) if is_measured(source) else None, source
+
+    def _measure_many(self, traces: TraceColumns, rows: slice) -> NoveltyColumns:
+        """Embed the texts of some traces, compare each with those before it, and remember them.
+
+        Where they cannot be measured together, or that fails, they are measured one by one, which
+        shows which of them failed.
+        """
+        from kp_langchain.scoring.score_columns import NoveltyColumns, measure_novelty
+
+        memory, started = self._memory, time.perf_counter()
+        if (
+            isinstance(memory, InProcessMemory)
+            and memory.takes_many
+            and self._latency_budget_ms is None
+            and (embedded := self._embed_many(traces.texts[rows])) is not None
+        ):
+            try:
+                return measure_novelty(memory, traces, rows, embedded, started=started)
+            except (VectorError, BadEmbeddingError):
+                pass  # nothing has been remembered
+        measures, elapsed_ms = [], []
+        parts = (traces.texts, traces.trace_ids, traces.fingerprints, traces.domains)
+        for text, trace_id, digest, domain in zip(*(part[rows] for part in parts), strict=True):
+            started = time.perf_counter()
+            entry = MemoryEntry(trace_id, digest, domain=domain)
+            measures.append(self._measure(text, entry, frozenset(), started, remember=True))
+            elapsed_ms.append((time.perf_counter() - started) * 1000)
+        return NoveltyColumns.of(measures, elapsed_ms)
 
     def _call_memory(self, call: Callable[[], _Result]) -> _Result | str:
         """Call the memory; if it fails, as one on a server may, return what failed in words.
@@ -371,11 +431,33 @@ class Scorer:
         return None if budget_ms is None else started + _WAITING_SHARE * budget_ms / 1000
 
     def _entry(self, text: str, trace: ReasoningTrace, embedding: Embedding) -> MemoryEntry:
-        identity = embedding.identity
-        if self._baseline is not None:
-            identity = replace(identity, baseline=self._baseline)
-        domain = trace.metadata.task_domain
-        return MemoryEntry(trace.id, fingerprint(text), embedding.vector, identity, domain)
+        entry = MemoryEntry(trace.id, fingerprint(text), domain=trace.metadata.task_domain)
+        return self._with_embedding(entry, embedding)
+
+    def _with_embedding(self, entry: MemoryEntry, embedding: Embedding) -> MemoryEntry:
+        identity = self._identity(embedding.identity)
+        return entry._replace(vector=embedding.vector, identity=identity)
+
+    def _identity(self, identity: EmbedderIdentity) -> EmbedderIdentity:
+        """Return the identity of an embedder with the baseline of this scorer, if it has one."""
+        return identity if self._baseline is None else replace(identity, baseline=self._baseline)
+
+    def _embed_many(self, texts: Sequence[str]) -> EmbeddedColumns | None:
+        """Embed texts at once; a model that is loading is waited for.
+
+        Returns:
+            The embeddings; None if the embedder failed.
+        """
+        embedder = self._embedder
+        if embedder is None:
+            return EmbeddedColumns.none(self._embed("", None).problem, len(texts))
+        try:
+            if not self.wait_until_ready():
+                return None
+            embedded = embed_columns(embedder, texts)
+        except Exception:  # noqa: BLE001 - any embedder may fail in any way
+            return None
+        return embedded._replace(identity=self._identity(embedded.identity))
 
     def _embed(self, text: str, deadline: float | None) -> Embedding:
         """Embed a text; a model that is loading is waited for until a deadline."""

@@ -120,7 +120,8 @@ def nearest_in_window(
         begin, end = int(band.start[first]), int(band.end[part][-1])
         if begin == end:
             continue
-        queries = block.rows[part] / block.lengths[part, None].astype(np.float32)
+        lengths: NDArray[np.float32] = block.lengths[part, None].astype(np.float32)
+        queries: NDArray[np.float32] = np.divide(block.rows[part], lengths)
         products = _products(queries, halo.rows, kept.rows, begin, end)
         products *= inverse[begin:end]
         _leave_out(products, band.start[part] - begin, band.end[part] - begin)

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from kp_langchain.embedding.local_models import LocalModel, _default_embedder
+from kp_langchain.scoring import Match, MemoryEntry, Nearest
 
 
 class Words:
@@ -38,6 +39,37 @@ class Returning:
         if isinstance(result, BaseException):
             raise result
         return result
+
+
+class PlainMemory:
+    """The smallest memory there is: a list."""
+
+    max_elements = 5
+
+    def __init__(self) -> None:
+        self.entries: list[MemoryEntry] = []
+
+    def compare(self, entry, *, ignore=frozenset()):
+        known = [one for one in self.entries[-self.max_elements :] if one.trace_id not in ignore]
+        repeats = [one for one in known if one.fingerprint == entry.fingerprint]
+        nearest = None
+        if entry.vector is not None:
+            for one in known:
+                if one.vector is None:
+                    continue
+                lengths = np.linalg.norm(one.vector) * np.linalg.norm(entry.vector)
+                similarity = float(one.vector @ entry.vector / (lengths or np.inf))
+                if nearest is None or similarity >= nearest.similarity - 1e-6:
+                    nearest = Nearest(one.trace_id, similarity)
+        return Match(nearest, Nearest(repeats[-1].trace_id, 1.0) if repeats else None)
+
+    def compare_then_add(self, entry, *, ignore=frozenset()):
+        match = self.compare(entry, ignore=ignore)
+        self.add(entry)
+        return match
+
+    def add(self, entry):
+        self.entries.append(entry)
 
 
 class Slow(LocalModel):

@@ -23,14 +23,12 @@ from kp_langchain.errors import ConfigError, VectorError
 from kp_langchain.gate import threshold_of
 from kp_langchain.scoring import (
     FastembedEmbedder,
-    Match,
-    MemoryEntry,
     Nearest,
     NoveltyMemory,
     ScoreBreakdown,
 )
 from tests.agents import handler, searching
-from tests.scoring.conftest import Returning, Slow, Words
+from tests.scoring.conftest import PlainMemory, Returning, Slow, Words
 
 LINES = Path(__file__).parents[1] / "embedding" / "languages.jsonl"
 TASK = json.loads(LINES.read_text(encoding="utf-8").splitlines()[0])
@@ -200,37 +198,6 @@ def test_a_trace_that_was_shown_to_the_run_does_not_count(trace_of):
 
 
 # ------------------------------------------------------------------ memories of any make
-
-
-class PlainMemory:
-    """The smallest memory there is: a list."""
-
-    max_elements = 5
-
-    def __init__(self) -> None:
-        self.entries: list[MemoryEntry] = []
-
-    def compare(self, entry, *, ignore=frozenset()):
-        known = [one for one in self.entries[-self.max_elements :] if one.trace_id not in ignore]
-        repeats = [one for one in known if one.fingerprint == entry.fingerprint]
-        nearest = None
-        if entry.vector is not None:
-            for one in known:
-                if one.vector is None:
-                    continue
-                lengths = np.linalg.norm(one.vector) * np.linalg.norm(entry.vector)
-                similarity = float(one.vector @ entry.vector / (lengths or np.inf))
-                if nearest is None or similarity >= nearest.similarity - 1e-6:
-                    nearest = Nearest(one.trace_id, similarity)
-        return Match(nearest, Nearest(repeats[-1].trace_id, 1.0) if repeats else None)
-
-    def compare_then_add(self, entry, *, ignore=frozenset()):
-        match = self.compare(entry, ignore=ignore)
-        self.add(entry)
-        return match
-
-    def add(self, entry):
-        self.entries.append(entry)
 
 
 def test_a_memory_has_a_protocol_and_a_vector_cache_is_none_by_itself():
