@@ -4,12 +4,15 @@
 
 prints medians of CPU time: of scoring a trace of 30 steps without an embedder, and, up to `--most`
 remembered vectors, their memory, a search, and what an evaluation takes beside its embedding. The
-last million needs 1.7 GB. For the memory in a store (`--store` takes an empty database; by default
-it is a SQLite file) the medians are of wall time, because a server's time counts as well.
+last million needs 1.7 GB. Then comes `evaluate_many` beside `evaluate`, in turn, of the same
+traces: from objects, from JSON, and from columns that were read before. For the memory in a store
+(`--store` takes an empty database; by default it is a SQLite file) the medians are of wall time,
+because a server's time counts as well.
 """
 
 from __future__ import annotations
 
+import gc
 import itertools
 import os
 import statistics
@@ -17,6 +20,7 @@ import sys
 import time
 import tracemalloc
 from collections.abc import Callable, Iterator, Sequence
+from functools import cache
 from tempfile import TemporaryDirectory
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # read when numpy is imported
@@ -24,13 +28,15 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # read when numpy is importe
 import numpy as np
 
 from kp_langchain import ReasoningTrace, Scorer, TraceStore, VectorCache
-from tests.benchmarks.harness import machine, parser, table
+from kp_langchain.scoring import TraceColumns
+from tests.benchmarks.harness import machine, parser, quartiles, table
 
 _STEPS, _DIMENSIONS = 30, 384
 _TYPES = ("thought", "tool_call", "observation")
 _SIZES = (1_000, 10_000, 100_000, 1_000_000)
 _BATCH = 256
 _ROUNDS = 9
+_REMEMBERED, _MANY = 1000, 4096
 
 
 def trace(number: int = 0) -> ReasoningTrace:
@@ -60,10 +66,19 @@ class RandomVectors:
     model = "random vectors"
 
     def __init__(self) -> None:
-        self._rows = itertools.chain.from_iterable(random_vectors())
+        self._at = 0
 
     def embed(self, texts: Sequence[str]) -> np.ndarray:
-        return np.stack(list(itertools.islice(self._rows, len(texts))))
+        drawn = drawn_before()
+        first = self._at % (len(drawn) // 2)  # so that many at once are never too many
+        self._at += len(texts)
+        return drawn[first : first + len(texts)]
+
+
+@cache
+def drawn_before() -> np.ndarray:
+    """Return vectors of length 1, drawn once."""
+    return np.concatenate(list(itertools.islice(random_vectors(), 32)))
 
 
 def random_vectors(seed: int = 0) -> Iterator[np.ndarray]:
@@ -123,6 +138,57 @@ def searches(sizes: Sequence[int]) -> str:
     return table(f"Searches among vectors of {_DIMENSIONS} dimensions", head, rows)
 
 
+def many(count: int) -> str:
+    """Return the table of `evaluate_many` beside `evaluate`, without the embedding of texts."""
+    traces = [trace(number) for number in range(count)]
+    texts = [one.model_dump_json() for one in traces]
+    columns = TraceColumns.of(traces)
+    inputs: dict[str, tuple[Callable[[Scorer], object], Callable[[Scorer], object]]] = {
+        "traces": (
+            lambda scorer: [scorer.evaluate(one) for one in traces],
+            lambda scorer: scorer.evaluate_many(traces),
+        ),
+        "JSON": (
+            lambda scorer: [
+                scorer.evaluate(ReasoningTrace.model_validate_json(text)) for text in texts
+            ],
+            lambda scorer: scorer.evaluate_many(texts),
+        ),
+        "columns": (
+            lambda scorer: [scorer.evaluate(one) for one in traces],
+            lambda scorer: scorer.evaluate_many(columns),
+        ),
+    }
+    gc.collect()
+    gc.freeze()  # collections would visit all traces again and again
+    rows = []
+    for remembered in (0, _REMEMBERED):
+        for name, ways in inputs.items():
+            times: list[list[float]] = []
+            for _ in range(_ROUNDS):
+                times.append([])
+                for evaluate in ways:
+                    scorer = Scorer(embedder=RandomVectors() if remembered else None)
+                    if remembered:
+                        scorer.evaluate_many(
+                            [trace(-number) for number in range(1, remembered + 1)]
+                        )
+                    began_s = time.process_time()
+                    evaluate(scorer)
+                    times[-1].append((time.process_time() - began_s) / count * 1e6)
+            one_us, many_us = (statistics.median(way) for way in zip(*times, strict=True))
+            low, ratio, high = quartiles([one / several for one, several in times])
+            rows.append(
+                [
+                    f"{remembered:,}", name, f"{one_us:.0f}", f"{many_us:.1f}",
+                    f"{ratio:.1f} ({low:.1f} to {high:.1f})",
+                ]
+            )  # fmt: skip
+    gc.unfreeze()
+    head = ["remembered", "from", "`evaluate`, µs", "`evaluate_many`, µs", "times as fast"]
+    return table(f"Many traces of {_STEPS} steps, without their embedding", head, rows)
+
+
 def stored(url: str, size: int) -> str:
     """Return the table of a novelty memory in a store: what a start and a run cost."""
     numbers = itertools.count()
@@ -165,6 +231,7 @@ def main(words: Sequence[str] | None = None) -> int:
     sizes = [size for size in _SIZES if size <= chosen.most]
     print(searches(sizes), flush=True)
     with TemporaryDirectory() as folder:
+        print(many(min(_MANY, chosen.most)), flush=True)
         print(stored(chosen.store or f"{folder}/runs.db", min(1000, chosen.most)))
     return 0
 
