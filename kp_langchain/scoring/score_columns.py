@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
@@ -27,7 +26,7 @@ from kp_langchain.scoring.dimensions import (
     trusted_confidence,
 )
 from kp_langchain.scoring.explanation import NoveltyMeasure, explain_score, source_of
-from kp_langchain.scoring.novelty_memory import InProcessMemory, MemoryEntries
+from kp_langchain.scoring.novelty_memory import Matches
 from kp_langchain.scoring.trace_columns import ShapeColumns, TraceColumns
 
 Numbers = NDArray[np.float64]
@@ -70,61 +69,41 @@ class NoveltyColumns:
         )
 
     @classmethod
+    def of_matches(
+        cls, matches: Matches, embedded: EmbeddedColumns, elapsed_ms: float
+    ) -> NoveltyColumns:
+        """Return the columns of traces that were compared together.
+
+        Args:
+            matches: What is similar to each of them.
+            embedded: Their embeddings.
+            elapsed_ms: Milliseconds that all of them took.
+        """
+        count = len(matches.repeats)
+        ids, similarities = list(matches.nearest_ids), list(matches.similarities)
+        sources = []
+        for row, (repeat, problem) in enumerate(
+            zip(matches.repeats, embedded.problems, strict=True)
+        ):
+            is_repeat = repeat is not None
+            sources.append(source_of(similarities[row], is_repeat=is_repeat, problem=problem))
+            if repeat is not None:
+                ids[row], similarities[row] = repeat.trace_id, repeat.similarity
+        return cls(
+            objects(ids),
+            numbers(similarities),
+            objects(sources),
+            np.full(count, embedded.identity.baseline),
+            numbers(embedded.unreadable_shares),
+            np.full(count, elapsed_ms / max(1, count)),
+        )
+
+    @classmethod
     def joined(cls, parts: Sequence[NoveltyColumns]) -> NoveltyColumns:
         """Return the columns one part after the other."""
         parts = parts or [cls.of([], [])]
         names = [field.name for field in fields(cls)]
         return cls(*[np.concatenate([getattr(part, name) for part in parts]) for name in names])
-
-
-def measure_novelty(
-    memory: InProcessMemory,
-    traces: TraceColumns,
-    rows: slice,
-    embedded: EmbeddedColumns,
-    *,
-    started: float,
-) -> NoveltyColumns:
-    """Compare each of some traces with those before it, and remember them, in one atomic act.
-
-    Args:
-        memory: The memory.
-        traces: The traces.
-        rows: Which of them.
-        embedded: The embeddings of the texts of these.
-        started: When they began to be embedded, in seconds of `time.perf_counter`.
-
-    Raises:
-        VectorError: The memory's vectors are not those of the embedder; nothing has been
-            remembered.
-        BadEmbeddingError: The embedder returned vectors of another length before; nothing has been
-            remembered.
-    """
-    problems = embedded.problems
-    matches = memory.compare_then_add_many(
-        MemoryEntries(
-            traces.trace_ids[rows],
-            traces.fingerprints[rows],
-            embedded.vectors,
-            [row for row, problem in enumerate(problems) if not problem],
-            embedded.identity,
-        )
-    )
-    ids, similarities, sources = matches.nearest_ids, matches.similarities, []
-    for row, repeat in enumerate(matches.repeats):
-        is_repeat = repeat is not None
-        sources.append(source_of(similarities[row], is_repeat=is_repeat, problem=problems[row]))
-        if repeat is not None:
-            ids[row], similarities[row] = repeat.trace_id, repeat.similarity
-    mean_ms = (time.perf_counter() - started) * 1000 / len(ids)
-    return NoveltyColumns(
-        objects(ids),
-        numbers(similarities),
-        objects(sources),
-        numbers([embedded.identity.baseline] * len(ids)),
-        numbers(embedded.unreadable_shares),
-        numbers([mean_ms] * len(ids)),
-    )
 
 
 def objects(values: Sequence[str | None]) -> Objects:

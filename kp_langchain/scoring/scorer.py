@@ -36,6 +36,7 @@ from kp_langchain.scoring.explanation import NoveltyMeasure, explain_score, sour
 from kp_langchain.scoring.novelty_memory import (
     InProcessMemory,
     Match,
+    MemoryEntries,
     MemoryEntry,
     NoveltyMemory,
     check_count,
@@ -57,7 +58,9 @@ _NO_EMBEDDING = Embedding(None, NO_EMBEDDER)
 _BUDGET_MS_MAX = 24 * 3600 * 1000.0
 _WAITING_SHARE = 0.8  # of the budget; the rest is for the other parts of an evaluation
 _Result = TypeVar("_Result")
-_BATCH_ROWS = 1024  # traces that are embedded and compared at once
+# Traces that are embedded and compared at once: so many, and fewer if so many are remembered that
+# the memory would be locked for seconds.
+_BATCH_ROWS, _BATCH_PRODUCTS = 1024, 2**26
 
 
 class Scorer:
@@ -251,10 +254,10 @@ class Scorer:
 
         The figures are those of `evaluate` to 1e-6, each trace being compared with those before it,
         and so is what is remembered: the two may be mixed. Texts reach the embedder in batches of
-        1,024. If it fails, that batch is evaluated one by one.
+        up to 1,024. If it fails, that batch is evaluated one by one.
 
-        All traces are read before the first is remembered, and held meanwhile as columns: their
-        texts, and 200 bytes. Of many millions, give some hundred thousand at a time.
+        All traces are read before the first is remembered, and held meanwhile as columns, with
+        their texts. Of many millions, give some hundred thousand at a time.
 
         A scorer with a `latency_budget_ms`, or whose memory is no `VectorCache` without `ttl_ms`
         (such as one in a store), measures novelty one by one.
@@ -277,7 +280,8 @@ class Scorer:
 
         given_weights = None if weights is None else ScoringWeights.of(weights)
         columns = traces if isinstance(traces, TraceColumns) else TraceColumns.of(traces)
-        measures = [self._measure_many(columns, rows) for rows in columns.batches(_BATCH_ROWS)]
+        size = max(1, min(_BATCH_ROWS, _BATCH_PRODUCTS // max(1, self.max_remembered)))
+        measures = [self._measure_many(columns, rows) for rows in columns.batches(size)]
         return ScoreColumns.of(
             columns,
             NoveltyColumns.joined(measures),
@@ -388,7 +392,7 @@ class Scorer:
         Where they cannot be measured together, or that fails, they are measured one by one, which
         shows which of them failed.
         """
-        from kp_langchain.scoring.score_columns import NoveltyColumns, measure_novelty
+        from kp_langchain.scoring.score_columns import NoveltyColumns
 
         memory, started = self._memory, time.perf_counter()
         if (
@@ -397,18 +401,29 @@ class Scorer:
             and self._latency_budget_ms is None
             and (embedded := self._embed_many(traces.texts[rows])) is not None
         ):
+            vector_rows = [row for row, problem in enumerate(embedded.problems) if not problem]
+            entries = MemoryEntries(
+                traces.trace_ids[rows],
+                traces.fingerprints[rows],
+                embedded.vectors,
+                vector_rows,
+                embedded.identity,
+            )
             try:
-                return measure_novelty(memory, traces, rows, embedded, started=started)
+                matches = memory.compare_then_add_many(entries)
             except (VectorError, BadEmbeddingError):
                 pass  # nothing has been remembered
-        measures, elapsed_ms = [], []
+            else:
+                elapsed_ms = (time.perf_counter() - started) * 1000
+                return NoveltyColumns.of_matches(matches, embedded, elapsed_ms)
+        measures, times_ms = [], []
         parts = (traces.texts, traces.trace_ids, traces.fingerprints, traces.domains)
         for text, trace_id, digest, domain in zip(*(part[rows] for part in parts), strict=True):
             started = time.perf_counter()
             entry = MemoryEntry(trace_id, digest, domain=domain)
             measures.append(self._measure(text, entry, frozenset(), started, remember=True))
-            elapsed_ms.append((time.perf_counter() - started) * 1000)
-        return NoveltyColumns.of(measures, elapsed_ms)
+            times_ms.append((time.perf_counter() - started) * 1000)
+        return NoveltyColumns.of(measures, times_ms)
 
     def _call_memory(self, call: Callable[[], _Result]) -> _Result | str:
         """Call the memory; if it fails, as one on a server may, return what failed in words.
