@@ -146,7 +146,12 @@ def _judge(item: Item) -> None:
     if run is None:
         return
     try:
-        item.scored = _judge_run(item.context, run, ask_outcome)
+        item.judged = judged = _judge_run(item.context, run, ask_outcome)
+        item.scored = judged
+        if not run.withheld and judged.entry is not None:
+            window = item.context.windows.of(judged.trace.metadata.task_domain)
+            item.scored = window.admit(judged)
+            window.add(item.scored)
     except BaseException as error:  # noqa: BLE001 - whatever it is, the next run must go on
         what = "a finished run cannot be scored"
         item.context.counters.report_failure("failed", what, error)
@@ -163,7 +168,7 @@ def _pause_steps(item: Item) -> Iterator[Stage]:
 
 
 def _judge_run(context: HandlerContext, run: Run, ask_outcome: AskOutcome | None) -> ScoredTrace:
-    """Return a run as it is judged, and remember it in the windows.
+    """Return a run as it is judged, without regard to the kept runs that it may repeat.
 
     Args:
         context: The handler that recorded it.
@@ -236,10 +241,6 @@ def _judge_run(context: HandlerContext, run: Run, ask_outcome: AskOutcome | None
             # Before it is kept, with what verdicts and deletions have changed since.
             scored = decide_on(window.compare(task_run, key, is_fresh=True))
         scored = replace(scored, digest=task_run.digest, is_planted=task_run.is_planted)
-    if run.withheld or entry is None:
-        return scored
-    scored = window.admit(scored)
-    window.add(scored)
     return scored
 
 

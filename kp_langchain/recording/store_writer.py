@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import TYPE_CHECKING, Literal
 
@@ -48,7 +48,9 @@ class Item:
         record: What a run recorded; None of a run of another process, and once it is built.
         run: The same, redacted.
         ask_outcome: The outcome function, with the run that it is to judge.
-        scored: The run once it is judged.
+        judged: The run as it is judged, without regard to the kept runs that it may repeat.
+        scored: The same beside the kept runs: those that this process knows, and, once it is
+            written, those of all processes.
         verdict: A verdict on a run that has ended.
         verdict_on: That run: a trace id, a run id, or the beginning of either.
         number: Its place in the order in which things came.
@@ -69,6 +71,7 @@ class Item:
     record: RunRecord | None = None
     run: Run | None = None
     ask_outcome: AskOutcome | None = None
+    judged: ScoredTrace | None = None
     scored: ScoredTrace | None = None
     verdict: Verdict | None = None
     verdict_on: str = ""
@@ -213,13 +216,16 @@ class StoreWriter:
         if batch[0].verdict is not None:
             self._write_verdict(batch[0], batch[0].verdict)
             return
-        by_id = {item.scored.trace.id: item for item in batch if item.scored is not None}
-        runs = [item.scored for item in by_id.values() if item.scored is not None]
+        by_id = {item.judged.trace.id: item for item in batch if item.judged is not None}
+        runs = [item.judged for item in by_id.values() if item.judged is not None]
         tools = {tool for item in batch for tool in item.context.tools}
 
         def admit(run: ScoredTrace, connection: Connection) -> ScoredTrace:
-            windows = by_id[run.trace.id].context.windows
-            return windows.of(run.trace.metadata.task_domain).admit(run, connection)
+            item = by_id[run.trace.id]
+            if item.scored is not None:  # those are no longer among the kept of this process
+                run = replace(run, replaces=item.scored.replaces)
+            window = item.context.windows.of(run.trace.metadata.task_domain)
+            return window.admit(run, connection)
 
         journal = self._store.journal
         pairs: Sequence[tuple[ScoredTrace, ScoredTrace | None]]

@@ -122,7 +122,7 @@ class DomainWindow:
         self._domain = domain
         self._store = store
         self._backoff = backoff
-        self._lock = ForkSafeLock()
+        self._lock, self._kept_lock = ForkSafeLock(), ForkSafeLock()
         self._model: ConfidenceModel | None = None
         self._model_read_at = float("-inf")
         # By gate, with the time when the model of these values was fitted.
@@ -341,35 +341,36 @@ class DomainWindow:
     def admit(self, run: ScoredTrace, connection: Connection | None = None) -> ScoredTrace:
         """Apply the twin rule to a run, add it to the kept runs if it is kept, and return it.
 
-        It is atomic: of two runs that repeat each other and come at the same time, one is compared
-        with the other. The kept runs are read from the store when the first run passes its
-        threshold. Each time another one does, what verdicts and other processes have changed since
-        is read as well. After a deletion all are read anew, and none that this process knew stays.
+        A run is admitted twice: when it is judged, beside those that this process knows, so that it
+        counts for those judged after it; and within the transaction that writes it, beside those
+        that all processes have kept, as verdicts and deletions left them. What that reads, the
+        next runs are judged beside, too.
 
         Args:
             run: The run. Without an `entry` it is returned as it is.
             connection: The transaction that writes it, in which no other process keeps a run of the
-                domain. None when the run is judged, so that it counts for those judged after it.
+                domain; None when it is judged.
+
+        Raises:
+            sqlalchemy.exc.SQLAlchemyError: The kept runs cannot be read.
         """
         if run.decision != "kept" or run.entry is None:
             return run
         entry = run.entry._replace(trace_id=trace_key(run.entry.trace_id))
         candidate = KeptTrace.of(run, entry)
-        with self._lock:
-            if run.twin_similarity < OFF and self._follower is not None:
-                follower, consequence = self._follower, "a new one is compared with this process's"
-                self._read(
-                    "the kept runs",
-                    consequence,
-                    lambda _: follower.read(self._take_kept, connection),
-                )
+        # A lock of its own: under the other one, threads wait for connections, which may all be
+        # with transactions that wait for this one.
+        with self._kept_lock:
+            if connection is not None and self._follower is not None and run.twin_similarity < OFF:
+                self._follower.read(self._take_kept, connection)
             replaced = run.replaces
             run = drop_repeats(run, candidate, self._kept)
             if run.decision == "kept":
-                # Those that it took the place of when it was judged are no longer among the kept.
                 run = replace(run, replaces=tuple(dict.fromkeys((*replaced, *run.replaces))))
                 self._kept.remove(run.replaces)
                 self._kept.put([(entry, candidate)])
+            else:  # although it may have been when it was judged
+                self._kept.remove([entry.trace_id])
         return run
 
     def _take_kept(self, page: Page[Any]) -> None:
