@@ -61,6 +61,12 @@ def count_text(number: int, noun: str, plural: str = "") -> str:
     return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
 
 
+def bounded_text(number: int, most: int, noun: str) -> str:
+    """Return a number that was counted no further than to one more than `most`, with its noun."""
+    text = count_text(min(number, most), noun)
+    return f"more than {text}" if number > most else text
+
+
 def counts_text(counts: Mapping[str, int]) -> str:
     """Return counts by name, the highest first, such as `email 3, phone 1`; "" for none."""
     in_order = sorted(counts.items(), key=lambda pair: (-pair[1], pair[0]))

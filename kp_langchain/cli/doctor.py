@@ -32,7 +32,7 @@ from kp_langchain.registry.client import ANONYMOUS
 from kp_langchain.registry.credentials import agent_of, configured_registry, key_agent
 from kp_langchain.run_keys import redact_agent_id
 from kp_langchain.store.location import locate
-from kp_langchain.text import count_text, near_name, printable
+from kp_langchain.text import bounded_text, count_text, near_name, printable
 
 if TYPE_CHECKING:
     from kp_langchain.registry import Registry
@@ -205,12 +205,14 @@ def _domains(settings: Settings) -> str:
 
 def _store(context: _Context) -> str:
     from kp_langchain.store import TraceStore
+    from kp_langchain.store.selection import MOST_COUNTED
 
     store = context.closing.enter_context(TraceStore(context.database))
     if is_missing(store):
         _check_creatable(store.location, locate(context.database).path)
         return f"{store.location} does not exist yet; the first run creates it"
-    text = f"{store.location}, {count_text(store.count(), 'run')}"
+    number = store.count(most=MOST_COUNTED + 1)
+    text = f"{store.location}, {bounded_text(number, MOST_COUNTED, 'run')}"
     context.store = store
     if waiting := store.journal.waiting():
         text += (

@@ -12,7 +12,6 @@ import typer
 from kp_langchain.cli.label import Labelling
 from kp_langchain.cli.options import Database, new_app, open_store, takes_filters
 from kp_langchain.cli.output import STDIO, say, text_output
-from kp_langchain.text import count_text
 
 if TYPE_CHECKING:
     from kp_langchain.report.collect import ReportData
@@ -126,7 +125,7 @@ def _serve(store: TraceStore, filters: dict[str, Any], limit: int, port: int) ->
 
 
 def _number(data: ReportData) -> str:
-    return f"{len(data.runs):,} of {count_text(data.total, 'run')}"
+    return f"{len(data.runs):,} of {data.total}"
 
 
 def _say_damage(data: ReportData) -> None:

@@ -29,7 +29,7 @@ from kp_langchain.cli.output import (
     visible,
 )
 from kp_langchain.errors import KPError
-from kp_langchain.text import count_text, counts_text, one_line
+from kp_langchain.text import bounded_text, count_text, counts_text, one_line
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -43,7 +43,6 @@ if TYPE_CHECKING:
 _STEPS_AROUND = (-10, -5, -2, -1, 0, 1, 2, 5, 10)  # hundredths
 _THRESHOLDS_SHOWN, _DOMAIN_CHARS = 4, 20
 _DOMAINS_EXAMINED, _DOMAINS_NAMED = 30, 3
-_MOST_COUNTED = 10_000  # of a list; more would take longer than the list itself
 
 app = group_app(
     default="list",
@@ -70,6 +69,7 @@ def list_runs(
 ) -> None:
     """List scored runs, newest first."""
     from kp_langchain.config import current_prices
+    from kp_langchain.store.selection import MOST_COUNTED
 
     prices = current_prices()
     with open_store(database) as store:
@@ -82,9 +82,8 @@ def list_runs(
 
             console = make_console()
             console.print(list_of_runs(runs, console, prices=prices))
-            number = store.count(most=_MOST_COUNTED + 1, **filters)
-            total = count_text(min(number, _MOST_COUNTED), "run")
-            total = f"more than {total}" if number > _MOST_COUNTED else total
+            number = store.count(most=MOST_COUNTED + 1, **filters)
+            total = bounded_text(number, MOST_COUNTED, "run")
             text = f"{len(runs):,} of {total} in {store.location}. Explain one: "
             console.print(f"{text}kp-langchain review ID", soft_wrap=True)
             domains = list(dict.fromkeys(run.domain for run in runs))[:_DOMAINS_EXAMINED]

@@ -17,7 +17,8 @@ from kp_langchain.errors import KPError, StoreError
 from kp_langchain.report.records import Body, body_of, domain_name, figure, record_of
 from kp_langchain.review.recall_facts import credit_text, effect_lines
 from kp_langchain.review.stats import DomainStats, domain_stats
-from kp_langchain.text import one_line
+from kp_langchain.store.selection import MOST_COUNTED
+from kp_langchain.text import bounded_text, one_line
 
 if TYPE_CHECKING:
     from kp_langchain.calibration.basis import Basis
@@ -37,7 +38,7 @@ class ReportData:
         store: The name of the store, without its folder.
         runs: The records of the runs, the newest first; see `record_of`.
         bodies: The trace of each of them; None where the store does not have it.
-        total: How many runs of the store match the filters.
+        total: How many runs of the store match the filters, in words.
         domains: The figures of the domains of these runs, the one with most runs first.
         damaged_traces: How many runs are without steps because their trace cannot be read.
         private_runs: How many runs keep identifiers, because only secrets were removed from them.
@@ -46,7 +47,7 @@ class ReportData:
     store: str = ""
     runs: list[dict[str, Any]] = field(default_factory=list)
     bodies: list[Body | None] = field(default_factory=list)
-    total: int = 0
+    total: str = "0 runs"
     domains: list[dict[str, Any]] = field(default_factory=list)
     damaged_traces: int = 0
     private_runs: int = 0
@@ -73,11 +74,16 @@ def collect(store: TraceStore, filters: RunFilters, *, limit: int) -> ReportData
 
 
 def _collect(store: TraceStore, filters: RunFilters, limit: int) -> ReportData:
-    data = ReportData(store.location.rpartition("/")[2], total=store.count(**filters))
+    number = store.count(most=MOST_COUNTED + 1, **filters)
+    data = ReportData(
+        store.location.rpartition("/")[2], total=bounded_text(number, MOST_COUNTED, "run")
+    )
     credits_ = _credits(store)
     known: set[str] = set()
-    for offset in range(0, min(limit, data.total), _RUNS_READ_AT_ONCE):
+    for offset in range(0, limit, _RUNS_READ_AT_ONCE):
         page = store.runs(limit=min(_RUNS_READ_AT_ONCE, limit - offset), offset=offset, **filters)
+        if not page:
+            break
         # A run that is added meanwhile moves the others, so that one comes twice.
         runs = [run for run in page if run.trace_id not in known]
         known.update(run.trace_id for run in runs)

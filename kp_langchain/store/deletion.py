@@ -51,6 +51,7 @@ from kp_langchain.store.vectors import RESETS, count_up
 # How many traces a transaction deletes, and the pause that lets other writers in.
 _BATCH_SIZE = 250
 _PAUSE_FOR_WRITERS_S = 0.03
+_PAGE_SIZE = 50_000  # of ids
 # What belongs to a run, by its trace id; `outbox` has rules of its own.
 _TABLES = (bodies, scores, verdicts, external_traces, shown_traces, vectors, runs)
 _c = runs.c
@@ -233,10 +234,16 @@ def _matching(
         conditions: Only matching runs.
         skip: Leave out so many of the newest.
     """
-    select = sa.select(_c.trace_id, _c.domain).where(*conditions)
-    # SQLite takes no offset without a limit, and -1 for none; SQLAlchemy writes that.
-    rows = connection.execute(select.order_by(*order_by()).offset(skip or None))
-    return {row[0]: row[1] for row in rows}
+    select = sa.select(_c.trace_id, _c.domain, _c.created_at).where(*conditions)
+    page = select = select.order_by(*order_by()).limit(_PAGE_SIZE)
+    domains: dict[str, str] = {}
+    page = page.offset(skip or None)
+    while rows := connection.execute(page).all():  # so many that a statement ends in time
+        domains |= {row.trace_id: row.domain for row in rows}
+        last = sa.literal(rows[-1].created_at, _c.created_at.type)
+        at = sa.tuple_(last, sa.literal(rows[-1].trace_id))
+        page = select.where(sa.tuple_(_c.created_at, _c.trace_id) < at)
+    return domains
 
 
 def _deletion(

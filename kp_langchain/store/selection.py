@@ -23,6 +23,9 @@ from kp_langchain.values import clean_text
 MATCHES_SHOWN = 10
 """So many of those that an id may mean are listed."""
 
+MOST_COUNTED = 10_000
+"""What is listed is counted no further: that would take longer than the list."""
+
 Sort = Literal["time", "score", "novelty"]
 """What runs are listed by: the newest, the highest score, or the highest novelty first."""
 

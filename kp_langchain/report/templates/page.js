@@ -50,7 +50,7 @@ function listen() {
 }
 
 function introduce() {
-  byElementId("about").textContent = `${amount(runs.length)} of ${count(data.total, "run")} in ${data.store}, as of ${time(data.made_at)}. The texts are redacted.`;
+  byElementId("about").textContent = `${amount(runs.length)} of ${data.total} in ${data.store}, as of ${time(data.made_at)}. The texts are redacted.`;
   byElementId("notices").append(...[
     [data.private_runs, `${amount(data.private_runs)} of the runs keep names, addresses and other identifiers: at their privacy level, private, only secrets are removed.`],
     [data.damaged_traces, `${amount(data.damaged_traces)} of the stored traces cannot be read. Their runs have no steps here.`],
