@@ -1,6 +1,7 @@
 """What a fleet of workers on one PostgreSQL keeps, while whatever can fail fails.
 
     python -m tests.benchmarks.fleet [--runs 20000] [--workers 8] [--standby-s 60]
+    python -m tests.benchmarks.fleet --calm [--runs 5000] [--workers 2]
 
 Each worker plays its share of the runs, ten a second; each task is played four times, by four
 workers at about the same time. Meanwhile workers are killed and started again, all connections are
@@ -11,6 +12,9 @@ machine has one; without it there is no standby.
 In the end each run must be stored once, and one run of each task must be kept. Before anything
 fails, it is measured how long it takes until a run that one process recorded is found similar in
 another one. Exit status 1 if anything is wrong.
+
+With `--calm` nothing fails, and the workers play as fast as they can: the table has what a run
+takes of the server, from which the guide computes what a fleet needs.
 """
 
 from __future__ import annotations
@@ -35,6 +39,7 @@ from typing import Any
 from uuid import NAMESPACE_URL, UUID, uuid5
 
 import numpy as np
+import psutil
 import sqlalchemy as sa
 from langchain_core.runnables import RunnableLambda
 
@@ -306,6 +311,63 @@ def play(options: argparse.Namespace, stack: ExitStack) -> bool:
     return is_right
 
 
+def measure(options: argparse.Namespace, stack: ExitStack) -> bool:
+    """Play with nothing in the way, and print what a run takes of the server."""
+    from tests.postgres import running_server
+
+    folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="kp-fleet-")))
+    server = stack.enter_context(running_server(folder / "lock", "max_connections = 200"))
+    url = server.get_uri()
+    TraceStore(url).count()
+    before, cpu_before = _server_figures(url), _cpu_s(server)
+    began = time.perf_counter()
+    fleet = Fleet(url, folder, options)
+    stack.callback(fleet.close)
+    statuses = fleet.wait()
+    took_s = time.perf_counter() - began
+    time.sleep(2)  # until the server has counted all
+    after, cpu_s = _server_figures(url), _cpu_s(server) - cpu_before
+    rows: list[tuple[str, object]] = [
+        ("runs a second", f"{options.runs / took_s:,.0f}"),
+        *(
+            (f"{name} of a run", f"{(after[name] - before[name]) / options.runs:,.1f}")
+            for name in after
+        ),
+        ("CPU of the server, ms of a run", f"{1e3 * cpu_s / options.runs:.2f}"),
+    ]
+    print(machine(), end="\n\n")
+    print(table(f"{options.workers} workers on one PostgreSQL, nothing fails", ("", ""), rows))
+    return statuses == [0] * options.workers
+
+
+def _server_figures(url: str) -> dict[str, int]:
+    questions = {
+        "transactions": "SELECT xact_commit FROM pg_stat_database "
+        "WHERE datname = current_database()",
+        "bytes of the log": "SELECT (pg_current_wal_lsn() - '0/0')::bigint",
+        "bytes of tables and indexes": "SELECT sum(pg_total_relation_size(oid))::bigint "
+        "FROM pg_class WHERE relkind = 'r' AND relnamespace = 'public'::regnamespace",
+    }
+    with _connected(url) as connection:
+        figures = {name: connection.scalar(sa.text(one)) for name, one in questions.items()}
+        sizes = sa.text(
+            "SELECT relname, pg_total_relation_size(oid) FROM pg_class "
+            "WHERE relkind = 'r' AND relnamespace = 'public'::regnamespace ORDER BY 2 DESC LIMIT 5"
+        )
+        return figures | {f"bytes of {name}": size for name, size in connection.execute(sizes)}
+
+
+def _cpu_s(server: Any) -> float:
+    """Return the seconds of CPU that a server and its processes have taken so far."""
+    process = psutil.Process(server.get_pid())
+    times = process.cpu_times()  # with those of the processes that have ended
+    seconds = times.user + times.system + times.children_user + times.children_system
+    for child in process.children():
+        of_child = child.cpu_times()
+        seconds += of_child.user + of_child.system
+    return float(seconds)
+
+
 def _settle(url: str) -> None:
     """Take over what killed workers left; their leases last 30 s."""
     _use_seeded_vectors()
@@ -347,9 +409,10 @@ def _spread(values: Sequence[float], factor: float) -> str:
 def main() -> None:
     """Read the command line, and play."""
     reading = parser("tests.benchmarks.fleet", __doc__)
-    reading.add_argument("--runs", type=int, default=20_000)
-    reading.add_argument("--workers", type=int, default=8)
-    reading.add_argument("--rate", type=float, default=10.0, help="runs a second of a worker")
+    reading.add_argument("--calm", action="store_true", help="nothing fails")
+    reading.add_argument("--runs", type=int)
+    reading.add_argument("--workers", type=int)
+    reading.add_argument("--rate", type=float, help="runs a second of a worker")
     reading.add_argument("--sessions", type=int, default=4, help="of pgbouncer at the server")
     reading.add_argument("--standby-s", type=float, default=60.0)
     reading.add_argument("--work", nargs=5, help=argparse.SUPPRESS)
@@ -358,9 +421,13 @@ def main() -> None:
         url, name, runs, workers, rate = options.work
         work(url, name, int(runs), int(workers), float(rate))
         return
+    defaults = (5_000, 2, 1e6) if options.calm else (20_000, 8, 10.0)
+    for name, default in zip(("runs", "workers", "rate"), defaults, strict=True):
+        if getattr(options, name) is None:
+            setattr(options, name, default)
     os.chdir(ROOT)
     with ExitStack() as stack:
-        sys.exit(not play(options, stack))
+        sys.exit(not (measure if options.calm else play)(options, stack))
 
 
 if __name__ == "__main__":
