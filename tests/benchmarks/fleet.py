@@ -81,8 +81,8 @@ def run_id_of(number: int) -> UUID:
     return uuid5(NAMESPACE_URL, str(number))
 
 
-def work(url: str, name: str, runs: int, workers: int, rate: float) -> None:
-    """Play the runs of one worker that are not stored yet; write down what it took.
+def work(url: str, name: str, runs: int, workers: int, rate: float, began_at: float) -> None:
+    """Play the runs of one worker that are not stored yet, in the pace of all; write down figures.
 
     The file `begun.NAME` has the numbers of the runs that were begun, `figures.NAME` what a call
     took and what the handler counted.
@@ -94,11 +94,10 @@ def work(url: str, name: str, runs: int, workers: int, rate: float) -> None:
     most_waiting = 0
     with TraceStore(url) as store, begun.open("a") as notes:
         watching = KPCallbackHandler("fleet", store=store, policy=_KEEP_ALL)
-        began = time.monotonic()
         for at, number in enumerate(range(int(name), runs, workers)):
             if str(number) in known and _is_stored(store, number):
                 continue
-            time.sleep(max(0.0, began + at / rate - time.monotonic()) if not known else 0.0)
+            time.sleep(max(0.0, began_at + at / rate - time.time()))
             print(number, file=notes, flush=True)
             began_s = time.perf_counter()
             config: Any = {"callbacks": [watching], "run_id": run_id_of(number)}
@@ -137,7 +136,9 @@ class Fleet:
 
     def __init__(self, url: str, folder: Path, options: argparse.Namespace) -> None:
         self._folder, self._options = folder, options
-        self._words = [str(one) for one in (options.runs, options.workers, options.rate)]
+        self._words = [
+            str(one) for one in (options.runs, options.workers, options.rate, time.time())
+        ]
         self._url = url
         self._lock = threading.Lock()
         self._processes = {str(at): self._start(str(at)) for at in range(options.workers)}
@@ -385,14 +386,17 @@ def _print(
 ) -> None:  # fmt: skip
     figures = fleet.figures()
     calls = sorted(ms for one in figures for ms in one["calls_ms"])
-    lost = sum(one["counts"].get(name, 0) for one in figures for name in ("dropped", "not_stored"))
+    lost = {
+        name: sum(one["counts"].get(name, 0) for one in figures)
+        for name in ("dropped", "not_stored", "failed")
+    }
     most = max(one["most_waiting"] for one in figures)
     happened = ", ".join(f"{failures.count(name)} {name}" for name in sorted(set(failures)))
     rows: list[tuple[str, object]] = [
         ("runs played", f"{options.runs:,} in {took_s:,.0f} s"),
         ("what failed", happened),
         *found.items(),
-        ("dropped or not stored", lost),
+        *lost.items(),
         ("most that waited for the store in a worker", most),
         ("a call, ms: p50, p99, longest", _spread(calls, 1.0)),
         ("seen by another process after, ms: p50, p99, longest", _spread(sorted(waits), 1e3)),
@@ -415,11 +419,11 @@ def main() -> None:
     reading.add_argument("--rate", type=float, help="runs a second of a worker")
     reading.add_argument("--sessions", type=int, default=4, help="of pgbouncer at the server")
     reading.add_argument("--standby-s", type=float, default=60.0)
-    reading.add_argument("--work", nargs=5, help=argparse.SUPPRESS)
+    reading.add_argument("--work", nargs=6, help=argparse.SUPPRESS)
     options = reading.parse_args()
     if options.work:
-        url, name, runs, workers, rate = options.work
-        work(url, name, int(runs), int(workers), float(rate))
+        url, name, runs, workers, rate, began_at = options.work
+        work(url, name, int(runs), int(workers), float(rate), float(began_at))
         return
     defaults = (5_000, 2, 1e6) if options.calm else (20_000, 8, 10.0)
     for name, default in zip(("runs", "workers", "rate"), defaults, strict=True):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import re
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from urllib.parse import quote
@@ -14,8 +15,10 @@ from urllib.parse import quote
 import pytest
 import sqlalchemy as sa
 
-from kp_langchain import ConfigError, StoreError, TraceStore
+from kp_langchain import ConfigError, DomainPolicy, StoreError, TraceStore
 from tests import programs
+from tests.agents import handler
+from tests.recording.playing import last
 from tests.store.conftest import LONG_S, _scored, complete, execute
 
 psycopg = pytest.importorskip("psycopg", reason="needs the psycopg driver")
@@ -83,6 +86,43 @@ def test_who_may_not_connect_or_write_is_told_what_to_do(postgres, url):
         assert message in refusal(TraceStore(place).count)
     with TraceStore(secured.format("right")) as store:
         assert store.count() == 0
+
+
+def test_each_role_of_the_guide_may_do_its_part_and_no_more(postgres, url):
+    guide = (programs.ROOT / "examples/guides/fleet.md").read_text()
+    (statements,) = re.findall(r"```sql\n(.*?)```", guide, re.DOTALL)
+    TraceStore(url).count()
+    with psycopg.connect(url, autocommit=True) as owner:
+        owner.execute(statements)
+
+    def as_role(name: str) -> TraceStore:
+        return TraceStore(url.replace("postgres:@", f"{name}@"))
+
+    try:
+        with as_role("kp_agent") as store, as_role("kp_reviewer") as review:
+            watching = handler(store=store, policy=DomainPolicy(threshold=0.0))
+            first, again = (last(watching) for _ in range(2))
+            assert (first.stored, first.decision, again.decision) == (True, "kept", "twin")
+            watching.report_outcome(first.run_id, success=True)
+            assert watching.flush()
+            (change,) = review.report_outcome(again.trace.id, success=False)
+            assert change.success is False
+            assert review.domain_figures()["default"]["labelled"] == 2
+            assert store.domain_figures()["default"]["runs"] == 2  # which it cannot keep
+            review.effects.decide("default", shows=False, source="ann")
+            for refused in (
+                lambda: store.effects.decide("default", shows=True, source="agent"),
+                lambda: store.models.remove("default"),
+                lambda: execute(store, "DROP TABLE runs"),
+            ):
+                with pytest.raises((StoreError, sa.exc.ProgrammingError), match="denied|owner"):
+                    refused()
+            assert review.delete(first.trace.id)
+            assert review.deletions.prune()
+    finally:
+        with psycopg.connect(url, autocommit=True) as owner:
+            owner.execute("DROP OWNED BY kp_agent, kp_sender, kp_reviewer")
+            owner.execute("DROP ROLE kp_sender, kp_reviewer, kp_agent")
 
 
 def test_without_the_driver_the_extra_is_named():
