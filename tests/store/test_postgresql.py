@@ -115,7 +115,7 @@ def test_each_role_of_the_guide_may_do_its_part_and_no_more(postgres, url):
                 lambda: store.models.remove("default"),
                 lambda: execute(store, "DROP TABLE runs"),
             ):
-                with pytest.raises((StoreError, sa.exc.ProgrammingError), match="denied|owner"):
+                with pytest.raises((StoreError, sa.exc.ProgrammingError), match=r"denied|owner"):
                     refused()
             assert review.delete(first.trace.id)
             assert review.deletions.prune()
