@@ -29,10 +29,11 @@ from kp_langchain.gate.twins import OFF, KeptTrace, drop_repeats
 from kp_langchain.scoring.evidence import Worth
 from kp_langchain.scoring.novelty_memory import Window
 from kp_langchain.scoring.process_scorer import default_scorer
-from kp_langchain.store.kept_runs import MOST_COMPARED, follow_kept, kept_trace
+from kp_langchain.store.kept_runs import MOST_COMPARED, follow_kept, kept_trace, kept_with_text
 from kp_langchain.store.novelty import StoredMemory
 from kp_langchain.store.rows import trace_key
 from kp_langchain.store.task_runs import MOST_TASK_RUNS
+from kp_langchain.store.vectors import Page
 from kp_langchain.verdict import Verdict
 
 if TYPE_CHECKING:
@@ -49,7 +50,6 @@ if TYPE_CHECKING:
     from kp_langchain.scoring.scorer import Scorer
     from kp_langchain.store import TraceStore
     from kp_langchain.store.jobs import Backoff
-    from kp_langchain.store.vectors import Page
 
 T = TypeVar("T")
 
@@ -343,8 +343,8 @@ class DomainWindow:
 
         A run is admitted twice: when it is judged, beside those that this process knows, so that it
         counts for those judged after it; and within the transaction that writes it, beside those
-        that all processes have kept, as verdicts and deletions left them. What that reads, the
-        next runs are judged beside, too.
+        that all processes have kept, as verdicts and deletions left them: the newest, and all of
+        the same text. What that reads, the next runs are judged beside, too.
 
         Args:
             run: The run. Without an `entry` it is returned as it is.
@@ -363,6 +363,9 @@ class DomainWindow:
         with self._kept_lock:
             if connection is not None and self._follower is not None and run.twin_similarity < OFF:
                 self._follower.read(self._take_kept, connection)
+                # Also those that newer ones have taken the place of here, as after an outage.
+                rows = kept_with_text(connection, self._domain, entry.fingerprint)
+                self._take_kept(Page(rows, is_anew=False))
             replaced = run.replaces
             run = drop_repeats(run, candidate, self._kept)
             if run.decision == "kept":

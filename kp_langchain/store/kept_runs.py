@@ -62,6 +62,17 @@ def follow_kept(database: Database, domain: str) -> Follower[sa.Row[Any]]:
     return Follower(database, read)
 
 
+def kept_with_text(
+    connection: sa.Connection, domain: str, text_hash: bytes | None
+) -> Sequence[sa.Row[Any]]:
+    """Return the kept runs of a domain with the same text; none for None."""
+    if text_hash is None:
+        return []
+    select = _RUNS_WITH_VECTORS.where(_v.fingerprint == text_hash)
+    is_kept = sa.and_(_r.domain == clean_name(domain), _r.decision == "kept")
+    return connection.execute(select.where(is_kept).limit(MOST_COMPARED)).all()
+
+
 def _newest_kept(connection: sa.Connection, domain: str) -> Sequence[sa.Row[Any]]:
     """Return the newest kept runs of a domain, the oldest of them first."""
     has_something = sa.or_(_v.fingerprint.is_not(None), _v.vector.is_not(None))
@@ -133,7 +144,11 @@ def drop_stored_repeats(
     """
     if run.decision != "kept" or run.twin_similarity >= OFF:
         return run
-    rows = _newest_kept(connection, run.trace.metadata.task_domain)
+    domain = run.trace.metadata.task_domain
+    rows = [
+        *_newest_kept(connection, domain),
+        *kept_with_text(connection, domain, candidate.entry.fingerprint),
+    ]
     window = Window[KeptTrace](MOST_COMPARED)
     window.put((trace.entry, trace) for trace in map(kept_trace, rows))
     return drop_repeats(run, candidate, window)

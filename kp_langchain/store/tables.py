@@ -261,6 +261,7 @@ vectors = sa.Table(
     ),
     sa.Index("ix_vectors_number", "kind", "number"),
     sa.Index("ix_vectors_change", "kind", "change"),
+    sa.Index("ix_vectors_fingerprint", "fingerprint", "kind"),
     # Otherwise SQLite would give the number of the newest row again once that row is deleted.
     sqlite_autoincrement=True,
 )  # fmt: skip

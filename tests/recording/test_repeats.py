@@ -31,8 +31,10 @@ from kp_langchain import (
 from kp_langchain.gate import ShownTrace
 from kp_langchain.gate.check import RecentValues
 from kp_langchain.recall.few_shot import HEADER
+from kp_langchain.recording import windows
 from kp_langchain.recording.langchain_context import ambient_run_id
 from kp_langchain.scoring import process_scorer
+from kp_langchain.store import kept_runs
 from kp_langchain.store import novelty as novelty_module
 from kp_langchain.store.journal import Journal
 from tests.agents import agent, call, handler, say, shape
@@ -156,6 +158,23 @@ def test_of_repeats_that_four_processes_judge_at_the_same_time_one_is_kept(
         with TraceStore(url) as store:
             assert kept(store) == {first.trace.id}
             assert store.count(decision="twin") == 3
+
+
+def test_the_same_text_is_a_repeat_however_many_were_kept_since(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(windows, "MOST_COMPARED", 2)
+    monkeypatch.setattr(kept_runs, "MOST_COMPARED", 2)
+    with TraceStore(url) as one, TraceStore(url) as other:
+        first = ask(keeping(one), ROME)
+        late, watching = keeping(other), keeping(one)
+        for number in range(5):
+            assert ask(watching, f"{number} " * 9).decision == "kept"
+        for each in (watching, late):
+            assert ask(each, ROME).twin_of == first.trace.id
+        low = ask(keeping(one, policy=SUCCESSES, outcome=lambda _: {"success": False}), ROME)
+        one.report_outcome(low.trace.id, success=True)
+        assert stored(one, first).replaced_by == low.trace.id
 
 
 @pytest.mark.parametrize("similarity", [0.9, 1.0])
