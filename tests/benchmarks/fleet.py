@@ -331,7 +331,7 @@ def measure(options: argparse.Namespace, stack: ExitStack) -> bool:
     rows: list[tuple[str, object]] = [
         ("runs a second", f"{options.runs / took_s:,.0f}"),
         *(
-            (f"{name} of a run", f"{(after[name] - before[name]) / options.runs:,.1f}")
+            (f"{name} of a run", f"{(after[name] - before.get(name, 0)) / options.runs:,.1f}")
             for name in after
         ),
         ("CPU of the server, ms of a run", f"{1e3 * cpu_s / options.runs:.2f}"),

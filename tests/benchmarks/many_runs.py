@@ -9,7 +9,9 @@ filled before is asked.
 
 from __future__ import annotations
 
+import statistics
 import tempfile
+import threading
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -27,6 +29,7 @@ from tests.benchmarks.store import fill, made_runs
 
 _TEMPLATES, _DOMAINS, _DAYS = 200, 5, 100
 _AT_ONCE = 250_000
+_DELETED_DAYS = 0.3
 
 
 def _copies() -> str:
@@ -130,6 +133,7 @@ def ask(url: str) -> None:
         times.append(
             ("the page of the newest 1,000", _seconds(lambda: collect(store, {}, limit=1000)))
         )
+        rows_of_deletion = _delete_some(store)
     with _connected(url) as connection:
         sizes = connection.execute(
             sa.text("SELECT pg_table_size('runs') / 1e9, pg_indexes_size('runs') / 1e9")
@@ -137,7 +141,39 @@ def ask(url: str) -> None:
     print(machine(), end="\n\n")
     print(f"{number:,} runs: {sizes[0]:.1f} GB, and {sizes[1]:.1f} GB of indexes\n")
     print(table("The first page, ms", ("runs", "30 of them", "count up to 10,000"), rows))
+    print(table("Deleting the oldest", ("", ""), rows_of_deletion))
     print(table("Statistics, s", ("", "s"), [(name, f"{s:.2f}") for name, s in times]))
+
+
+def _delete_some(store: TraceStore) -> list[tuple[str, str]]:
+    """Delete the oldest runs while others write; return what both took."""
+    began, waits_ms = time.perf_counter(), []
+    plan = store.deletions.plan(until=datetime.now(UTC) - timedelta(days=_DAYS - _DELETED_DAYS))
+    planned_s = time.perf_counter() - began
+    runs_to_write = made_runs(100_000, words=20)
+
+    def write(count: int) -> float:
+        waits_ms.clear()
+        for _ in range(count):
+            one = next(runs_to_write)
+            waits_ms.append(1e3 * _seconds(lambda: store.add(one)))  # noqa: B023
+            time.sleep(0.01)
+        return statistics.quantiles(waits_ms, n=100)[98]
+
+    alone_ms = write(300)
+    deleting = threading.Thread(target=store.deletions.carry_out, args=(plan,))
+    began = time.perf_counter()
+    deleting.start()
+    beside_ms = write(300)
+    deleting.join()
+    per_s = len(plan) / (time.perf_counter() - began)
+    return [
+        ("runs", f"{len(plan):,}"),
+        ("planned in, s", f"{planned_s:.1f}"),
+        ("deleted a second", f"{per_s:,.0f}"),
+        ("p99 of a write before, ms", f"{alone_ms:.0f}"),
+        ("p99 of a write meanwhile, ms", f"{beside_ms:.0f}"),
+    ]
 
 
 def _seconds(work: Callable[[], object]) -> float:
