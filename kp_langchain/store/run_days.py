@@ -11,14 +11,13 @@ import zlib
 from collections.abc import Collection, Iterable, Iterator
 from datetime import UTC, datetime, timedelta
 from functools import cache
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import sqlalchemy as sa
 
 from kp_langchain.errors import StoreError
 from kp_langchain.store.database import StorePart
 from kp_langchain.store.rows import clean_name
-from kp_langchain.store.run_figures import Figures, add_figures, figures_by_domain
 from kp_langchain.store.run_queries import FIGURES, lock_names, oldest_first
 from kp_langchain.store.selection import Conditions
 from kp_langchain.store.tables import (
@@ -31,6 +30,9 @@ from kp_langchain.store.tables import (
     runs,
 )
 from kp_langchain.store.vectors import this_change
+
+if TYPE_CHECKING:
+    from kp_langchain.store.run_figures import Figures
 
 _PAGE_SIZE = 20_000  # of rows of some hundred bytes
 _c, _changed, _kept = runs.c, changed_days.c, run_days.c
@@ -84,6 +86,8 @@ class RunDays(StorePart):
         with self._database.reading() as connection:
             for row in connection.execute(kept):
                 counted.setdefault(Day(*row[:2]), json.loads(zlib.decompress(row[2])))
+        from kp_langchain.store.run_figures import add_figures  # loads NumPy
+
         sums: dict[str, Figures] = {}
         for day in sorted(counted, key=lambda one: one.day):
             if figures := counted[day]:
@@ -120,6 +124,8 @@ def count_runs(connection: sa.Connection, conditions: Conditions) -> dict[str, F
         connection: A connection to read with.
         conditions: Which runs.
     """
+    from kp_langchain.store.run_figures import add_figures, figures_by_domain  # load NumPy
+
     sums: dict[str, Figures] = {}
     for rows in _pages(connection, conditions):
         columns = {
