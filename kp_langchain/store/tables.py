@@ -47,6 +47,11 @@ def key_text() -> sa.types.TypeEngine[str]:
     return sa.String().with_variant(sa.String(collation="C"), "postgresql")
 
 
+def _number() -> sa.types.TypeEngine[int]:
+    """Return the type of a running number, of which a fleet needs more than 32 bits have."""
+    return sa.BigInteger().with_variant(sa.Integer(), "sqlite")  # which counts only those up
+
+
 def _json() -> sa.JSON:
     return sa.JSON(none_as_null=True)
 
@@ -234,7 +239,7 @@ changed_days = sa.Table(
 vectors = sa.Table(
     "vectors",
     metadata,
-    sa.Column("number", sa.Integer(), primary_key=True),
+    sa.Column("number", _number(), primary_key=True),
     sa.Column("kind", sa.String(), nullable=False),
     sa.Column("trace_id", key_text(), nullable=False),
     # The embedder that the vector comes from; empty if there was none.
@@ -269,7 +274,7 @@ vectors = sa.Table(
 verdicts = sa.Table(
     "verdicts",
     metadata,
-    sa.Column("number", sa.Integer(), primary_key=True),
+    sa.Column("number", _number(), primary_key=True),
     sa.Column("trace_id", key_text(), nullable=False),
     sa.Column("at", UtcTime(), nullable=False),
     sa.Column("success", sa.Boolean()),
