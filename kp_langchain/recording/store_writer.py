@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from kp_langchain.recording.context import HandlerContext
     from kp_langchain.recording.run_builder import AskOutcome
     from kp_langchain.recording.run_record import RunRecord
+    from kp_langchain.recording.windows import DomainWindow
     from kp_langchain.store import TraceStore
     from kp_langchain.store.jobs import Backoff
     from kp_langchain.verdict import Verdict
@@ -185,7 +186,7 @@ class StoreWriter:
                 self._try_to_write(alike[at : at + size])
         held = [item for item in items if item.fate is None]
         for item in held[: max(0, len(held) - self._max_waiting)]:
-            item.fate = "dropped"
+            _drop(item)
 
     def _try_to_write(self, batch: Sequence[Item]) -> None:
         if self._backoff.is_pausing:
@@ -198,7 +199,7 @@ class StoreWriter:
                 for item in batch:
                     self._try_to_write([item])
             elif _is_of_content(error):
-                item.fate = "dropped"
+                _drop(item)
                 warn_once(
                     f"content:{item.kind}:{type(error).__name__}",
                     "a %s cannot be kept in the store (%s); counted under 'not_stored'",
@@ -224,9 +225,11 @@ class StoreWriter:
             item = by_id[run.trace.id]
             if item.scored is not None:  # those are no longer among the kept of this process
                 run = replace(run, replaces=item.scored.replaces)
-            window = item.context.windows.of(run.trace.metadata.task_domain)
-            return window.admit(run, connection)
+            item.scored = _window(item, run).admit(run, connection)
+            return item.scored
 
+        for window in {_window(by_id[one.trace.id], one) for one in runs if one.decision == "kept"}:
+            window.read_kept()
         journal = self._store.journal
         pairs: Sequence[tuple[ScoredTrace, ScoredTrace | None]]
         if batch[0].is_recorded:
@@ -239,6 +242,10 @@ class StoreWriter:
             item = by_id[scored.trace.id]
             item.fate, item.scored = "written", scored
             item.changed_runs = [] if rescored is None else [rescored]
+        # Perhaps an earlier attempt was committed, and the connection cut before its answer.
+        unsure = [id_ for id_, item in by_id.items() if item.fate == "gone" and item.failures]
+        for id_ in journal.judged(unsure):
+            by_id[id_].fate = "written"
 
     def _write_verdict(self, item: Item, verdict: Verdict) -> None:
         context = item.context
@@ -275,6 +282,17 @@ class StoreWriter:
             self._store.location,
             describe_error(error),
         )
+
+
+def _window(item: Item, run: ScoredTrace) -> DomainWindow:
+    return item.context.windows.of(run.trace.metadata.task_domain)
+
+
+def _drop(item: Item) -> None:
+    """Give up a run or a verdict; no other run is a repeat of it."""
+    item.fate = "dropped"
+    if item.scored is not None:
+        _window(item, item.scored).drop(item.scored)
 
 
 def _is_of_content(error: BaseException | None) -> bool:

@@ -361,11 +361,12 @@ class DomainWindow:
         # A lock of its own: under the other one, threads wait for connections, which may all be
         # with transactions that wait for this one.
         with self._kept_lock:
-            if connection is not None and self._follower is not None and run.twin_similarity < OFF:
-                self._follower.read(self._take_kept, connection)
+            if connection is not None and run.twin_similarity < OFF:
+                self._read_kept(connection)
                 # Also those that newer ones have taken the place of here, as after an outage.
-                rows = kept_with_text(connection, self._domain, entry.fingerprint)
-                self._take_kept(Page(rows, is_anew=False))
+                if not self._kept.has_text(entry.fingerprint):
+                    rows = kept_with_text(connection, self._domain, entry.fingerprint)
+                    self._take_kept(Page(rows, is_anew=False))
             replaced = run.replaces
             run = drop_repeats(run, candidate, self._kept)
             if run.decision == "kept":
@@ -373,8 +374,32 @@ class DomainWindow:
                 self._kept.remove(run.replaces)
                 self._kept.put([(entry, candidate)])
             else:  # although it may have been when it was judged
-                self._kept.remove([entry.trace_id])
+                self._take_back(entry.trace_id, has_replaced=bool(replaced))
+                run = replace(run, replaces=())
         return run
+
+    def read_kept(self) -> None:
+        """Read the kept runs from the store, so that little is left for the transaction to read.
+
+        Raises:
+            StoreError: The store cannot be read.
+        """
+        with self._kept_lock:
+            self._read_kept()
+
+    def drop(self, run: ScoredTrace) -> None:
+        """Forget a run that was admitted and cannot be written."""
+        with self._kept_lock:
+            self._take_back(trace_key(run.trace.id), has_replaced=bool(run.replaces))
+
+    def _take_back(self, trace_id: str, *, has_replaced: bool) -> None:
+        self._kept.remove([trace_id])
+        if has_replaced and self._follower is not None:  # those may be kept after all
+            self._follower.restart()
+
+    def _read_kept(self, connection: Connection | None = None) -> None:
+        if self._follower is not None:
+            self._follower.read(self._take_kept, connection)
 
     def _take_kept(self, page: Page[Any]) -> None:
         if page.is_anew:

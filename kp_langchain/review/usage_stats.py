@@ -70,7 +70,8 @@ def usage_stats(
     tokens, duration_ms = every["tokens"], every["duration_ms"]
     if not tokens["runs"] and not duration_ms["runs"]:
         return ()
-    costs = {name: _cost(one["models"], prices) for name, one in figures.items()}
+    groups = {name: figures[name] for name in ("all", "kept", "successful") if name in figures}
+    costs = {name: _cost(one["models"], prices) for name, one in groups.items()}
     spent = costs["all"].total
     return tuple(
         UsageStats(
@@ -84,7 +85,7 @@ def usage_stats(
             spent_ms=duration_ms["sum"] / count if duration_ms["runs"] else None,
             spent_cost=None if spent is None else spent / count,
         )
-        for name, one in figures.items()
+        for name, one in groups.items()
     )
 
 

@@ -375,6 +375,10 @@ class Window(Generic[Item]):
             cache = self._vectors[key] = VectorCache(self._most, len(vector))
         return cache
 
+    def has_text(self, fingerprint: bytes | None) -> bool:
+        """Return whether an item has a text with this hash."""
+        return fingerprint is not None and fingerprint in self._fingerprints.values()
+
     def remove(self, ids: Collection[str]) -> None:
         """Remove the items with some ids, if they are there."""
         known = {id_ for id_ in ids if self.items.pop(id_, None) is not None}

@@ -25,6 +25,7 @@ from kp_langchain.store.location import Location
 from kp_langchain.store.migrations import is_usable, migrate, stored_version
 from kp_langchain.store.rows import dumps, loads
 from kp_langchain.store.tables import metadata
+from kp_langchain.store.vectors import forget_foreign_changes, has_foreign_changes
 
 _IS_WRITE = "kp_is_write"  # the option of a connection whose transaction writes
 _BUSY_TIMEOUT_S = 10.0
@@ -51,6 +52,12 @@ def new_engine(location: Location) -> sa.Engine:
                     connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_CREATION_LOCK)))
                 if not _is_current(connection, location):
                     migrate(connection, stored_version(connection))
+        if location.path is None:
+            with engine.connect() as connection:
+                is_restored = has_foreign_changes(connection)
+            if is_restored:
+                with write_transaction(engine) as connection:
+                    forget_foreign_changes(connection)
     except Exception:
         engine.dispose()
         raise
@@ -81,7 +88,12 @@ def compact(engine: sa.Engine) -> bool:
     connection = engine.raw_connection()  # outside any transaction, and without our limits
     try:
         cursor: Any = connection.cursor()
+        refusals: list[object] = []
+        if not is_sqlite:  # which only warns of tables that are somebody else's
+            cursor.connection.add_notice_handler(refusals.append)
         cursor.execute("VACUUM" if is_sqlite else f"VACUUM {', '.join(metadata.tables)}")
+        if refusals:
+            return False
         if is_sqlite:  # others may keep the log from being emptied
             return not cursor.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]
     except engine.dialect.dbapi.Error as error:  # type: ignore[union-attr]

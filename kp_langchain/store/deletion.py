@@ -186,12 +186,13 @@ def delete(connection: sa.Connection, trace_ids: Sequence[str]) -> None:
         connection: A write transaction.
         trace_ids: Ids of their traces.
     """
-    run_queries.lock(connection, trace_ids)  # in the order in which others lock
+    # In the order in which others lock.
+    connection.execute(sa.delete(jobs).where(jobs.c.key.in_(trace_ids)))
+    run_queries.lock(connection, trace_ids)
     note_days_of(connection, trace_ids)
     for table in _TABLES:
         connection.execute(sa.delete(table).where(table.c.trace_id.in_(trace_ids)))
     connection.execute(sa.delete(shown_traces).where(shown_traces.c.shown_id.in_(trace_ids)))
-    connection.execute(sa.delete(jobs).where(jobs.c.key.in_(trace_ids)))
     withdraw_deleted(connection, trace_ids, datetime.now(UTC))
     withdraw_patterns_of(connection, trace_ids)
     count_up(connection, RESETS)  # so that other processes forget what was deleted

@@ -33,7 +33,6 @@ from kp_langchain.store.tables import (
     insert_or_ignore,
     insert_or_replace,
     jobs,
-    verdicts,
 )
 
 if TYPE_CHECKING:
@@ -268,16 +267,10 @@ def replace_jobs(connection: sa.Connection, rows: Sequence[dict[str, Any]]) -> N
     execute_rows(connection, insert_or_replace(jobs, connection.dialect.name), rows)
 
 
-def end_jobs(
-    connection: sa.Connection, kind: str, keys: Collection[str], owner: str
-) -> dict[str, bool]:
-    """Delete the jobs of a kind that a process has.
-
-    Returns:
-        By the keys of those that it had, whether the trace with that id has a verdict.
-    """
+def end_jobs(connection: sa.Connection, kind: str, keys: Collection[str], owner: str) -> list[str]:
+    """Delete the jobs of a kind that a process has; return the keys of those that it had."""
     parameters = {"the_kind": kind, "the_keys": list(keys), "the_owner": owner}
-    return {key: bool(has) for key, has in connection.execute(_END_JOBS, parameters)}
+    return list(connection.scalars(_END_JOBS, parameters))
 
 
 # Built once, because building it takes longer than executing it.
@@ -288,7 +281,7 @@ _END_JOBS = (
         _c.key.in_(sa.bindparam("the_keys", expanding=True)),
         _c.owner == sa.bindparam("the_owner"),
     )
-    .returning(_c.key, sa.exists().where(verdicts.c.trace_id == _c.key).correlate(jobs))
+    .returning(_c.key)
 )
 
 

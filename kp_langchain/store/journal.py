@@ -30,7 +30,7 @@ from kp_langchain.store.rows import (
     trace_key,
 )
 from kp_langchain.store.run_columns import judged_columns, keys_of, recorded_row, usage_in
-from kp_langchain.store.run_days import Day, note_days, note_days_of
+from kp_langchain.store.run_days import Day, merge_changes, note_days, note_days_of
 from kp_langchain.store.tables import (
     bodies,
     execute_rows,
@@ -104,17 +104,31 @@ class Journal:
         """
         by_key = {trace_key(one.trace.id): one for one in judged_runs}
         with self._database.writing() as connection:
-            self._lock_domains(connection, judged_runs)
-            has_verdict_by_key = end_jobs(connection, JUDGE, sorted(by_key), self.jobs.owner)
-            runs = [by_key[key] for key in by_key if key in has_verdict_by_key]
+            ended = end_jobs(connection, JUDGE, sorted(by_key), self.jobs.owner)
+            runs = [by_key[key] for key in by_key if key in ended]
             if not runs:
                 return []
+            # One with a verdict may be kept by that.
+            verdicts = run_queries.verdicts_on(connection, ended)
+            self._lock_domains(connection, runs, verdicts)
+            run_queries.lock(connection, ended)
             if admit is not None:
                 runs = [admit(one, connection) for one in runs]
             self._write_judged(connection, runs, tools)
-            with_verdict = [key for key, has_verdict in has_verdict_by_key.items() if has_verdict]
-            earlier_verdicts = run_queries.verdicts_on(connection, with_verdict)
-            return [(one, _apply_earlier(connection, one, earlier_verdicts)) for one in runs]
+            verdicts = run_queries.verdicts_on(connection, ended)  # none comes after the lock
+            return [(one, _apply_earlier(connection, one, verdicts)) for one in runs]
+
+    def judged(self, trace_ids: Collection[str]) -> list[str]:
+        """Return which of some traces are stored as judged.
+
+        Args:
+            trace_ids: Ids of traces.
+        """
+        if not trace_ids:
+            return []
+        with self._database.reading() as connection:
+            rows = run_queries.judged_ids(connection, [trace_key(id_) for id_ in trace_ids])
+        return [id_ for id_ in trace_ids if trace_key(id_) in rows]
 
     def add(
         self,
@@ -148,13 +162,26 @@ class Journal:
             self._write_judged(connection, runs, tools)
             return runs
 
-    def _lock_domains(self, connection: sa.Connection, runs: Sequence[ScoredTrace]) -> None:
+    def _lock_domains(
+        self,
+        connection: sa.Connection,
+        runs: Sequence[ScoredTrace],
+        verdicts: Collection[str] = (),
+    ) -> None:
         """Have kept runs of a domain written one after the other, so that each sees those before.
 
-        Before all other locks, as verdicts have it.
+        Before rows of `runs` are locked, as verdicts have it.
+
+        Args:
+            connection: A write transaction.
+            runs: The runs.
+            verdicts: Ids of those on which there are verdicts.
         """
-        kept = {one.trace.metadata.task_domain for one in runs if one.decision == "kept"}
-        run_queries.lock_names(connection, kept)
+        may_be_kept = (
+            one for one in runs if one.decision == "kept" or trace_key(one.trace.id) in verdicts
+        )
+        domains = {one.trace.metadata.task_domain for one in may_be_kept}
+        run_queries.lock_names(connection, domains)
 
     def _write_judged(
         self, connection: sa.Connection, runs: Sequence[ScoredTrace], tools: Collection[str]
@@ -170,6 +197,7 @@ class Journal:
         if time.monotonic() >= self._drop_expired_at:
             self._drop_expired_at = time.monotonic() + _DROP_EXPIRED_EVERY_S
             run_queries.drop_expired_bodies(connection)
+            merge_changes(connection)
 
     def take_over(self) -> list[Run]:
         """Lease the runs of processes that ended before they judged them; at most 200.

@@ -53,11 +53,13 @@ def follow_kept(database: Database, domain: str) -> Follower[sa.Row[Any]]:
         domain: The domain's exact name.
     """
 
-    def read(connection: sa.Connection, since: Mark | None) -> list[Sequence[sa.Row[Any]]]:
+    def read(connection: sa.Connection, since: Mark | None) -> list[Sequence[sa.Row[Any]]] | None:
         if since is None:
             return [_newest_kept(connection, domain)]
         select = _RUNS_WITH_VECTORS.where(_r.domain == clean_name(domain), since.unseen(_v.change))
-        return [connection.execute(select.order_by(_v.change, _v.number)).all()]
+        select = select.order_by(_v.change, _v.number).limit(MOST_COMPARED + 1)
+        rows = connection.execute(select).all()
+        return [rows] if len(rows) <= MOST_COMPARED else None
 
     return Follower(database, read)
 

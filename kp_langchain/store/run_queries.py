@@ -192,7 +192,7 @@ def lock_names(connection: sa.Connection, names: Collection[str]) -> None:
     if connection.dialect.name != "postgresql":
         return  # a SQLite file has one writer at a time anyway
     # Two names may share a key: then they only wait for each other, too.
-    for key in sorted({crc32(name.encode()) - 2**31 for name in names}):
+    for key in sorted({crc32(clean_name(name).encode()) - 2**31 for name in names}):
         connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_POSTGRES_LOCKS, key)))
 
 
@@ -220,6 +220,12 @@ def whole_rows(
         for row in rows:
             row["trace"] = with_outcome_of(row["trace"], row)
     return rows
+
+
+def judged_ids(connection: sa.Connection, trace_ids: Collection[str]) -> set[str]:
+    """Return which of some runs are judged."""
+    select = sa.select(_c.trace_id).where(_c.trace_id.in_(trace_ids), _c.state == "judged")
+    return set(connection.scalars(select))
 
 
 def lock(connection: sa.Connection, trace_ids: Collection[str]) -> list[str]:

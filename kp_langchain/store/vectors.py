@@ -46,11 +46,14 @@ class Mark(NamedTuple):
         change: The lowest number of a change that it may not have seen.
         snapshot: In PostgreSQL, which transactions it has seen. Without a difference there is
             nothing new.
+        own: In PostgreSQL, the number of the transaction that it reads within, -1 for none. What
+            that writes later it has not seen, although its snapshot says so.
         resets: How often runs were deleted, or units of registries changed.
     """
 
     change: int
     snapshot: str
+    own: int
     resets: int
 
     def unseen(self, column: sa.ColumnElement[int]) -> sa.ColumnElement[bool]:
@@ -66,7 +69,7 @@ class Mark(NamedTuple):
         is_seen = sa.func.pg_visible_in_snapshot(
             sa.func.xid8(number), sa.func.pg_snapshot(snapshot), type_=sa.Boolean()
         )
-        return sa.and_(is_late, sa.not_(is_seen))
+        return sa.and_(is_late, sa.or_(sa.not_(is_seen), column == self.own))
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +95,7 @@ class Follower(Generic[Row]):
     Args:
         database: The database.
         read: Returns the rows on a connection, a page at a time; or those that have changed since
-            a mark.
+            a mark, None if they are so many that all are to be read anew.
         anew_every_s: After deletions, all rows are read anew at most once in so many seconds, as
             a long deletion would have every process read them all the time.
     """
@@ -100,7 +103,7 @@ class Follower(Generic[Row]):
     def __init__(
         self,
         database: Database,
-        read: Callable[[sa.Connection, Mark | None], Iterable[Sequence[Row]]],
+        read: Callable[[sa.Connection, Mark | None], Iterable[Sequence[Row]] | None],
         anew_every_s: float = 0.0,
     ) -> None:
         self._database = database
@@ -136,7 +139,10 @@ class Follower(Generic[Row]):
             if is_anew:
                 self._anew_at = time.monotonic() + self._anew_every_s
             is_all = is_anew or self._reads_all
-            for rows in self._read(connection, None if is_all else before):
+            pages = self._read(connection, None if is_all else before)
+            if pages is None:
+                is_anew, pages = True, self._read(connection, None)
+            for rows in pages or ():
                 take(Page(rows, is_anew))
                 is_anew = False
             self._mark, self._reads_all = mark, False
@@ -152,10 +158,11 @@ def _count_of(name: str) -> sa.ColumnElement[int]:
 
 
 _MARKS = {
-    "sqlite": sa.select(_count_of(_CHANGES) + 1, sa.literal(""), _count_of(RESETS)),
+    "sqlite": sa.select(_count_of(_CHANGES) + 1, sa.literal(""), sa.literal(-1), _count_of(RESETS)),
     "postgresql": sa.select(
         sa.literal_column("pg_snapshot_xmin(pg_current_snapshot())::text::bigint"),
         sa.literal_column("pg_current_snapshot()::text"),
+        sa.literal_column("coalesce(pg_current_xact_id_if_assigned()::text::bigint, -1)"),
         _count_of(RESETS),
     ),
 }
@@ -163,6 +170,26 @@ _THIS_CHANGE: dict[str, sa.ColumnElement[int]] = {
     "sqlite": _count_of(_CHANGES),
     "postgresql": sa.literal_column("pg_current_xact_id()::text::bigint"),
 }
+
+
+def has_foreign_changes(connection: sa.Connection) -> bool:
+    """Return whether a PostgreSQL database was restored from another server's.
+
+    That one counted its transactions for itself, so a change of it may seem to come later.
+    """
+    return any(connection.scalar(sa.select(_c.number).where(one).limit(1)) for one in _FOREIGN)
+
+
+def forget_foreign_changes(connection: sa.Connection) -> None:
+    """Take back the numbers of another server's changes, within a write transaction."""
+    for is_foreign in _FOREIGN:
+        connection.execute(sa.update(vectors).where(is_foreign).values(change=0))
+
+
+_XMAX: sa.ColumnElement[int] = sa.literal_column("pg_snapshot_xmax(pg_current_snapshot())::text::bigint")
+_FOREIGN = [
+    sa.and_(_c.kind == kind, _c.change >= _XMAX) for kind in ("run", "memory", "task")
+]  # by an index
 
 
 def this_change(dialect: str) -> sa.ColumnElement[int]:
