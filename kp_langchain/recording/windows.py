@@ -364,7 +364,7 @@ class DomainWindow:
             if connection is not None and run.twin_similarity < OFF:
                 self._read_kept(connection)
                 # Also those that newer ones have taken the place of here, as after an outage.
-                if not self._kept.has_text(entry.fingerprint):
+                if not self._kept.has_text_of(entry):
                     rows = kept_with_text(connection, self._domain, entry.fingerprint)
                     self._take_kept(Page(rows, is_anew=False))
             replaced = run.replaces

@@ -375,9 +375,12 @@ class Window(Generic[Item]):
             cache = self._vectors[key] = VectorCache(self._most, len(vector))
         return cache
 
-    def has_text(self, fingerprint: bytes | None) -> bool:
-        """Return whether an item has a text with this hash."""
-        return fingerprint is not None and fingerprint in self._fingerprints.values()
+    def has_text_of(self, entry: MemoryEntry) -> bool:
+        """Return whether the item of another trace has the same text."""
+        return any(
+            fingerprint == entry.fingerprint and id_ != entry.trace_id
+            for id_, fingerprint in self._fingerprints.items()
+        )
 
     def remove(self, ids: Collection[str]) -> None:
         """Remove the items with some ids, if they are there."""

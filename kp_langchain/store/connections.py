@@ -117,7 +117,7 @@ _REMEDIES = {
     "already exists": "it has tables of another program or version; give another database",
     "lock timeout": "another process has held a lock on it for 10 s; try again when that has ended",
     "statement timeout": "see what keeps the server busy, or set a limit of your own in the URL: "
-    "?options=-c%20statement_timeout%3D5min",
+    "?options=-c%20statement_timeout%3D5min (behind pgbouncer: ALTER ROLE ... SET)",
     "password|pg_hba.conf": "the server does not let this user in; check the URL",
     "permission denied": "grant the user CREATE on the schema, or give it a database that it owns",
     "must be owner": "have the tables' owner run kp-langchain store migrate before",

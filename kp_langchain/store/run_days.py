@@ -166,10 +166,10 @@ def merge_changes(connection: sa.Connection) -> None:
 
 # Without waiting for another process that does the same; so many that it takes a moment.
 _MERGE = """
-    WITH some AS (
+    WITH picked AS (
         SELECT ctid FROM changed_days LIMIT 20000 FOR UPDATE SKIP LOCKED
     ), gone AS (
-        DELETE FROM changed_days WHERE ctid IN (SELECT ctid FROM some) RETURNING domain, day
+        DELETE FROM changed_days WHERE ctid IN (SELECT ctid FROM picked) RETURNING domain, day
     )
     INSERT INTO changed_days (domain, day, change)
     SELECT DISTINCT domain, day, pg_current_xact_id()::text::bigint FROM gone

@@ -186,7 +186,9 @@ def forget_foreign_changes(connection: sa.Connection) -> None:
         connection.execute(sa.update(vectors).where(is_foreign).values(change=0))
 
 
-_XMAX: sa.ColumnElement[int] = sa.literal_column("pg_snapshot_xmax(pg_current_snapshot())::text::bigint")
+_XMAX: sa.ColumnElement[int] = sa.literal_column(
+    "pg_snapshot_xmax(pg_current_snapshot())::text::bigint"
+)
 _FOREIGN = [
     sa.and_(_c.kind == kind, _c.change >= _XMAX) for kind in ("run", "memory", "task")
 ]  # by an index

@@ -13,6 +13,7 @@ from uuid import uuid4
 
 import numpy as np
 import pytest
+import sqlalchemy as sa
 from langchain_core.messages import AIMessage
 from langchain_core.runnables import RunnableLambda
 from langchain_core.tools import create_retriever_tool
@@ -158,6 +159,97 @@ def test_of_repeats_that_four_processes_judge_at_the_same_time_one_is_kept(
         with TraceStore(url) as store:
             assert kept(store) == {first.trace.id}
             assert store.count(decision="twin") == 3
+
+
+def before_next_write(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -> None:
+    """Have something happen once, between judging a run and writing it."""
+    write_judged, acts = Journal.write_judged, [act]
+
+    def act_and_write(self: Journal, *args: Any) -> Any:
+        if acts:
+            acting = threading.Thread(target=acts.pop())  # the handler's own waits for nothing
+            acting.start()
+            acting.join(LONG_S)
+        return write_judged(self, *args)
+
+    monkeypatch.setattr(Journal, "write_judged", act_and_write)
+
+
+def failing_once(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+    """Have the next write of a judged run fail when all was compared."""
+    write, errors = Journal._write_judged, [error]
+
+    def fail(self: Journal, *args: Any) -> None:
+        if errors:
+            raise errors.pop()
+        write(self, *args)
+
+    monkeypatch.setattr(Journal, "_write_judged", fail)
+
+
+def test_a_run_that_turns_out_a_repeat_takes_the_place_of_none(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = [f"w{number}" for number in range(9)]
+    between = ["x", *said[1:]]  # is similar to both of the others, which are not to each other
+    other_end = ["x", "y", *said[2:]]
+    policy = DomainPolicy(threshold=0.0, twin_similarity=0.9)
+
+    def play(store: TraceStore, confidence: float, task: list[str]) -> ScoredTrace:
+        watching = keeping(store, confidence, scorer=words(), policy=policy)
+        return ask(watching, " ".join(task))
+
+    with TraceStore(url) as one, TraceStore(url) as other:
+        first = play(one, 0.5, said)
+        before_next_write(monkeypatch, lambda: play(other, 0.7, other_end))
+        late = play(one, 0.7, between)
+        assert (late.decision, late.replaces) == ("twin", ())
+        assert stored(one, first).decision == "kept"
+        assert play(one, 0.5, said).twin_of == first.trace.id
+
+
+def test_a_write_that_is_tried_again_takes_the_same_place(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with TraceStore(url) as one, TraceStore(url) as other:
+        watching = keeping(one, 0.8)
+        ask(keeping(one, 0.8), ROME)  # so that there is something to follow
+        before = ask(keeping(other, 0.5))
+        failing_once(monkeypatch, sa.exc.OperationalError("", None, OSError("connection lost")))
+        surer = ask(watching)
+        assert watching.flush(60)
+        assert stored(one, surer).decision == "kept"
+        assert stored(one, before).replaced_by == surer.trace.id
+
+
+def test_a_run_that_cannot_be_written_has_no_repeats(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with TraceStore(url) as store:
+        watching = keeping(store)
+        failing_once(monkeypatch, ValueError("unwritable"))
+        lost = ask(watching)
+        assert watching.stats()["not_stored"] == 1
+        again = ask(watching)
+        assert (lost.stored, again.decision, again.stored) == (False, "kept", True)
+
+
+def test_a_verdict_that_comes_between_judging_and_writing_counts(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with TraceStore(url) as one, TraceStore(url) as other:
+        watching = keeping(one, policy=SUCCESSES, outcome=lambda _: {"confidence": 0.1})
+
+        def lift() -> None:
+            (run_id,) = execute(one, "SELECT trace_id FROM runs WHERE state = 'recorded'")[0]
+            other.report_outcome(run_id, success=True)
+            ask(keeping(other, policy=SUCCESSES))
+
+        before_next_write(monkeypatch, lift)
+        low = ask(watching)
+        assert watching.flush(60)
+        assert len(kept(one)) == 1
+        assert stored(one, low).success
 
 
 def test_the_same_text_is_a_repeat_however_many_were_kept_since(

@@ -678,6 +678,36 @@ def test_no_order_of_concurrent_commits_hides_a_row_or_has_it_read_twice(new_pos
             assert Reader(store, kind).look() == committed
 
 
+def test_what_a_transaction_writes_after_it_has_read_is_read_later(new_postgres_url):
+    url = new_postgres_url()
+    with TraceStore(url) as store, TraceStore(url) as other:
+        reader = Reader(store, "s")
+        with store.database.writing() as connection:
+            insert(connection, "s", "a")
+            with other.database.writing() as elsewhere:
+                insert(elsewhere, "s", "b")
+            reader.follower.read(reader.take, connection)
+            insert(connection, "s", "c")
+        assert reader.look() == {*"abc"}
+        reader.look()
+        assert reader.pages == []
+
+
+def test_changes_of_a_server_that_counts_otherwise_are_not_read_for_ever(new_postgres_url):
+    url = new_postgres_url()
+    with TraceStore(url) as store:
+        with store.database.writing() as connection:
+            insert(connection, "run", "a")
+        execute(store, "UPDATE vectors SET change = 1000000000000")  # as in a restored backup
+    with TraceStore(url) as store:
+        reader = Reader(store, "run")
+        assert reader.look() == {"a"}
+        with store.database.writing() as connection:
+            insert(connection, "run", "b")
+        reader.look()
+        assert [row.trace_id for page in reader.pages for row in page.rows] == ["b"]
+
+
 def test_what_is_undone_or_deleted_hides_nothing(store):
     reader = Reader(store, "s")
 

@@ -15,14 +15,16 @@ from urllib.parse import quote
 import pytest
 import sqlalchemy as sa
 
-from kp_langchain import ConfigError, DomainPolicy, StoreError, TraceStore
+from kp_langchain import ConfigError, DomainPolicy, Registry, StoreError, TraceStore
 from tests import programs
 from tests.agents import handler
+from tests.loopback_registry import LoopbackRegistry
 from tests.recording.playing import last
 from tests.store.conftest import LONG_S, _scored, complete, execute
 
 psycopg = pytest.importorskip("psycopg", reason="needs the psycopg driver")
 
+from kp_langchain.registry.sender import Sender  # noqa: E402
 from kp_langchain.store import connections  # noqa: E402
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="freezes processes the POSIX way")
@@ -101,6 +103,14 @@ def test_each_role_of_the_guide_may_do_its_part_and_no_more(postgres, url):
     try:
         with as_role("kp_agent") as store, as_role("kp_reviewer") as review:
             watching = handler(store=store, policy=DomainPolicy(threshold=0.0))
+            with as_role("kp_sender") as sending, LoopbackRegistry() as registry:
+                public = DomainPolicy(threshold=0.0, visibility="network")
+                client = Registry(registry.url, api_key="kp_key")
+                contributing = handler("shared", store=sending, policy=public, registry=client)
+                sent = last(contributing)
+                assert Sender(sending, client).loop.drain(LONG_S)
+                assert sending.outbox.counts()["sent"] == 1
+                assert review.delete(sent.trace.id).at_registry == 1
             first, again = (last(watching) for _ in range(2))
             assert (first.stored, first.decision, again.decision) == (True, "kept", "twin")
             watching.report_outcome(first.run_id, success=True)
@@ -113,6 +123,7 @@ def test_each_role_of_the_guide_may_do_its_part_and_no_more(postgres, url):
             for refused in (
                 lambda: store.effects.decide("default", shows=True, source="agent"),
                 lambda: store.models.remove("default"),
+                lambda: execute(store, "UPDATE pulled_units SET state = 'admitted'"),
                 lambda: execute(store, "DROP TABLE runs"),
             ):
                 with pytest.raises((StoreError, sa.exc.ProgrammingError), match=r"denied|owner"):

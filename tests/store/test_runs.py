@@ -497,6 +497,18 @@ def test_figures_miss_no_run_of_a_transaction_under_way(new_postgres_url):
         assert same_figures(store)
 
 
+def test_days_that_many_transactions_changed_are_noted_once(store, url):
+    rows = [_scored(number) for number in range(6)]
+    for one in rows:
+        store.add(one)
+    with store.database.writing() as connection:
+        run_days.merge_changes(connection)
+    assert len(rows_by_table(store)["changed_days"]) == 1
+    store.add(_scored(9, created_at=datetime(9999, 12, 31, 23, tzinfo=UTC)))
+    assert store.domain_figures()["finance"]["runs"] == 7
+    assert same_figures(store)
+
+
 def test_figures_are_counted_where_they_cannot_be_kept(store, monkeypatch):
     store.add(_scored(1), _scored(2, domain="code"))
 
