@@ -187,37 +187,37 @@ def failing_once(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
     monkeypatch.setattr(Journal, "_write_judged", fail)
 
 
+SAID = [f"w{number}" for number in range(9)]
+BETWEEN = ["x", *SAID[1:]]  # is similar to both of the others, which are not to each other
+OTHER_END = ["x", "y", *SAID[2:]]
+
+
+def say_words(store: TraceStore, confidence: float, task: list[str]) -> ScoredTrace:
+    policy = DomainPolicy(threshold=0.0, twin_similarity=0.9)
+    return ask(keeping(store, confidence, scorer=words(), policy=policy), " ".join(task))
+
+
 def test_a_run_that_turns_out_a_repeat_takes_the_place_of_none(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    said = [f"w{number}" for number in range(9)]
-    between = ["x", *said[1:]]  # is similar to both of the others, which are not to each other
-    other_end = ["x", "y", *said[2:]]
-    policy = DomainPolicy(threshold=0.0, twin_similarity=0.9)
-
-    def play(store: TraceStore, confidence: float, task: list[str]) -> ScoredTrace:
-        watching = keeping(store, confidence, scorer=words(), policy=policy)
-        return ask(watching, " ".join(task))
-
     with TraceStore(url) as one, TraceStore(url) as other:
-        first = play(one, 0.5, said)
-        before_next_write(monkeypatch, lambda: play(other, 0.7, other_end))
-        late = play(one, 0.7, between)
+        first = say_words(one, 0.5, SAID)
+        before_next_write(monkeypatch, lambda: say_words(other, 0.7, OTHER_END))
+        late = say_words(one, 0.7, BETWEEN)
         assert (late.decision, late.replaces) == ("twin", ())
         assert stored(one, first).decision == "kept"
-        assert play(one, 0.5, said).twin_of == first.trace.id
+        assert say_words(one, 0.5, SAID).twin_of == first.trace.id
 
 
 def test_a_write_that_is_tried_again_takes_the_same_place(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with TraceStore(url) as one, TraceStore(url) as other:
-        watching = keeping(one, 0.8)
-        ask(keeping(one, 0.8), ROME)  # so that there is something to follow
-        before = ask(keeping(other, 0.5))
+        say_words(one, 0.5, ["quite", "another", "task"])  # so that there is something to follow
+        before = say_words(other, 0.5, SAID)
         failing_once(monkeypatch, sa.exc.OperationalError("", None, OSError("connection lost")))
-        surer = ask(watching)
-        assert watching.flush(60)
+        surer = say_words(one, 0.8, BETWEEN)
+        assert keeping(one).flush(60)
         assert stored(one, surer).decision == "kept"
         assert stored(one, before).replaced_by == surer.trace.id
 
