@@ -22,10 +22,15 @@ from kp_langchain.config import mask_password
 from kp_langchain.errors import ConfigError, KPError, StoreError
 from kp_langchain.files import make_private
 from kp_langchain.store.location import Location
-from kp_langchain.store.migrations import is_usable, migrate, stored_version
+from kp_langchain.store.migrations import (
+    forget_foreign_changes,
+    has_foreign_changes,
+    is_usable,
+    migrate,
+    stored_version,
+)
 from kp_langchain.store.rows import dumps, loads
 from kp_langchain.store.tables import metadata
-from kp_langchain.store.vectors import forget_foreign_changes, has_foreign_changes
 
 _IS_WRITE = "kp_is_write"  # the option of a connection whose transaction writes
 _BUSY_TIMEOUT_S = 10.0

@@ -112,10 +112,10 @@ class Journal:
             verdicts = run_queries.verdicts_on(connection, ended)
             self._lock_domains(connection, runs, verdicts)
             run_queries.lock(connection, ended)
+            verdicts = run_queries.verdicts_on(connection, ended)  # none comes after the lock
             if admit is not None:
                 runs = [admit(one, connection) for one in runs]
             self._write_judged(connection, runs, tools)
-            verdicts = run_queries.verdicts_on(connection, ended)  # none comes after the lock
             return [(one, _apply_earlier(connection, one, verdicts)) for one in runs]
 
     def judged(self, trace_ids: Collection[str]) -> list[str]:

@@ -16,7 +16,7 @@ from typing import Final
 import sqlalchemy as sa
 
 from kp_langchain.errors import StoreError
-from kp_langchain.store.tables import metadata
+from kp_langchain.store.tables import metadata, vectors
 
 FIRST_VERSION: Final = 27
 """Databases of earlier versions are refused."""
@@ -107,3 +107,30 @@ def migrate(connection: sa.Connection, version: int | None) -> None:
     for migration in MIGRATIONS[version - FIRST_VERSION :]:
         migration.run(connection)
     connection.execute(_versions.update().values(versions))
+
+
+# ------------------------------------------------------------------ restored backups
+
+
+def has_foreign_changes(connection: sa.Connection) -> bool:
+    """Return whether a PostgreSQL database was restored from another server's.
+
+    That one counted its transactions for itself, so a change of it may seem to come later.
+    """
+    return any(
+        connection.scalar(sa.select(vectors.c.number).where(one).limit(1)) for one in _FOREIGN
+    )
+
+
+def forget_foreign_changes(connection: sa.Connection) -> None:
+    """Take back the numbers of another server's changes, within a write transaction."""
+    for is_foreign in _FOREIGN:
+        connection.execute(sa.update(vectors).where(is_foreign).values(change=0))
+
+
+_XMAX: sa.ColumnElement[int] = sa.literal_column(
+    "pg_snapshot_xmax(pg_current_snapshot())::text::bigint"
+)
+_FOREIGN = [
+    sa.and_(vectors.c.kind == kind, vectors.c.change >= _XMAX) for kind in ("run", "memory", "task")
+]  # by an index

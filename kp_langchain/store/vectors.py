@@ -172,28 +172,6 @@ _THIS_CHANGE: dict[str, sa.ColumnElement[int]] = {
 }
 
 
-def has_foreign_changes(connection: sa.Connection) -> bool:
-    """Return whether a PostgreSQL database was restored from another server's.
-
-    That one counted its transactions for itself, so a change of it may seem to come later.
-    """
-    return any(connection.scalar(sa.select(_c.number).where(one).limit(1)) for one in _FOREIGN)
-
-
-def forget_foreign_changes(connection: sa.Connection) -> None:
-    """Take back the numbers of another server's changes, within a write transaction."""
-    for is_foreign in _FOREIGN:
-        connection.execute(sa.update(vectors).where(is_foreign).values(change=0))
-
-
-_XMAX: sa.ColumnElement[int] = sa.literal_column(
-    "pg_snapshot_xmax(pg_current_snapshot())::text::bigint"
-)
-_FOREIGN = [
-    sa.and_(_c.kind == kind, _c.change >= _XMAX) for kind in ("run", "memory", "task")
-]  # by an index
-
-
 def this_change(dialect: str) -> sa.ColumnElement[int]:
     """Return the number of the changes of the present transaction."""
     return _THIS_CHANGE[dialect]
