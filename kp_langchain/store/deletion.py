@@ -24,6 +24,7 @@ from kp_langchain.store.selection import (
     Conditions,
     RunFilters,
     ambiguous_id,
+    beyond,
     conditions_before_judging,
     conditions_of,
     find_by_id,
@@ -241,9 +242,7 @@ def _matching(
     page = page.offset(skip or None)
     while rows := connection.execute(page).all():  # so many that a statement ends in time
         domains |= {row.trace_id: row.domain for row in rows}
-        last = sa.literal(rows[-1].created_at, _c.created_at.type)
-        at = sa.tuple_(last, sa.literal(rows[-1].trace_id))
-        page = select.where(sa.tuple_(_c.created_at, _c.trace_id) < at)
+        page = select.where(beyond(rows[-1].created_at, rows[-1].trace_id))
     return domains
 
 

@@ -19,7 +19,7 @@ from kp_langchain.errors import StoreError
 from kp_langchain.store.database import StorePart
 from kp_langchain.store.rows import clean_name
 from kp_langchain.store.run_queries import FIGURES, lock_names, oldest_first
-from kp_langchain.store.selection import Conditions
+from kp_langchain.store.selection import Conditions, beyond
 from kp_langchain.store.tables import (
     batches,
     changed_days,
@@ -144,9 +144,8 @@ def _pages(connection: sa.Connection, conditions: Conditions) -> Iterator[list[A
     page = select = select.limit(_PAGE_SIZE)
     while rows := connection.execute(page).all():
         yield list(rows)
-        last = sa.literal(rows[-1].created_at, _c.created_at.type)
-        at = sa.tuple_(last, sa.literal(rows[-1].trace_id))
-        page = select.where(sa.tuple_(_c.created_at, _c.trace_id) > at)
+        last = rows[-1]
+        page = select.where(beyond(last.created_at, last.trace_id, newest_first=False))
 
 
 # ------------------------------------------------------------------ within a transaction

@@ -271,6 +271,21 @@ def order_by(sort: Sort = "time", *, newest_first: bool = True) -> list[sa.Colum
     return [column.desc() for column in columns] if newest_first else columns
 
 
+def beyond(
+    created_at: datetime, trace_id: str, *, newest_first: bool = True
+) -> sa.ColumnElement[bool]:
+    """Return the condition that a run comes after another one in the order of time.
+
+    Args:
+        created_at: When the other one began, the last of a page.
+        trace_id: Its id.
+        newest_first: Whether the newest comes first.
+    """
+    last = sa.tuple_(sa.literal(created_at, _c.created_at.type), sa.literal(trace_id))
+    at = sa.tuple_(_c.created_at, _c.trace_id)
+    return at < last if newest_first else at > last
+
+
 def count_by_state(
     connection: sa.Connection,
     table: sa.Table,

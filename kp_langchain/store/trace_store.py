@@ -36,6 +36,7 @@ from kp_langchain.store.selection import (
     RunFilters,
     Sort,
     ambiguous_id,
+    beyond,
     check_page,
     conditions_of,
     find_by_id,
@@ -485,10 +486,7 @@ class TraceStore:
                 yield trace_of(body, row.trace_id), row.namespace, usage_in(row._mapping)  # noqa: SLF001
             if len(rows) < _TRACES_AT_ONCE:
                 return
-            last = sa.tuple_(
-                sa.literal(rows[-1].created_at, _c.created_at.type), sa.literal(rows[-1].trace_id)
-            )
-            page = select.where(sa.tuple_(_c.created_at, _c.trace_id) < last)
+            page = select.where(beyond(rows[-1].created_at, rows[-1].trace_id))
 
     def delete(self, *ids: str, **filters: Unpack[RunFilters]) -> Deletion:
         """Delete runs for good: traces, scores, verdicts, tags, and what novelty remembers of them.
