@@ -7,9 +7,6 @@ import shlex
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from functools import partial
-from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -17,21 +14,14 @@ import typer
 
 from kp_langchain.cli.output import STDIO, file_errors
 from kp_langchain.errors import KPError, VerdictError
-from kp_langchain.text import one_line, read_documents, read_json
+from kp_langchain.importing.json_lines import Line, lines_in, value_of_line, values_in
+from kp_langchain.text import one_line
 from kp_langchain.verdict import RunVerdict, Verdict
 
-LONGEST_LINE_BYTES = 16 << 20
-"""A line of a trace or a verdict that is longer is not read."""
-
-TOO_LONG = "too long to be read"
-"""Why such a line is not read."""
-
-_LONGEST_VALUE_BYTES = 256 << 20
-_PART_BYTES = 1 << 16
 _IDS = ("trace_id", "id", "run_id")
 _AN_ID = "trace_id, id or run_id"
 _SHOWN_CHARS = 40
-_BYTE_ORDER_MARK, _GZIP = b"\xef\xbb\xbf", b"\x1f\x8b"
+_GZIP = b"\x1f\x8b"
 
 
 def check_files(files: Sequence[str]) -> None:
@@ -54,26 +44,6 @@ def check_files(files: Sequence[str]) -> None:
             raise typer.BadParameter(f"{file} is a folder; give the files in it")
 
 
-@dataclass(frozen=True, slots=True)
-class Line:
-    """A line that is not blank.
-
-    Attributes:
-        file: The file as the user named it, or `-`.
-        number: The line's number, from 1.
-        content: The line without surrounding white space; None if it is too long to be read.
-    """
-
-    file: str
-    number: int
-    content: bytes | None
-
-    @property
-    def place(self) -> str:
-        """The file and the number, for messages."""
-        return f"{'stdin' if self.file == STDIO else self.file}:{self.number}"
-
-
 def read_lines(file: str) -> Iterator[Line]:
     """Yield the lines of a file, or of standard input for `-`, reading as they are consumed.
 
@@ -86,20 +56,7 @@ def read_lines(file: str) -> Iterator[Line]:
         KPError: The file cannot be read.
     """
     with _open(file) as stream:
-        yield from _lines(file, stream, LONGEST_LINE_BYTES)
-
-
-def _lines(file: str, stream: BinaryIO, longest_bytes: int) -> Iterator[Line]:
-    number = 0
-    while raw := stream.readline(longest_bytes):
-        number += 1
-        content: bytes | None = raw.removeprefix(_BYTE_ORDER_MARK if number == 1 else b"").strip()
-        if len(raw) == longest_bytes and not raw.endswith(b"\n"):
-            content = None
-            while raw and not raw.endswith(b"\n"):
-                raw = stream.readline(_PART_BYTES)
-        if content != b"":
-            yield Line(file, number, content)
+        yield from lines_in(file, stream)
 
 
 @contextmanager
@@ -127,34 +84,7 @@ def read_values(file: str) -> Iterator[tuple[str, Any, str]]:
         KPError: The file cannot be read.
     """
     with _open(file) as stream:
-        lines = _lines(file, stream, _LONGEST_VALUE_BYTES)
-        first = next(lines, None)
-        if first is None:
-            return
-        place, value, why = _value(first)
-        if not why or not (first.content or b"").startswith((b"{", b"[")):
-            yield place, value, why
-            yield from map(_value, lines)
-            return
-        # In parts, because a buffer is as large as what may be read.
-        parts = iter(partial(stream.read, _PART_BYTES), b"")
-        rest = b"".join(islice(parts, _LONGEST_VALUE_BYTES // _PART_BYTES))
-        text = b"\n".join([first.content or b"", rest])
-        if stream.read(1):
-            size = f"{_LONGEST_VALUE_BYTES >> 20} MB"
-            yield place, None, f"neither one value a line, nor below {size} in all"
-            return
-        for value, offset, why in read_documents(text):
-            yield Line(file, first.number + offset, None).place, value, why
-
-
-def _value(line: Line) -> tuple[str, Any, str]:
-    if line.content is None:
-        return line.place, None, TOO_LONG
-    try:
-        return line.place, read_json(line.content), ""
-    except ValueError as error:
-        return line.place, None, str(error)
+        yield from values_in(file, stream)
 
 
 # ------------------------------------------------------------------ verdicts
@@ -186,7 +116,7 @@ _Row = tuple[str, Mapping[str, object], str]
 
 def _json_rows(file: str) -> Iterator[_Row]:
     for line in read_lines(file):
-        place, value, why = _value(line)
+        place, value, why = value_of_line(line)
         is_object = isinstance(value, dict)
         yield place, value if is_object else {}, why or ("" if is_object else "not a JSON object")
 

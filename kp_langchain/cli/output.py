@@ -19,6 +19,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, BinaryIO, Generic, TextIO, TypeVar
 
 from kp_langchain.errors import KPError
+from kp_langchain.importing.json_lines import STDIO as STDIO
 from kp_langchain.text import printable, printable_json
 
 if TYPE_CHECKING:
@@ -27,9 +28,6 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 _T = TypeVar("_T")
-STDIO = "-"
-"""What names standard input or output in place of a file."""
-
 _PIPED_WIDTH = 160
 _DIGITS = 6
 _SQLITE = b"SQLite format 3\0"

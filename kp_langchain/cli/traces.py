@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from kp_langchain.cli.json_files import TOO_LONG, Line, check_files, read_lines, read_values
+from kp_langchain.cli.json_files import check_files, read_lines, read_values
 from kp_langchain.cli.options import (
     INTERRUPTED,
     AsJsonLines,
@@ -22,6 +22,7 @@ from kp_langchain.cli.output import STDIO, say, say_json, text_output, warn
 from kp_langchain.config import Settings, warn_of_domain
 from kp_langchain.errors import KPError
 from kp_langchain.gate import decide, threshold_of
+from kp_langchain.importing.json_lines import TOO_LONG, Line
 from kp_langchain.policy import PROFILES
 from kp_langchain.schema import ReasoningTrace
 from kp_langchain.text import first_fault, one_line, printable, short_id

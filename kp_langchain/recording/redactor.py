@@ -265,6 +265,10 @@ class LiveSecrets:
 
     def __init__(self) -> None:
         self._lock = ForkSafeLock()
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget all of them."""
         self._known: OrderedDict[Key, Mapping[str, SecretTraits]] = OrderedDict()
         self._chars = 0
 

@@ -10,12 +10,14 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Self, TypeAlias, TypeVar
 
 from kp_langchain.embedding.embedder import (
+    NO_IDENTITY,
     EmbeddedColumns,
     EmbedderIdentity,
     Embedding,
     check_baseline,
     embed_columns,
     embed_texts,
+    identity_of,
     report_failure,
     report_not_installed,
 )
@@ -275,21 +277,73 @@ class Scorer:
             WeightsError: The weights are unusable. Nothing has been remembered.
             VectorError: As for `score`.
         """
-        from kp_langchain.scoring.score_columns import NoveltyColumns, ScoreColumns
+        from kp_langchain.scoring.score_columns import NoveltyColumns
         from kp_langchain.scoring.trace_columns import TraceColumns
 
         given_weights = None if weights is None else ScoringWeights.of(weights)
         columns = traces if isinstance(traces, TraceColumns) else TraceColumns.of(traces)
         size = max(1, min(_BATCH_ROWS, _BATCH_PRODUCTS // max(1, self.max_remembered)))
         measures = [self._measure_many(columns, rows) for rows in columns.batches(size)]
+        return self.score_columns(columns, NoveltyColumns.joined(measures), weights=given_weights)
+
+    def score_columns(
+        self, traces: TraceColumns, measure: NoveltyColumns, *, weights: WeightsLike | None = None
+    ) -> ScoreColumns:
+        """Score traces whose novelty has been measured; nothing is compared or remembered.
+
+        Args:
+            traces: The traces.
+            measure: Their novelty.
+            weights: Used instead of the domains' profiles, for this call.
+
+        Raises:
+            WeightsError: The weights are unusable.
+        """
+        from kp_langchain.scoring.score_columns import ScoreColumns
+
+        given_weights = None if weights is None else ScoringWeights.of(weights)
         return ScoreColumns.of(
-            columns,
-            NoveltyColumns.joined(measures),
+            traces,
+            measure,
             self._profiles if given_weights is None else {_CUSTOM: given_weights},
-            [self._profile_of(domain, given_weights) for domain in columns.domains],
+            [self._profile_of(domain, given_weights) for domain in traces.domains],
             step_cap=self._step_cap,
             latency_budget_ms=self._latency_budget_ms,
         )
+
+    def embed_many(self, texts: Sequence[str]) -> EmbeddedColumns:
+        """Return the embeddings of texts; a model that is loading is waited for.
+
+        It never raises because of the embedder: where that fails, texts are embedded one by one,
+        and those that fail again have no vector, with the reason.
+
+        Args:
+            texts: The texts, which reach the embedder at once.
+        """
+        embedded = self._embed_many(texts)
+        if embedded is not None:
+            return embedded
+        import numpy as np
+
+        single = [self._embed(text, None) for text in texts]
+        with_vector = [one for one in single if one.vector is not None]
+        return EmbeddedColumns(
+            np.array([one.vector for one in with_vector]) if with_vector else None,
+            [one.problem for one in single],
+            [one.unreadable_share for one in single],
+            self._identity(with_vector[0].identity if with_vector else NO_IDENTITY),
+        )
+
+    def identity(self) -> EmbedderIdentity:
+        """Return the embedder that its vectors come from; its model is loaded for that.
+
+        Raises:
+            MissingExtraError: No package that runs the model is installed.
+            EmbedderError: The model cannot be found, downloaded or loaded.
+        """
+        self.load()
+        embedder = self._embedder
+        return NO_IDENTITY if embedder is None else self._identity(identity_of(embedder))
 
     def entry(self, trace: TraceLike) -> MemoryEntry:
         """Return what a memory compares of the trace and keeps; change nothing.
