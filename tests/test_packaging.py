@@ -43,6 +43,7 @@ ROOMS = [  # each may import its own row and the rows above
     {"recording"},
     {"recall"},
     {"importing"},
+    {"archive"},
     {"review"},
     {"integrations"},
     {"report"},

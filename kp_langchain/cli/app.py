@@ -27,7 +27,7 @@ COMMANDS = {
     "patterns": "Show plans that recur among kept successes, and write them as skills.",
     "import": "Record runs that other tools recorded.",
     "export": "Write kept and judged runs in forms that other programs read.",
-    "score": "Score traces of JSON lines, and write them with their scores.",
+    "score": "Score past runs in files, and write them with their scores.",
     "store": "Delete runs for good, and remove what the store no longer needs.",
     "registry": "Exchange traces with a registry.",
     "doctor": "Show what is in force, and what is broken.",
@@ -38,7 +38,6 @@ COMMANDS = {
 # Where a command is that is not `app` in the module of its name.
 _PLACES = {
     "import": "traces:import_app",
-    "score": "traces:score_app",
     "schema": "traces:schema_app",
 }
 

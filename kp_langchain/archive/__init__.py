@@ -1,0 +1,1 @@
+"""Scores archives of past runs, in blocks: on one machine or on many, with one result."""

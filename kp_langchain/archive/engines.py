@@ -1,0 +1,171 @@
+"""What the blocks of an archive are mapped with: processes of this machine, or Ray."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from itertools import islice
+from typing import Any, Literal, Protocol, TypeVar
+
+from kp_langchain.errors import KPError, MissingExtraError
+
+Engine = Literal["local", "ray"]
+"""`local` for processes of this machine, `ray` for Ray."""
+
+BLOCK_ROWS = 500
+"""Rows of a block: with the default model, what a core embeds in about a minute."""
+
+_Item = TypeVar("_Item")
+_Result = TypeVar("_Result")
+_AT_ONCE = 2  # items for each worker: one that it works on, and the next
+_RETRIES = 3
+
+
+class MapBlocks(Protocol):
+    """Calls a function with each item, and yields the results in any order."""
+
+    def __call__(
+        self, function: Callable[[_Item], _Result], items: Sequence[_Item]
+    ) -> Iterator[_Result]:
+        """Yield the results; the first error of a call ends it."""
+        ...
+
+
+def usable_cores() -> int:
+    """Return how many cores this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+@contextmanager
+def opened(name: Engine, workers: int) -> Iterator[MapBlocks]:
+    """Yield what maps blocks; afterwards no process of it is left.
+
+    Args:
+        name: `local` for processes of this machine (one worker is this process), `ray` for Ray.
+        workers: How many blocks are worked on at the same time.
+
+    Raises:
+        MissingExtraError: Ray is not installed.
+    """
+    if name == "ray":
+        with _ray(workers) as map_blocks:
+            yield map_blocks
+    elif workers == 1:
+        yield lambda function, items: map(function, items)
+    else:
+        with _processes(workers) as map_blocks:
+            yield map_blocks
+
+
+# ------------------------------------------------------------------ processes
+
+
+@contextmanager
+def _processes(workers: int) -> Iterator[MapBlocks]:
+    others = set(multiprocessing.active_children())
+    # A forked process would have this one's threads' locks, but not its threads.
+    context = multiprocessing.get_context("spawn")
+    pool = ProcessPoolExecutor(workers, mp_context=context, initializer=_begin)
+
+    def map_blocks(
+        function: Callable[[_Item], _Result], items: Sequence[_Item]
+    ) -> Iterator[_Result]:
+        rest = iter(items)
+        try:
+            waiting: set[Future[_Result]] = {
+                pool.submit(function, item) for item in islice(rest, _AT_ONCE * workers)
+            }
+            while waiting:
+                done, waiting = wait(waiting, return_when=FIRST_COMPLETED)
+                for future in done:
+                    yield future.result()
+                waiting |= {pool.submit(function, item) for item in islice(rest, len(done))}
+        except BrokenProcessPool:
+            raise KPError(
+                "a worker process ended, as one does that is killed or has no memory left; the "
+                "same command continues"
+            ) from None
+
+    try:
+        yield map_blocks
+    except BaseException:
+        # What they work on is done again by the next command; to wait for it may take minutes.
+        for process in set(multiprocessing.active_children()) - others:
+            process.terminate()
+        raise
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _begin() -> None:
+    """Leave Ctrl-C to the process that started this one, and end with it."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    parent = multiprocessing.parent_process()
+
+    def watch() -> None:
+        if parent is not None:
+            parent.join()
+            os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+# ------------------------------------------------------------------ Ray
+
+
+@contextmanager
+def _ray(workers: int) -> Iterator[MapBlocks]:
+    # Before it is imported: nothing is sent to its makers.
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    try:
+        import ray
+    except ImportError as error:
+        raise MissingExtraError(
+            "ray cannot be loaded; install it: pip install 'kp-langchain[ray]'"
+        ) from error
+    address = os.environ.get("RAY_ADDRESS", "local")
+    # Workers do not have the search path of this process.
+    path = os.pathsep.join(entry or str(os.getcwd()) for entry in sys.path)  # noqa: PTH109
+    ray.init(
+        address=address,
+        include_dashboard=False if address == "local" else None,
+        logging_level="ERROR",
+        log_to_driver=False,
+        runtime_env={"env_vars": {"PYTHONPATH": path}} if address == "local" else None,
+        **({"num_cpus": workers} if address == "local" else {}),
+    )
+
+    def map_blocks(function: Callable[[Any], Any], items: Sequence[Any]) -> Iterator[Any]:
+        def call(item: Any) -> Any:
+            return function(item)
+
+        remote = ray.remote(num_cpus=1, max_retries=_RETRIES)(call)
+        rest = iter(items)
+        waiting = [remote.remote(item) for item in islice(rest, _AT_ONCE * workers)]
+        try:
+            while waiting:
+                done, waiting = ray.wait(waiting)
+                yield from ray.get(done)
+                waiting += [remote.remote(item) for item in islice(rest, len(done))]
+        except ray.exceptions.RayTaskError as error:
+            raise (error.cause if isinstance(error.cause, KPError) else error) from None
+        except ray.exceptions.RayError as error:
+            raise KPError(
+                f"a task of Ray failed {_RETRIES + 1} times ({type(error).__name__}); the same "
+                "command continues"
+            ) from error
+
+    try:
+        yield map_blocks
+    finally:
+        ray.shutdown()

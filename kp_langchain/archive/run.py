@@ -1,0 +1,273 @@
+"""The order of the passes over an archive, and the same in one pass over a stream.
+
+An archive takes four passes, each of which maps one function over blocks:
+
+1. `read_block`: rows are read, redacted and embedded.
+2. `agree_bucket`: runs of one task are compared.
+3. `score_block`: each row is compared with the last ones before it, and scored.
+4. `write_file`: the rows of one domain and day are joined to files.
+
+What each is to do follows from what the one before it returned, so an interrupted archive continues
+with the files that are there.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from datetime import UTC, datetime
+from functools import partial
+from hashlib import sha256
+from typing import Any, NamedTuple
+
+from kp_langchain.archive.blocks import PLAN_FILE, halos, make_plan
+from kp_langchain.archive.engines import BLOCK_ROWS, Engine, MapBlocks, opened
+from kp_langchain.archive.passes import (
+    Bucket,
+    Job,
+    Problem,
+    Remembered,
+    ResultFile,
+    ScoredCounts,
+    Scoring,
+    Tools,
+    agree_bucket,
+    compare,
+    judge,
+    read,
+    read_block,
+    score_block,
+    write_file,
+)
+from kp_langchain.archive.sources import read_rows
+from kp_langchain.archive.storage import Storage
+from kp_langchain.archive.tables import Judged, ReadRows
+from kp_langchain.config import Settings
+from kp_langchain.policy import PROFILES
+from kp_langchain.scoring.score_columns import ScoreColumns
+from kp_langchain.scoring.scorer import Scorer
+
+_FILE_ROWS = 25_000
+_BUCKET_ROWS = 200_000
+_WORK = ("_work/read", "_work/agreed", "_work/scored")
+_DEPENDS_ON = {"defaults", "domains", "redaction", "max_text_chars", "max_run_chars", "max_steps"}
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """What became of the rows of an archive.
+
+    Attributes:
+        scored: How many were scored.
+        passed: How many of them reach their threshold.
+        skipped: How many hold no trace.
+        unmeasured: For how many novelty could not be measured, by the reason.
+        files: How many files the result has.
+    """
+
+    scored: int = 0
+    passed: int = 0
+    skipped: int = 0
+    unmeasured: Mapping[str, int] = field(default_factory=dict)
+    files: int = 0
+
+
+class Progress(NamedTuple):
+    """How far a pass is.
+
+    Attributes:
+        name: What the pass does.
+        done: How many items are done.
+        total: How many there are.
+        rows: How many rows were done now, without those that were done before.
+        problems: The rows that hold no trace, of the item that was done last.
+    """
+
+    name: str
+    done: int
+    total: int
+    rows: int = 0
+    problems: Sequence[Problem] = ()
+
+
+def tools_of(settings: Settings, **options: Any) -> Tools:
+    """Return what runs are scored with by the settings.
+
+    Args:
+        settings: The settings.
+        options: Further fields of `Tools`.
+    """
+    by_domain = {name: settings.policy_for(name).weights for name in (*PROFILES, *settings.domains)}
+    scorer = Scorer(
+        profiles={name: weights for name, weights in by_domain.items() if weights is not None},
+        step_cap=settings.step_cap,
+        max_remembered=settings.novelty_memory,
+    )
+    return Tools(settings, **{"scorer": scorer, "read_at": datetime.now(UTC), **options})
+
+
+# ------------------------------------------------------------------ a stream
+
+
+class ScoredRows(NamedTuple):
+    """Some rows of a stream, scored.
+
+    Attributes:
+        rows: The rows.
+        scores: Their scores.
+        judged: What else is said of them.
+        problems: Rows between them that hold no trace.
+    """
+
+    rows: ReadRows
+    scores: ScoreColumns
+    judged: Judged
+    problems: list[Problem]
+
+
+def score_stream(files: Iterable[str], tools: Tools) -> Iterator[ScoredRows]:
+    """Score the rows of files in this process, and yield them as they are read.
+
+    Args:
+        files: Paths and URLs, or `-` for standard input.
+        tools: What they are scored with.
+
+    Raises:
+        KPError: A file cannot be read.
+    """
+    before = Remembered()
+    for file in files:
+        for group in read_rows(file):
+            rows, problems = read(group, tools, has_facts=bool(tools.models))
+            scores = compare(rows, before, tools.scorer)
+            before = before.then(Remembered.of(rows), tools.scorer.max_remembered)
+            yield ScoredRows(rows, scores, judge(rows, scores, tools, {}), problems)
+
+
+# ------------------------------------------------------------------ an archive
+
+
+def score_archive(
+    files: Sequence[str],
+    url: str,
+    tools: Tools,
+    *,
+    engine: Engine = "local",
+    workers: int = 1,
+    block_rows: int = BLOCK_ROWS,
+    report: Callable[[Progress], object] = lambda _: None,
+) -> Summary:
+    """Score the rows of files, and write Parquet files below a folder or URL.
+
+    The result is the same for any engine, number of workers and size of blocks: the score of each
+    row is what `Scorer.evaluate` gives it after all rows before it, to 1e-6.
+
+    Args:
+        files: Paths and URLs, in the order in which their rows are compared.
+        url: The folder or URL; new, or of the same archive, which then continues.
+        tools: What they are scored with.
+        engine: What the blocks are mapped with.
+        workers: How many blocks are worked on at the same time.
+        block_rows: How many rows a block has at most.
+        report: Called with each block that is done.
+
+    Raises:
+        KPError: A file cannot be read or written, another archive is there, or a worker ended.
+    """
+    storage = Storage(url)
+    plan = make_plan(storage, files, block_rows=block_rows, settings=_settings_of(tools))
+    if plan.summary is not None:
+        storage.remove_folders(_WORK)
+        return Summary(**plan.summary)
+    storage.remove_parts()
+    job = Job.of(storage, replace(tools, read_at=plan.read_at))
+    try:
+        with opened(engine, workers) as map_blocks:
+            passes = _Passes(job, map_blocks, report)
+            summary = passes.run(plan.blocks, tools.scorer.max_remembered, agrees=tools.agrees)
+    finally:
+        storage.remove_parts()
+    storage.write(PLAN_FILE, replace(plan, summary=asdict(summary)).to_json())
+    storage.remove_folders(_WORK)
+    return summary
+
+
+def _settings_of(tools: Tools) -> dict[str, Any]:
+    """Return what the result depends on besides the files."""
+    scorer = tools.scorer
+    of_runs = tools.settings.model_dump_json(include=_DEPENDS_ON)
+    return {
+        "novelty_memory": scorer.max_remembered,
+        "embedder": asdict(scorer.identity()),
+        "weights": {name: asdict(weights) for name, weights in scorer.profiles.items()},
+        "step_cap": tools.settings.step_cap,
+        "policies and redaction": sha256(of_runs.encode()).hexdigest(),
+        "models": {name: one.created_at.isoformat() for name, one in tools.models.items()},
+        "agreement": tools.agrees,
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class _Passes:
+    """The passes of one archive, over one engine."""
+
+    job: Job
+    map_blocks: MapBlocks
+    report: Callable[[Progress], object]
+
+    def run(self, blocks: Sequence[Any], window: int, *, agrees: bool) -> Summary:
+        """Run all passes, and return what became of the rows."""
+        unmeasured: Counter[str] = Counter()
+        counts, skipped, rows_now = [], 0, 0
+        for done, one in enumerate(self.map_blocks(partial(read_block, self.job), blocks), 1):
+            counts.append(one.counts)
+            unmeasured.update(one.unmeasured)
+            skipped += len(one.problems)
+            rows_now += one.counts.rows if one.is_new else 0
+            self.report(Progress("read", done, len(blocks), rows_now, one.problems))
+        counts.sort()
+        rows = sum(one.rows for one in counts)
+        buckets = -(-rows // _BUCKET_ROWS) if agrees else 0
+        with_rows = tuple(one.number for one in counts if one.rows)
+        self._each("compare", agree_bucket, [Bucket(n, buckets, with_rows) for n in range(buckets)])
+        scored = self._score(
+            [Scoring(one, buckets) for one in halos([one for one in counts if one.rows], window)]
+        )
+        files = list(_result_files(scored))
+        self._each("write", write_file, files)
+        passed = sum(one.passed for one in scored)
+        return Summary(rows, passed, skipped, dict(unmeasured), len(files))
+
+    def _score(self, items: Sequence[Scoring]) -> list[ScoredCounts]:
+        scored, rows_now = [], 0
+        for done, one in enumerate(self.map_blocks(partial(score_block, self.job), items), 1):
+            scored.append(one)
+            rows_now += sum(one.partitions.values()) if one.is_new else 0
+            self.report(Progress("score", done, len(items), rows_now))
+        return sorted(scored, key=lambda one: one.number)
+
+    def _each(self, name: str, function: Callable[[Job, Any], bool], items: Sequence[Any]) -> None:
+        for done, _ in enumerate(self.map_blocks(partial(function, self.job), items), 1):
+            self.report(Progress(name, done, len(items)))
+
+
+def _result_files(scored: Sequence[ScoredCounts]) -> Iterator[ResultFile]:
+    """Yield the files of each folder, each of whole row groups."""
+    groups: dict[str, list[tuple[int, int, int]]] = {}
+    for one in scored:
+        for group, (folder, rows) in enumerate(one.partitions.items()):
+            groups.setdefault(folder, []).append((one.number, group, rows))
+    for folder, parts in sorted(groups.items()):
+        number, rows, own = 0, 0, list[tuple[int, int]]()
+        for block, group, count in parts:
+            if own and rows + count > _FILE_ROWS:
+                yield ResultFile(_file_name(folder, number), tuple(own))
+                number, rows, own = number + 1, 0, []
+            own.append((block, group))
+            rows += count
+        yield ResultFile(_file_name(folder, number), tuple(own))
+
+
+def _file_name(folder: str, number: int) -> str:
+    return f"{folder}/part-{number:05}.parquet"

@@ -1,0 +1,433 @@
+"""What archives are read from: JSON in lines or documents, and Parquet, in files and behind URLs.
+
+A source yields `Row`s, in order. Of lines and of Parquet, each row stands alone, so a part can be
+read without the rest. The spans or calls of a run may be anywhere in their file, so such a file is
+read as a whole.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import shlex
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from itertools import islice
+from pathlib import Path, PurePosixPath
+from types import ModuleType
+from typing import Any, BinaryIO, Literal, NamedTuple, cast
+
+from kp_langchain.errors import KPError, MissingExtraError
+from kp_langchain.importing.importer import FileReader
+from kp_langchain.importing.json_lines import (
+    STDIO,
+    TOO_LONG,
+    Line,
+    is_one_value,
+    lines_in,
+    value_of_line,
+    values_in,
+)
+from kp_langchain.importing.json_runs import runs_of_value
+from kp_langchain.importing.recorded_run import RecordedRun, Unusable
+from kp_langchain.importing.spans import is_otlp
+from kp_langchain.text import json_or_text
+
+Kind = Literal["lines", "whole", "parquet"]
+"""How a file is read: line by line, as a whole, or row by row."""
+
+Content = bytes | Mapping[str, Any] | RecordedRun | Unusable
+"""What a row holds: a line, a trace in wire form, a recorded run, or why it is none of these."""
+
+SUFFIXES = (".jsonl", ".ndjson", ".json", ".parquet")
+"""The files of a folder that are read."""
+
+_GZIP, _PARQUET = b"\x1f\x8b", b"PAR1"
+_PEEKED_BYTES = 1 << 20
+_PIPED_BYTES = 1 << 20
+_PARQUET_ROWS = 256
+_WILDCARDS = frozenset("*?[")
+
+
+class Row(NamedTuple):
+    """A row of a source.
+
+    Attributes:
+        file: The file as the user named it, or `-`.
+        number: The line, or the row of a Parquet file, from 1.
+        content: What it holds.
+    """
+
+    file: str
+    number: int
+    content: Content
+
+    @property
+    def place(self) -> str:
+        """The file and the number, for messages."""
+        return Line(self.file, self.number, None).place
+
+
+class Part(NamedTuple):
+    """A part of a source.
+
+    Attributes:
+        first: The number of its first row, from 1.
+        start: Of lines, the byte where it begins; of Parquet, the row within the row group.
+        size: So many bytes of lines, or rows of Parquet.
+        group: Of Parquet, the row group.
+    """
+
+    first: int
+    start: int
+    size: int
+    group: int = 0
+
+
+def load_extra(*names: str) -> list[ModuleType]:
+    """Import what the extra `parquet` brings.
+
+    Raises:
+        MissingExtraError: It is not installed.
+    """
+    from importlib import import_module
+
+    try:
+        return [import_module(name) for name in names]
+    except ImportError as error:
+        raise MissingExtraError(
+            f"{names[0]} cannot be loaded ({error}); install it: pip install "
+            "'kp-langchain[parquet]', and for S3, GCS or Azure s3fs, gcsfs or adlfs"
+        ) from error
+
+
+# ------------------------------------------------------------------ files
+
+
+def find_files(sources: Sequence[str]) -> list[str]:
+    """Return the files that sources stand for: files, folders, and patterns such as `runs/*.jsonl`.
+
+    Of a folder, those are all files in it and below with one of `SUFFIXES`, in order, without those
+    whose path has a name that begins with `_` or a dot.
+
+    Args:
+        sources: Paths or URLs, or `-` for standard input.
+
+    Raises:
+        KPError: There is no such file, or one is named twice.
+    """
+    files: list[str] = []
+    for source in sources:
+        has_wildcard = not _WILDCARDS.isdisjoint(source) and not Path(source).exists()
+        if source == STDIO or ("://" not in source and not has_wildcard and _is_local(source)):
+            files.append(source)
+        else:
+            files += _files_below(source, has_wildcard=has_wildcard)
+    twice = {file for file in files if files.count(file) > 1} if len(files) < 10_000 else set()
+    if twice:
+        raise KPError(f"{min(twice)} is given more than once")
+    return files
+
+
+def _is_local(source: str) -> bool:
+    """Return whether a path is a file of this machine, and not a folder."""
+    try:
+        Path(source).stat()
+    except (OSError, ValueError) as error:
+        raise KPError(f"{source}: {getattr(error, 'strerror', None) or error}") from error
+    return not Path(source).is_dir()
+
+
+def _files_below(source: str, *, has_wildcard: bool) -> list[str]:
+    (fsspec,) = load_extra("fsspec")
+    try:
+        system, path = fsspec.url_to_fs(source)
+        if has_wildcard:
+            names = [name for name in system.glob(path) if not system.isdir(name)]
+        elif system.isdir(path):
+            names = [name for name in system.find(path) if _is_read(name, path)]
+        else:
+            return [source]
+    except (OSError, ValueError, ImportError) as error:
+        raise KPError(f"{source} cannot be read: {error}") from error
+    if not names:
+        suffixes = "" if has_wildcard else f" that ends in {', '.join(SUFFIXES)}"
+        raise KPError(f"{source}: there is no file{suffixes}")
+    if "://" in source:
+        return [system.unstrip_protocol(name) for name in sorted(names)]
+    here = str(Path.cwd()) + "/"  # as the user named them
+    return [name if source.startswith("/") else name.removeprefix(here) for name in sorted(names)]
+
+
+def _is_read(name: str, folder: str) -> bool:
+    parts = PurePosixPath(name.removeprefix(folder)).parts
+    return name.endswith(SUFFIXES) and not any(part.startswith(("_", ".")) for part in parts)
+
+
+@contextmanager
+def opened(file: str, folder: str = "") -> Iterator[BinaryIO]:
+    """Open a file, a URL or standard input (`-`) to read bytes.
+
+    Args:
+        file: A path, a URL, or `-`.
+        folder: What a path is relative to; by default the working folder.
+
+    Raises:
+        KPError: It cannot be read.
+    """
+    if file == STDIO:
+        yield cast(BinaryIO, _Piped(sys.stdin.buffer))
+        return
+    try:
+        if "://" in file:
+            (fsspec,) = load_extra("fsspec")
+            stream = fsspec.open(file, "rb").open()
+        else:
+            stream = Path(folder, file).open("rb")  # noqa: SIM115 - closed below
+    except (OSError, ValueError, ImportError) as error:
+        if isinstance(error, KPError):
+            raise
+        why = getattr(error, "strerror", None) or error
+        raise KPError(f"{file} cannot be read: {why}") from error
+    with stream:
+        yield stream
+
+
+class _Piped:
+    """A pipe, of which a line is read without waiting for what comes after it."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream, self._rest, self._is_over = stream, b"", False
+
+    @property
+    def has_line(self) -> bool:
+        """Whether the next line is here already."""
+        return b"\n" in self._rest
+
+    def _fill(self) -> bool:
+        part = b"" if self._is_over else self._stream.read1(_PIPED_BYTES)
+        self._is_over = not part
+        self._rest += part
+        return bool(part)
+
+    def peek(self, size: int) -> bytes:
+        """Return what is next, without reading it: a line, or so many bytes."""
+        while not self.has_line and len(self._rest) < size and self._fill():
+            pass
+        return self._rest
+
+    def read(self, size: int = -1) -> bytes:
+        """Return so many bytes, or fewer at the end; all of them if the size is negative."""
+        while (size < 0 or len(self._rest) < size) and self._fill():
+            pass
+        end = len(self._rest) if size < 0 else size
+        part, self._rest = self._rest[:end], self._rest[end:]
+        return part
+
+    def readline(self, size: int) -> bytes:
+        """Return a line, or so many bytes of it."""
+        end = 0
+        while not (end := self._rest.find(b"\n", 0, size) + 1) and len(self._rest) < size:
+            if not self._fill():
+                break
+        end = end or min(size, len(self._rest))
+        part, self._rest = self._rest[:end], self._rest[end:]
+        return part
+
+
+def kind_of(file: str) -> Kind:
+    """Return how a file is to be read, by its beginning.
+
+    Raises:
+        KPError: It cannot be read, or is compressed.
+    """
+    with opened(file) as stream:
+        return _kind(file, stream.read(_PEEKED_BYTES))
+
+
+def _kind(file: str, beginning: bytes) -> Kind:
+    if beginning.startswith(_GZIP):
+        unpacked = f"zcat {shlex.quote(file)} | kp-langchain ... -"
+        raise KPError(f"{file} is compressed; unpack it, or pipe it in: {unpacked}")
+    if beginning.startswith(_PARQUET):
+        return "parquet"
+    first, *others = [*islice(lines_in(file, io.BytesIO(beginning)), 2)] or [Line(file, 1, b"")]
+    if not is_one_value(first):
+        # A broken line of traces, or the beginning of a value over many lines?
+        return "lines" if others and isinstance(value_of_line(others[0])[1], dict) else "whole"
+    value = value_of_line(first)[1]
+    return "whole" if is_otlp(value) or runs_of_value(value) is not None else "lines"
+
+
+# ------------------------------------------------------------------ rows
+
+
+def read_rows(file: str) -> Iterator[list[Row]]:
+    """Yield the rows of a source in groups, as they can be read; of a pipe, what has come.
+
+    Args:
+        file: A path, a URL, or `-`.
+
+    Raises:
+        KPError: It cannot be read.
+    """
+    kind: Kind
+    if file != STDIO and (kind := kind_of(file)) == "parquet":
+        for part in parquet_parts(file, _PARQUET_ROWS):
+            yield list(read_part(file, kind, part))
+        return
+    with opened(file) as stream:
+        if isinstance(stream, _Piped):
+            kind = _kind(file, stream.peek(_PEEKED_BYTES))
+            if kind == "parquet":
+                raise KPError("Parquet cannot be read from standard input; name the file")
+        rows = _whole(file, stream) if kind == "whole" else _lines(lines_in(file, stream))
+        group: list[Row] = []
+        for row in rows:
+            group.append(row)
+            is_waiting = isinstance(stream, _Piped) and not stream.has_line
+            if len(group) >= _PARQUET_ROWS or is_waiting:
+                yield group
+                group = []
+        if group:
+            yield group
+
+
+def read_part(file: str, kind: Kind, part: Part, folder: str = "") -> Iterator[Row]:
+    """Yield the rows of a part of a source.
+
+    Args:
+        file: A path or a URL.
+        kind: How it is read.
+        part: The part; a file that is read as a whole has one only.
+        folder: What a path is relative to; by default the working folder.
+
+    Raises:
+        KPError: It cannot be read.
+    """
+    if kind == "parquet":
+        yield from _parquet_rows(file, part, folder)
+        return
+    with opened(file, folder) as stream:
+        if kind == "whole":
+            yield from _whole(file, stream)
+            return
+        stream.seek(part.start)
+        content = io.BytesIO(stream.read(part.size))
+    yield from _lines(lines_in(file, content, first=part.first))
+
+
+def _lines(lines: Iterator[Line]) -> Iterator[Row]:
+    for line in lines:
+        content = Unusable(line.place, TOO_LONG) if line.content is None else line.content
+        yield Row(line.file, line.number, content)
+
+
+def _whole(file: str, stream: BinaryIO) -> Iterator[Row]:
+    reader = FileReader()
+
+    def parts() -> Iterator[RecordedRun | Unusable | tuple[str, Mapping[str, Any]]]:
+        for place, value, why in values_in(file, stream):
+            if why:
+                yield Unusable(place, why)
+            elif is_trace(value):
+                yield place, value
+            else:
+                yield from reader.add(value, place)
+        yield from reader.conclude()
+
+    for part in parts():
+        place, content = part if isinstance(part, tuple) else (part.place, part)
+        number = place.rpartition(":")[2]
+        yield Row(file, int(number) if number.isdecimal() else 0, content)
+
+
+def is_trace(value: object) -> bool:
+    """Return whether a JSON value looks like a trace in wire form."""
+    return isinstance(value, dict) and {"steps", "metadata", "task"} <= value.keys()
+
+
+# ------------------------------------------------------------------ parts
+
+
+def line_parts(file: str, rows: int) -> Iterator[Part]:
+    """Yield the parts of a file of lines, so many lines each; nothing is parsed.
+
+    Raises:
+        KPError: It cannot be read.
+    """
+    import numpy as np
+
+    with opened(file) as stream:
+        at = start = number = first = 0
+        while content := stream.read(_PEEKED_BYTES):
+            ends = np.flatnonzero(np.frombuffer(content, np.uint8) == 0x0A) + 1
+            for end in ends[first + rows - number - 1 :: rows].tolist():
+                yield Part(first + 1, start, at + end - start)
+                start, first = at + end, first + rows
+            at, number = at + len(content), number + len(ends)
+        if at > start:
+            yield Part(first + 1, start, at - start)
+
+
+def parquet_parts(file: str, rows: int) -> Iterator[Part]:
+    """Yield the parts of a Parquet file, at most so many rows each, none over two row groups.
+
+    Raises:
+        KPError: It cannot be read.
+    """
+    with _parquet_file(file) as parquet:
+        first = 1
+        for group in range(parquet.num_row_groups):
+            count = parquet.metadata.row_group(group).num_rows
+            for start in range(0, count, rows):
+                yield Part(first + start, start, min(rows, count - start), group)
+            first += count
+
+
+def _parquet_rows(file: str, part: Part, folder: str) -> Iterator[Row]:
+    with _parquet_file(file, folder) as parquet:
+        names = set(parquet.schema_arrow.names)
+        columns = ["trace"] if "trace" in names else None
+        batches = parquet.iter_batches(_PARQUET_ROWS, row_groups=[part.group], columns=columns)
+        seen = 0
+        for batch in batches:
+            begin, end = max(part.start - seen, 0), part.start + part.size - seen
+            if begin < len(batch) and end > 0:
+                own = batch.slice(begin, min(end, len(batch)) - begin)
+                for at, fields in enumerate(
+                    own.to_pylist(), part.first + seen + begin - part.start
+                ):
+                    yield Row(file, at, _of_fields(Row(file, at, b"").place, fields))
+            seen += len(batch)
+            if seen >= part.start + part.size:
+                return
+
+
+@contextmanager
+def _parquet_file(file: str, folder: str = "") -> Iterator[Any]:
+    pa, parquet = load_extra("pyarrow", "pyarrow.parquet")
+    with opened(file, folder) as stream:
+        try:
+            source = parquet.ParquetFile(stream)
+        except (pa.ArrowException, OSError) as error:
+            raise KPError(f"{file} cannot be read as Parquet: {error}") from error
+        yield source
+
+
+def _of_fields(place: str, fields: Mapping[str, Any]) -> Content:
+    """Return what a row of Parquet holds: a trace as JSON, or the fields of a conversation."""
+    if "trace" in fields:
+        trace = fields["trace"]
+        if isinstance(trace, str | bytes):
+            return trace.encode() if isinstance(trace, str) else trace
+        return Unusable(place, "its column trace is empty") if trace is None else dict(trace)
+    known = {name: value for name, value in fields.items() if value is not None}
+    if "messages" in known:
+        known["messages"] = json_or_text(known["messages"])
+        return json.dumps(known, default=str).encode()
+    if is_trace(known):
+        return known
+    names = ", ".join(fields)[:200]
+    return Unusable(place, f"no column trace or messages; there are {names}")

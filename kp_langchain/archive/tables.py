@@ -1,0 +1,344 @@
+"""The rows of a block in columns, their Parquet form, and the columns of the result."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from hashlib import sha256
+from typing import TYPE_CHECKING, Any, Self
+from urllib.parse import quote
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kp_langchain.archive.sources import load_extra
+from kp_langchain.embedding.embedder import EmbeddedColumns, EmbedderIdentity
+from kp_langchain.scoring.dimensions import DIMENSION_NAMES, Shape
+from kp_langchain.scoring.trace_columns import ShapeColumns, TraceColumns
+
+if TYPE_CHECKING:
+    from kp_langchain.scoring.evidence import Worth
+    from kp_langchain.scoring.score_columns import ScoreColumns
+
+RESULT: Mapping[str, str] = {
+    **dict.fromkeys(("file",), "string"),
+    "line": "integer",
+    "trace_id": "string",
+    "created_at": "time",
+    **dict.fromkeys(("task_domain", "agent_id", "framework", "objective", "answer"), "string"),
+    "success": "bool",
+    **dict.fromkeys(("confidence", "score", "threshold"), "float"),
+    "passed": "bool",
+    **dict.fromkeys(DIMENSION_NAMES, "float"),
+    "profile": "string",
+    "rules": "strings",
+    **dict.fromkeys(("novelty_source", "nearest_id"), "string"),
+    "nearest_similarity": "float",
+    "n_steps": "integer",
+    "flags": "strings",
+    "worth": "float",
+    "worth_basis": "string",
+    "agreement": "float",
+    **dict.fromkeys(("agreement_runs", "agreement_agreeing"), "integer"),
+    "trace": "string",
+}
+"""The columns of the result with the kind of their values; `trace` holds JSON."""
+
+ERRORS: Mapping[str, str] = {"place": "string", "reason": "string"}
+"""The columns of the table of rows that hold no trace."""
+
+FACTS: Mapping[str, str] = {
+    "file": "string",
+    "line": "integer",
+    "created_at": "time",
+    **dict.fromkeys(("agent_id", "framework", "objective", "answer"), "string"),
+    "flags": "strings",
+    "features": "string",
+    "proves_failure": "bool",
+    **dict.fromkeys(("task", "run_id"), "string"),
+    "conversations": "strings",
+    "is_planted": "bool",
+    "digest": "binary",
+    "has_verdict": "bool",
+    "verdict": "bool",
+    "trace": "string",
+}
+"""What is known of a row besides what its score follows from."""
+
+_READ = {
+    "trace_id": "string",
+    "domain": "string",
+    "fingerprint": "binary",
+    **dict.fromkeys(Shape.__slots__, "integer"),
+    "confidence": "float",
+    "success": "bool",
+    "problem": "string",
+    "unreadable_share": "float",
+    "vector": "vector",
+}
+_IDENTITY, _PARTITIONS = b"embedder", b"partitions"
+_LONGEST_NAME_CHARS, _KEPT_CHARS, _DIGEST_CHARS = 200, 16, 12
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ReadRows:
+    """The rows of a block that have a trace.
+
+    Attributes:
+        traces: What their scores follow from; without their texts if it comes from a file.
+        embedded: Their embeddings.
+        facts: What else is known of each, by the names in `FACTS`.
+        elapsed_ms: Milliseconds that reading and embedding took; 0 if it comes from a file.
+    """
+
+    traces: TraceColumns
+    embedded: EmbeddedColumns
+    facts: list[dict[str, Any]]
+    elapsed_ms: float = 0.0
+
+    @property
+    def vector_rows(self) -> list[int]:
+        """Which of them have a vector."""
+        return [row for row, problem in enumerate(self.embedded.problems) if not problem]
+
+    def to_parquet(self) -> bytes:
+        """Return the rows as they are kept between the passes."""
+        (pa,) = load_extra("pyarrow")
+        traces, embedded = self.traces, self.embedded
+        vectors: list[Any] = [None] * len(traces)
+        for row, vector in zip(self.vector_rows, _rows_of(embedded.vectors), strict=True):
+            vectors[row] = vector
+        columns = {
+            "trace_id": traces.trace_ids,
+            "domain": traces.domains,
+            "fingerprint": traces.fingerprints,
+            **{name: getattr(traces.shape, name) for name in Shape.__slots__},
+            "confidence": traces.confidence,
+            "success": traces.success,
+            "problem": embedded.problems,
+            "unreadable_share": embedded.unreadable_shares,
+            "vector": vectors,
+        }
+        table = pa.table(
+            {name: pa.array(columns[name], _type(kind)) for name, kind in _READ.items()}
+        )
+        facts = pa.Table.from_pylist(self.facts, schema(FACTS))
+        for name in FACTS:
+            table = table.append_column(facts.field(name), facts[name])
+        identity = json.dumps(asdict(embedded.identity)).encode()
+        return to_parquet(table.replace_schema_metadata({_IDENTITY: identity}))
+
+    @classmethod
+    def from_parquet(cls, content: bytes) -> Self:
+        """Return the rows that `to_parquet` wrote."""
+        table = read_parquet(content)
+        column = {name: table[name] for name in _READ if name != "vector"}
+        problems = column["problem"].to_pylist()
+        traces = TraceColumns(
+            column["trace_id"].to_pylist(),
+            column["domain"].to_pylist(),
+            [""] * len(table),
+            column["fingerprint"].to_pylist(),
+            ShapeColumns(*[column[name].to_numpy() for name in Shape.__slots__]),
+            column["confidence"].to_numpy(),
+            np.array(column["success"].to_pylist(), dtype=bool),
+        )
+        embedded = EmbeddedColumns(
+            vectors_in(table),
+            problems,
+            column["unreadable_share"].to_pylist(),
+            identity_in(table),
+        )
+        return cls(traces, embedded, table.select(list(FACTS)).to_pylist())
+
+
+def _rows_of(vectors: NDArray[np.float32] | None) -> Sequence[NDArray[np.float32]]:
+    return () if vectors is None else list(vectors)
+
+
+def vectors_in(table: Any) -> NDArray[np.float32] | None:
+    """Return the vectors of a table of read rows, of those that have one; None if none has."""
+    column = table["vector"].combine_chunks().drop_null()
+    if not len(column):
+        return None
+    values: NDArray[np.float32] = column.flatten().to_numpy(zero_copy_only=False)
+    return values.reshape(len(column), -1)
+
+
+def identity_in(table: Any) -> EmbedderIdentity:
+    """Return the embedder of a table of read rows."""
+    return EmbedderIdentity(**json.loads(table.schema.metadata[_IDENTITY]))
+
+
+# ------------------------------------------------------------------ the result
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Judged:
+    """What is said of the rows of a block besides their scores, one of each row.
+
+    Attributes:
+        thresholds: What their scores are compared with, 0 to 1.
+        passed: Whether they reach it.
+        worths: The worth; None where nothing is known but the score.
+        agreements: How far a run agrees with others of its task, with how many it was compared,
+            and with how many it agrees; None if with none.
+    """
+
+    thresholds: list[float]
+    passed: list[bool]
+    worths: list[Worth | None]
+    agreements: list[tuple[float, int, int] | None]
+
+
+def result_rows(rows: ReadRows, scores: ScoreColumns, judged: Judged) -> list[dict[str, Any]]:
+    """Return the rows of the result, by the names in `RESULT`."""
+    columns = {name: getattr(scores, name).tolist() for name in DIMENSION_NAMES}
+    similarities = scores.nearest_similarity.tolist()
+    results = []
+    for row, facts in enumerate(rows.facts):
+        worth, agreement = judged.worths[row], judged.agreements[row]
+        score, similarity = float(scores.total[row]), similarities[row]
+        results.append(
+            {name: facts[name] for name in RESULT if name in facts}
+            | {
+                "trace_id": rows.traces.trace_ids[row],
+                "task_domain": rows.traces.domains[row],
+                "success": bool(rows.traces.success[row]),
+                "confidence": float(rows.traces.confidence[row]),
+                "score": score,
+                "threshold": judged.thresholds[row],
+                "passed": judged.passed[row],
+                **{name: column[row] for name, column in columns.items()},
+                "profile": scores.profile[row],
+                "rules": [name for name in scores.rules[row].split(",") if name],
+                "novelty_source": scores.novelty_source[row],
+                "nearest_id": scores.nearest_id[row],
+                "nearest_similarity": None if np.isnan(similarity) else similarity,
+                "n_steps": int(rows.traces.shape.steps[row]),
+                "worth": None if worth is None else worth.value,
+                "worth_basis": None if worth is None else worth.basis,
+                "agreement": None if agreement is None else agreement[0],
+                "agreement_runs": None if agreement is None else agreement[1],
+                "agreement_agreeing": None if agreement is None else agreement[2],
+                "trace": json.dumps(scored_trace(facts["trace"], score), ensure_ascii=False),
+            }
+        )
+    return results
+
+
+def scored_trace(trace: str, score: float) -> dict[str, Any]:
+    """Return a trace in wire form with its score.
+
+    Args:
+        trace: The trace as JSON.
+        score: The score, 0 to 1.
+    """
+    fields: dict[str, Any] = json.loads(trace)
+    fields["metadata"]["quality_score"] = score
+    return fields
+
+
+def partition_of(row: Mapping[str, Any]) -> str:
+    """Return the folder of a row of the result: its domain, and the day (UTC) when it began."""
+    return f"domain={folder_name(row['task_domain'])}/day={row['created_at']:%Y-%m-%d}"
+
+
+def folder_name(domain: str) -> str:
+    """Return a name of letters, digits and `_.-~%` alone, which no file system refuses.
+
+    It is percent-encoded, as in a URL, which readers of such folders undo. A long one is cut, and
+    ends in a hash of the whole.
+    """
+    name = quote(domain, safe="", errors="replace")
+    if len(name) <= _LONGEST_NAME_CHARS:
+        return name
+    digest = sha256(domain.encode(errors="replace")).hexdigest()[:_DIGEST_CHARS]
+    return f"{quote(domain[:_KEPT_CHARS], safe='', errors='replace')}-{digest}"
+
+
+def by_partition(results: Sequence[Mapping[str, Any]]) -> tuple[bytes, dict[str, int]]:
+    """Return the results of a block, with a row group for each folder, and their rows in each."""
+    pa, parquet = load_extra("pyarrow", "pyarrow.parquet")
+    groups: dict[str, list[Mapping[str, Any]]] = {}
+    for row in results:
+        groups.setdefault(partition_of(row), []).append(row)
+    counts = {folder: len(groups[folder]) for folder in sorted(groups)}
+    of_result = schema(RESULT).with_metadata({_PARTITIONS: json.dumps(counts).encode()})
+    stream = io.BytesIO()
+    with parquet.ParquetWriter(stream, of_result, compression="zstd") as writer:
+        for folder in counts:
+            writer.write_table(pa.Table.from_pylist(groups[folder], of_result))
+    return stream.getvalue(), counts
+
+
+def partitions_in(content: bytes) -> dict[str, int]:
+    """Return the folders of a block's results with their rows, in the order of its row groups."""
+    (parquet,) = load_extra("pyarrow.parquet")
+    metadata = parquet.read_schema(io.BytesIO(content)).metadata
+    counts: dict[str, int] = json.loads(metadata[_PARTITIONS])
+    return counts
+
+
+def row_group(stream: Any, group: int) -> Any:
+    """Return a row group of an open Parquet file as a table."""
+    (parquet,) = load_extra("pyarrow.parquet")
+    return parquet.ParquetFile(stream).read_row_group(group)
+
+
+def join_tables(tables: Sequence[Any]) -> bytes:
+    """Return one Parquet file of tables, one after the other."""
+    (pa,) = load_extra("pyarrow")
+    table = pa.concat_tables(tables)
+    return to_parquet(table.replace_schema_metadata(None))
+
+
+# ------------------------------------------------------------------ Parquet
+
+
+def schema(columns: Mapping[str, str]) -> Any:
+    """Return the schema of columns, given the kind of the values of each."""
+    (pa,) = load_extra("pyarrow")
+    return pa.schema([(name, _type(kind)) for name, kind in columns.items()])
+
+
+def _type(kind: str) -> Any:
+    (pa,) = load_extra("pyarrow")
+    return {
+        "string": pa.string(),
+        "binary": pa.binary(),
+        "bool": pa.bool_(),
+        "float": pa.float64(),
+        "integer": pa.int64(),
+        "time": pa.timestamp("us", "UTC"),
+        "strings": pa.list_(pa.string()),
+        "vector": pa.list_(pa.float32()),
+    }[kind]
+
+
+def to_parquet(table: Any, **options: Any) -> bytes:
+    """Return a table as a Parquet file.
+
+    Args:
+        table: The table.
+        options: Further arguments of pyarrow's `write_table`.
+    """
+    (parquet,) = load_extra("pyarrow.parquet")
+    stream = io.BytesIO()
+    parquet.write_table(table, stream, compression="zstd", **options)
+    return stream.getvalue()
+
+
+def read_parquet(content: bytes, columns: Sequence[str] | None = None) -> Any:
+    """Return the table of a Parquet file, or some of its columns."""
+    (parquet,) = load_extra("pyarrow.parquet")
+    return parquet.read_table(io.BytesIO(content), columns=columns)
+
+
+def errors_to_parquet(errors: Sequence[tuple[str, str]]) -> bytes:
+    """Return the table of rows without a trace: where each stands, and why."""
+    (pa,) = load_extra("pyarrow")
+    rows = [dict(zip(ERRORS, one, strict=True)) for one in errors]
+    return to_parquet(pa.Table.from_pylist(rows, schema(ERRORS)))

@@ -1,0 +1,267 @@
+"""The command `score`: past runs with their scores, as JSON lines or as an archive of Parquet."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from pydantic import ValidationError
+
+from kp_langchain.archive.engines import BLOCK_ROWS, Engine, usable_cores
+from kp_langchain.cli.json_files import read_values
+from kp_langchain.cli.options import INTERRUPTED, new_app, open_store
+from kp_langchain.cli.output import STDIO, make_console, say_json, text_output, warn
+from kp_langchain.config import Settings
+from kp_langchain.errors import KPError, MissingExtraError
+from kp_langchain.text import first_fault, one_line, printable
+
+if TYPE_CHECKING:
+    from kp_langchain.archive.passes import Problem, Tools
+    from kp_langchain.archive.run import Progress, ScoredRows
+    from kp_langchain.calibration.model import ConfidenceModel
+
+_SKIPPED = 1
+_LONGEST_MESSAGE_CHARS = 2000
+
+app = new_app()
+
+
+@app.command()
+def score(
+    sources: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="SOURCE", help="Files, folders, patterns or URLs; - for standard input."
+        ),
+    ],
+    out: Annotated[
+        str,
+        typer.Option(
+            metavar="DEST", help="A folder or URL, a file of JSON lines, or - for stdout."
+        ),
+    ] = STDIO,
+    engine: Annotated[
+        Engine | None, typer.Option(help="For a folder: processes of this machine, or Ray.")
+    ] = None,
+    workers: Annotated[
+        int | None, typer.Option(min=1, help="For a folder: how many; one for each core.")
+    ] = None,
+    block_rows: Annotated[
+        int, typer.Option(min=1, metavar="N", help="For a folder: rows that one worker takes.")
+    ] = BLOCK_ROWS,
+    model: Annotated[
+        list[str] | None,
+        typer.Option(metavar="FILE", help="A confidence model as JSON, for worth; repeatable."),
+    ] = None,
+    database: Annotated[
+        str | None, typer.Option(help="A store whose confidence models are used, for worth.")
+    ] = None,
+) -> None:
+    """Score past runs, each compared with those before it, and write them with their scores.
+
+    A source holds traces, one JSON object a line, or a Parquet column trace or messages; or what
+    import reads: spans in OTLP JSON, runs exported from LangSmith, conversations. Runs that are no
+    traces yet are redacted first.
+
+    To a file of JSON lines or stdout, each row is one line: source (file and line), trace_id,
+    domain, score, the domain's threshold, whether it passed, the breakdown, and the trace. A folder
+    or URL gets Parquet files below domain=/day=, for millions of rows, by many workers; the same
+    command continues what was interrupted.
+
+    A row that holds no trace is reported on stderr as FILE:LINE: reason, and skipped. A file of
+    --out is replaced when all is scored, and only you may read it.
+
+    Exit status: 0, every row was scored; 1, some were skipped, or an error ended the command;
+    2, wrong usage; 130, interrupted.
+    """
+    from kp_langchain.archive.run import tools_of
+
+    files, settings = _files(sources), Settings()
+    tools = tools_of(settings, models=_models(model or (), database))
+    if not _is_jsonl(out):
+        _score_into_folder(
+            files, out, tools, engine or "local", workers or usable_cores(), block_rows
+        )
+        return
+    for name, option in (("--engine", engine), ("--workers", workers)):
+        if option is not None:
+            raise typer.BadParameter(f"{name} is for a folder or URL; --out is {out}")
+    _score_into_lines(files, out, tools)
+
+
+def _files(sources: list[str]) -> list[str]:
+    """Return the files that the sources stand for.
+
+    Raises:
+        BadParameter: There is none, or one is named twice.
+        MissingExtraError: What opens them is not installed.
+    """
+    from kp_langchain.archive.sources import find_files
+
+    try:
+        return find_files(sources)
+    except MissingExtraError:
+        raise
+    except KPError as error:
+        raise typer.BadParameter(str(error)) from error
+
+
+def _is_jsonl(out: str) -> bool:
+    """Return whether a destination is a file of JSON lines, and no folder or URL."""
+    if out.endswith((".jsonl", ".ndjson")) and "://" in out:
+        raise typer.BadParameter(f"--out {out}: JSON lines go to a file here; name a folder's URL")
+    path = Path(out)
+    is_file = "://" not in out and path.exists() and not path.is_dir()
+    return out == STDIO or path.suffix in (".jsonl", ".ndjson") or is_file
+
+
+def _models(files: Sequence[str], database: str | None) -> dict[str, ConfidenceModel]:
+    """Return the confidence models of files, and else of a store, by domain.
+
+    Raises:
+        KPError: One cannot be read, or was made by another version.
+    """
+    models: dict[str, ConfidenceModel] = {}
+    if database is not None:
+        with open_store(database) as store:
+            models = {one.domain: one for one in store.models.installed()}
+    for file in files:
+        for place, value, why in read_values(file):
+            model = _model(place, value, why)
+            models[model.domain] = model
+    for one in models.values():
+        one.check_current()
+    return models
+
+
+def _model(place: str, value: object, why: str) -> ConfidenceModel:
+    from kp_langchain.calibration.model import ConfidenceModel
+
+    fields = value.get("model", value) if isinstance(value, dict) else {}
+    try:
+        return ConfidenceModel.from_dict(fields)
+    except ValidationError as error:
+        raise KPError(
+            f"{printable(place)}: no confidence model ({why or first_fault(error)}); write one "
+            "with: kp-langchain calibrate show --json"
+        ) from None
+
+
+# ------------------------------------------------------------------ JSON lines
+
+
+def _score_into_lines(files: list[str], out: str, tools: Tools) -> None:
+    from kp_langchain.archive.run import score_stream
+    from kp_langchain.archive.tables import scored_trace
+
+    counts: Counter[str] = Counter()
+    try:
+        with text_output(out) as write:
+            for part in score_stream(files, tools):
+                for row, facts in enumerate(part.rows.facts):
+                    record = _record(part, row)
+                    counts["passed"] += record["passed"]
+                    counts["scored"] += 1
+                    trace = scored_trace(facts["trace"], float(part.scores.total[row]))
+                    say_json(record, {"trace": trace}, write=write)
+                for problem in part.problems:
+                    _report(problem)
+                counts["skipped"] += len(part.problems)
+    except KeyboardInterrupt:
+        warn(f"interrupted after {counts['scored']:,}")
+        raise typer.Exit(INTERRUPTED) from None
+    _conclude(counts["scored"], counts["passed"], counts["skipped"])
+
+
+def _record(part: ScoredRows, row: int) -> dict[str, Any]:
+    """Return what is written of a row beside its trace."""
+    facts, breakdown = part.rows.facts[row], part.scores.breakdown(row)
+    worth = part.judged.worths[row]
+    if worth is not None:
+        breakdown = replace(breakdown, worth=worth)
+    return {
+        "source": {"file": facts["file"], "line": facts["line"]},
+        "trace_id": part.rows.traces.trace_ids[row],
+        "domain": part.rows.traces.domains[row],
+        "score": breakdown.total,
+        "threshold": part.judged.thresholds[row],
+        "passed": part.judged.passed[row],
+        "breakdown": breakdown.to_dict(),
+    }
+
+
+def _report(problem: Problem) -> None:
+    warn(one_line(f"{problem.place}: {problem.reason}", _LONGEST_MESSAGE_CHARS))
+
+
+def _conclude(scored: int, passed: int, skipped: int) -> None:
+    warn(f"scored {scored:,}, of which passed {passed:,}; skipped {skipped:,}")
+    if skipped:
+        raise typer.Exit(_SKIPPED)
+
+
+# ------------------------------------------------------------------ an archive
+
+
+def _score_into_folder(
+    files: list[str], out: str, tools: Tools, engine: Engine, workers: int, block_rows: int
+) -> None:
+    from kp_langchain.archive.run import score_archive
+
+    if STDIO in files:
+        raise typer.BadParameter("standard input is read once; for a folder, name files")
+    try:
+        with _progress_bar() as report:
+            summary = score_archive(
+                files,
+                out,
+                tools,
+                engine=engine,
+                workers=workers,
+                block_rows=block_rows,
+                report=report,
+            )
+    except KeyboardInterrupt:
+        warn("interrupted; the same command continues")
+        raise typer.Exit(INTERRUPTED) from None
+    for reason, count in summary.unmeasured.items():
+        warn(f"novelty of {count:,} was not measured: {reason}")
+    if summary.skipped:
+        warn(f"what was skipped: {out.rstrip('/')}/_errors/*.parquet")
+    _conclude(summary.scored, summary.passed, summary.skipped)
+
+
+@contextmanager
+def _progress_bar() -> Iterator[Callable[[Progress], object]]:
+    """Show a bar for each pass on a terminal; report rows that hold no trace above it."""
+    from rich import progress
+
+    bar = progress.Progress(
+        progress.TextColumn("{task.description}"),
+        progress.BarColumn(),
+        progress.MofNCompleteColumn(),
+        progress.TextColumn("{task.fields[speed]}"),
+        progress.TimeRemainingColumn(),
+        console=make_console(stderr=True),
+        disable=not sys.stderr.isatty(),
+    )
+    tasks: dict[str, progress.TaskID] = {}
+
+    def report(now: Progress) -> None:
+        for problem in now.problems:
+            _report(problem)
+        if now.name not in tasks:
+            tasks[now.name] = bar.add_task(now.name, speed="")
+        task = tasks[now.name]
+        elapsed_s = bar.tasks[task].elapsed
+        speed = f"{now.rows / elapsed_s:,.0f} rows/s" if elapsed_s and now.rows else ""
+        bar.update(task, completed=now.done, total=now.total, speed=speed)
+
+    with bar:
+        yield report
