@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from kp_langchain import ReasoningTrace, Scorer, Settings
 from kp_langchain.archive.passes import Tools
 from kp_langchain.archive.run import tools_of
+from tests.cli.conftest import without_model as without_model
 from tests.cli.made_runs import document
 
 REMEMBERED = 20  # fewer than the rows, so that old ones are forgotten
