@@ -1,0 +1,219 @@
+"""What archives are read from, and how that is cut into blocks."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pyarrow import parquet
+
+from kp_langchain.archive.blocks import BlockCounts, halos
+from kp_langchain.archive.run import score_archive, score_stream
+from kp_langchain.archive.sources import find_files, line_parts, read_part
+from kp_langchain.errors import KPError
+from tests.archive.conftest import tools, wire
+from tests.commands import cli
+from tests.importing.spans import genai_spans, lines
+
+SECRET = "sk-ant-api03-" + "Ab3dE6gH9jK2mN5p" * 5
+MESSAGES = [
+    {"role": "user", "content": f"Look up the price of tin with {SECRET}."},
+    {"role": "assistant", "content": None, "tool_calls": [
+        {"id": "c1", "type": "function", "function": {"name": "prices", "arguments": "{}"}},
+    ]},
+    {"role": "tool", "tool_call_id": "c1", "content": "31,000 a tonne"},
+    {"role": "assistant", "content": "Tin costs 31,000 a tonne."},
+]  # fmt: skip
+LANGSMITH = {
+    "id": "00000000-0000-4000-8000-000000000001", "run_type": "llm", "name": "model",
+    "start_time": "2026-01-01T00:00:00Z", "end_time": "2026-01-01T00:00:01Z",
+    "inputs": {"messages": [[{"lc": 1, "id": ["HumanMessage"], "kwargs": {"content": "why?"}}]]},
+    "outputs": {"generations": [[{"text": "42", "message": {"type": "ai", "data": {}}}]]},
+    "extra": {"metadata": {"kp_domain": "code"}}, "error": None,
+}  # fmt: skip
+
+
+def jsonl(*values: Any) -> Callable[[], str]:
+    def write() -> str:
+        Path("in.jsonl").write_text("".join(json.dumps(value) + "\n" for value in values))
+        return "in.jsonl"
+
+    return write
+
+
+def document(value: Any) -> Callable[[], str]:
+    def write() -> str:
+        Path("in.json").write_text(json.dumps(value, indent=2))
+        return "in.json"
+
+    return write
+
+
+def table(rows: list[dict[str, Any]]) -> Callable[[], str]:
+    def write() -> str:
+        parquet.write_table(pa.Table.from_pylist(rows), "in.parquet", row_group_size=3)
+        return "in.parquet"
+
+    return write
+
+
+SPANS = {"resourceSpans": [{"scopeSpans": [{"spans": genai_spans()}]}]}
+TRACES = [wire(number) for number in range(8)]
+TRACE_IDS = [trace["id"] for trace in TRACES]
+CONVERSATIONS = [
+    {"id": str(n), "domain": "finance", "messages": MESSAGES, "success": bool(n % 2)}
+    for n in range(5)
+]
+SOURCES: dict[str, tuple[Callable[[], str], list[str] | int]] = {
+    "traces": (jsonl(*TRACES), TRACE_IDS),
+    "traces over many lines": (document(TRACES[0]), TRACE_IDS[:1]),
+    "conversations": (jsonl(*CONVERSATIONS), 5),
+    "messages alone": (jsonl(*[MESSAGES] * 3), 3),
+    "traces and conversations": (jsonl(*TRACES[:2], *CONVERSATIONS[:2]), 4),
+    "a list of conversations": (document(CONVERSATIONS), 5),
+    "spans": (jsonl(*lines(*genai_spans())), 1),
+    "spans in a document": (document(SPANS), 1),
+    "runs of LangSmith": (jsonl(LANGSMITH), 1),
+    "an export of LangSmith": (document({"runs": [LANGSMITH]}), 1),
+    "Parquet with traces": (table([{"trace": json.dumps(one)} for one in TRACES]), TRACE_IDS),
+    "Parquet with messages as JSON": (
+        table([{**one, "messages": json.dumps(one["messages"])} for one in CONVERSATIONS]), 5,
+    ),
+    "Parquet with messages as lists": (
+        table([{"id": "a", "messages": [{"role": m["role"], "content": m["content"] or ""}
+               for m in (MESSAGES[0], MESSAGES[3])]}]), 1,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SOURCES)
+def test_each_form_is_scored_the_same_as_archive_and_as_lines(name: str) -> None:
+    write, expected = SOURCES[name]
+    file = write()
+    streamed = {
+        (part.rows.traces.trace_ids[row], facts["line"]): float(part.scores.total[row])
+        for part in score_stream([file], tools())
+        for row, facts in enumerate(part.rows.facts)
+    }
+    problems = []
+    score_archive(
+        [file], "out", tools(), block_rows=2, report=lambda now: problems.extend(now.problems)
+    )
+    rows = duckdb.sql(
+        "SELECT trace_id, line, score, trace FROM 'out/domain=*/*/*.parquet' ORDER BY line"
+    ).fetchall()
+    assert problems == []
+    assert {(id_, line): score for id_, line, score, _ in rows} == pytest.approx(streamed)
+    ids = [id_ for id_, *_ in rows]
+    assert len(ids) == expected if isinstance(expected, int) else sorted(ids) == expected
+    assert SECRET not in "".join(trace for *_, trace in rows)
+
+
+def test_what_was_written_is_read_again() -> None:
+    file = jsonl(*TRACES)()
+    score_archive([file], "first", tools(), block_rows=3)
+    files = find_files(["first"])
+    assert files
+    assert not any("_work" in name for name in files)
+    summary = score_archive(files, "second", tools())
+    assert (summary.scored, summary.skipped) == (len(TRACES), 0)
+
+
+BAD = {
+    "a conversation without an answer": ({"messages": MESSAGES[:1]}, "no model answer"),
+    "a number": (7, "object"),
+    "a run without an end": (
+        {key: value for key, value in LANGSMITH.items() if key != "end_time"}, "no end",
+    ),
+    "a part of a run": ({**LANGSMITH, "parent_run_id": LANGSMITH["id"][:-1] + "9"}, "a part"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_a_row_without_a_trace_says_why(name: str) -> None:
+    value, reason = BAD[name]
+    problems = [
+        problem for part in score_stream([jsonl(value)()], tools()) for problem in part.problems
+    ]
+    assert [problem.place for problem in problems] == ["in.jsonl:1"]
+    assert reason in problems[0].reason
+
+
+def test_a_table_without_traces_says_what_it_has() -> None:
+    table([{"prompt": "a", "answer": "b"}])()
+    (part,) = score_stream(["in.parquet"], tools())
+    assert part.problems[0].reason == "no column trace or messages; there are prompt, answer"
+
+
+def test_a_compressed_file_is_refused(without_model: None) -> None:
+    Path("in.jsonl").write_bytes(b"\x1f\x8b123")
+    done = cli("score", "in.jsonl", "--out", "out")
+    assert (done.returncode, "unpack it" in done.stderr) == (1, True)
+
+
+# ------------------------------------------------------------------ files and blocks
+
+
+def test_folders_patterns_and_urls_stand_for_their_files() -> None:
+    for name in (
+        "a/2.jsonl",
+        "a/1.parquet",
+        "a/b/3.json",
+        "a/_work/4.jsonl",
+        "a/.x/5.jsonl",
+        "a/t",
+    ):
+        Path(name).parent.mkdir(parents=True, exist_ok=True)
+        Path(name).touch()
+    assert find_files(["a"]) == ["a/1.parquet", "a/2.jsonl", "a/b/3.json"]
+    assert find_files(["a/*.jsonl", "-", "a/t"]) == ["a/2.jsonl", "-", "a/t"]
+    assert find_files([Path("a/t").absolute().as_uri()]) == [Path("a/t").absolute().as_uri()]
+    with pytest.raises(KPError, match=r"a/t is given more than once"):
+        find_files(["a/t", "a/t"])
+
+
+LINES = st.lists(st.sampled_from([b"", b"{}", b"  ", b"x" * 9, b"a\rb"]), max_size=30)
+
+
+@given(content=LINES, rows=st.integers(1, 7), ends=st.booleans(), peeked=st.integers(1, 40))
+def test_the_parts_of_a_file_are_all_its_lines(
+    content: list[bytes], rows: int, ends: bool, peeked: int
+) -> None:
+    path = Path("lines.jsonl")
+    path.write_bytes(b"\n".join(content) + (b"\n" if ends else b""))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("kp_langchain.archive.sources._PEEKED_BYTES", peeked)
+        parts = list(line_parts(str(path), rows))
+    read = [row for part in parts for row in read_part(str(path), "lines", part)]
+    expected = [(at, one.strip()) for at, one in enumerate(content, 1) if one.strip()]
+    assert [(row.number, row.content) for row in read] == expected
+    assert [part.first for part in parts] == [1 + rows * at for at in range(len(parts))]
+
+
+COUNTS = st.lists(st.tuples(st.integers(0, 6), st.integers(0, 6)), max_size=12)
+
+
+@given(counts=COUNTS, window=st.integers(1, 15))
+def test_halos_hold_what_is_remembered_and_no_more(
+    counts: list[tuple[int, int]], window: int
+) -> None:
+    blocks = [
+        BlockCounts(number, rows, min(rows, vectors))
+        for number, (rows, vectors) in enumerate(counts)
+    ]
+    for halo in halos(blocks, window):
+        for kind, held in (("rows", halo.row_blocks), ("vectors", halo.vector_blocks)):
+            before = [
+                one.number for one in blocks[: halo.number] for _ in range(getattr(one, kind))
+            ]
+            # Of what the halo's blocks hold, the newest are what is remembered.
+            own = [number for number in before if number in held]
+            assert own[-window:] == before[-window:]
+            assert set(held) == set(before[-window:])
