@@ -345,12 +345,13 @@ class ReadCounts(NamedTuple):
 def read_block(job: Job, block: Block) -> ReadCounts:
     """Read a block: its rows with their embeddings, and those that hold no trace."""
     storage, tools = job.storage, _tools(job.tools)
-    name, of_errors = f"_work/read/{block.number:07}.block", f"_errors/{block.number:07}.parquet"
-    content = storage.read(name)
-    if content is not None:
-        rows = read_parquet(content, ["problem"])["problem"].to_pylist()
-        errors = storage.read(of_errors)
-        problems = [] if errors is None else _problems_in(errors)
+    name, of_errors = _read_name(block.number), f"_errors/{block.number:07}.parquet"
+    if storage.exists(name):
+        rows = read_parquet(storage, name, ["problem"])["problem"].to_pylist()
+        problems = []
+        if storage.exists(of_errors):
+            errors = read_parquet(storage, of_errors).to_pylist()
+            problems = [Problem(**one) for one in errors]
         return _read_counts(block, rows, problems, is_new=False)
     rows_of_block = read_part(block.file, block.kind, block.part, job.folder)
     read_rows, problems = read(rows_of_block, tools)
@@ -358,10 +359,6 @@ def read_block(job: Job, block: Block) -> ReadCounts:
         storage.write(of_errors, errors_to_parquet(problems))
     storage.write(name, read_rows.to_parquet())  # last, because it proves that all is there
     return _read_counts(block, read_rows.embedded.problems, problems, is_new=True)
-
-
-def _problems_in(content: bytes) -> list[Problem]:
-    return [Problem(*row.values()) for row in read_parquet(content).to_pylist()]
 
 
 def _read_counts(
@@ -391,13 +388,13 @@ class Bucket(NamedTuple):
 def agree_bucket(job: Job, bucket: Bucket) -> bool:
     """Compare the runs of some tasks; return whether this was done now."""
     storage = job.storage
-    name = f"_work/agreed/{bucket.number:04}.block"
+    name = _agreed_name(bucket.number)
     if storage.exists(name):
         return False
     (pa,) = load_extra("pyarrow")
     tasks: dict[str, list[tuple[int, int, TaskRun]]] = {}
     for block in bucket.blocks:
-        table = read_parquet(_read_of(storage, block), _OF_TASK)
+        table = read_parquet(storage, _read_name(block), _OF_TASK)
         for row, task in enumerate(table["task"].to_pylist()):
             if task is not None and crc32(task.encode()) % bucket.of == bucket.number:
                 run = _task_run(table.slice(row, 1).to_pylist()[0])
@@ -432,12 +429,12 @@ def _task_run(fields: Mapping[str, Any]) -> TaskRun:
     )
 
 
-def _read_of(storage: Storage, block: int) -> bytes:
-    name = f"_work/read/{block:07}.block"
-    content = storage.read(name)
-    if content is None:
-        raise KPError(f"{storage.url}/{name} is gone; the same command makes it again")
-    return content
+def _read_name(block: int) -> str:
+    return f"_work/read/{block:07}.block"
+
+
+def _agreed_name(bucket: int) -> str:
+    return f"_work/agreed/{bucket:05}.block"
 
 
 class Scoring(NamedTuple):
@@ -473,11 +470,11 @@ def score_block(job: Job, item: Scoring) -> ScoredCounts:
     storage, tools = job.storage, _tools(job.tools)
     number = item.halo.number
     name = _scored_name(number)
-    content = storage.read(name)
-    if content is not None:
-        passed = sum(read_parquet(content, ["passed"])["passed"].to_pylist())
-        return ScoredCounts(number, partitions_in(content), passed, is_new=False)
-    rows = ReadRows.from_parquet(_read_of(storage, number))
+    if storage.exists(name):
+        table = read_parquet(storage, name, ["passed"])
+        passed = sum(table["passed"].to_pylist())
+        return ScoredCounts(number, partitions_in(table), passed, is_new=False)
+    rows = ReadRows.from_table(read_parquet(storage, _read_name(number)))
     window = tools.scorer.max_remembered
     scores = compare(rows, _before(storage, item.halo, window), tools.scorer)
     agreements: dict[int, tuple[float, int, int]] = {}
@@ -496,7 +493,7 @@ def _scored_name(block: int) -> str:
 def _before(storage: Storage, halo: Halo, window: int) -> Remembered:
     before = Remembered()
     for block in sorted({*halo.row_blocks, *halo.vector_blocks}):
-        table = read_parquet(_read_of(storage, block), _COMPARED)
+        table = read_parquet(storage, _read_name(block), _COMPARED)
         ids, vectors = table["trace_id"].to_pylist(), vectors_in(table)
         problems = table["problem"].to_pylist()
         is_row_block = block in halo.row_blocks
@@ -514,9 +511,7 @@ def _before(storage: Storage, halo: Halo, window: int) -> Remembered:
 
 
 def _agreements(storage: Storage, bucket: int, block: int) -> dict[int, tuple[float, int, int]]:
-    (parquet,) = load_extra("pyarrow.parquet")
-    with storage.open(f"_work/agreed/{bucket:04}.block") as stream:
-        table = parquet.read_table(stream, filters=[("block", "=", block)])
+    table = read_parquet(storage, _agreed_name(bucket), filters=[("block", "=", block)])
     return {row["row"]: (row["value"], row["runs"], row["agreeing"]) for row in table.to_pylist()}
 
 

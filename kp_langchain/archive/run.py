@@ -49,7 +49,7 @@ from kp_langchain.scoring.score_columns import ScoreColumns
 from kp_langchain.scoring.scorer import Scorer
 
 _FILE_ROWS = 25_000
-_BUCKET_ROWS = 200_000
+_BUCKET_ROWS = 100_000
 _WORK = ("_work/read", "_work/agreed", "_work/scored")
 _DEPENDS_ON = {"defaults", "domains", "redaction", "max_text_chars", "max_run_chars", "max_steps"}
 

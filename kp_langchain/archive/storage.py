@@ -86,8 +86,15 @@ class Storage:
         return content
 
     def open(self, name: str) -> Any:
-        """Open a file that is there, to read bytes at any place."""
-        return self._opened[0].open(self._place(name), "rb")
+        """Open a file to read bytes at any place.
+
+        Raises:
+            KPError: It is not there.
+        """
+        try:
+            return self._opened[0].open(self._place(name), "rb")
+        except FileNotFoundError:
+            raise KPError(f"{self.url}/{name} is gone; the same command makes it again") from None
 
     def write(self, name: str, content: bytes) -> None:
         """Write a file, which takes the place of one of its name.

@@ -19,6 +19,7 @@ from kp_langchain.scoring.dimensions import DIMENSION_NAMES, Shape
 from kp_langchain.scoring.trace_columns import ShapeColumns, TraceColumns
 
 if TYPE_CHECKING:
+    from kp_langchain.archive.storage import Storage
     from kp_langchain.scoring.evidence import Worth
     from kp_langchain.scoring.score_columns import ScoreColumns
 
@@ -131,9 +132,8 @@ class ReadRows:
         return to_parquet(table.replace_schema_metadata({_IDENTITY: identity}))
 
     @classmethod
-    def from_parquet(cls, content: bytes) -> Self:
+    def from_table(cls, table: Any) -> Self:
         """Return the rows that `to_parquet` wrote."""
-        table = read_parquet(content)
         column = {name: table[name] for name in _READ if name != "vector"}
         problems = column["problem"].to_pylist()
         traces = TraceColumns(
@@ -274,11 +274,9 @@ def by_partition(results: Sequence[Mapping[str, Any]]) -> tuple[bytes, dict[str,
     return stream.getvalue(), counts
 
 
-def partitions_in(content: bytes) -> dict[str, int]:
+def partitions_in(table: Any) -> dict[str, int]:
     """Return the folders of a block's results with their rows, in the order of its row groups."""
-    (parquet,) = load_extra("pyarrow.parquet")
-    metadata = parquet.read_schema(io.BytesIO(content)).metadata
-    counts: dict[str, int] = json.loads(metadata[_PARTITIONS])
+    counts: dict[str, int] = json.loads(table.schema.metadata[_PARTITIONS])
     return counts
 
 
@@ -331,10 +329,23 @@ def to_parquet(table: Any, **options: Any) -> bytes:
     return stream.getvalue()
 
 
-def read_parquet(content: bytes, columns: Sequence[str] | None = None) -> Any:
-    """Return the table of a Parquet file, or some of its columns."""
+def read_parquet(
+    storage: Storage, name: str, columns: Sequence[str] | None = None, filters: Any = None
+) -> Any:
+    """Return the table of a Parquet file, or some of its columns and rows.
+
+    Args:
+        storage: Where it is.
+        name: The file.
+        columns: The columns; all if none are named.
+        filters: As for pyarrow's `read_table`.
+
+    Raises:
+        KPError: It is not there.
+    """
     (parquet,) = load_extra("pyarrow.parquet")
-    return parquet.read_table(io.BytesIO(content), columns=columns)
+    with storage.open(name) as stream:  # only what is asked for is read of it
+        return parquet.read_table(stream, columns=columns, filters=filters)
 
 
 def errors_to_parquet(errors: Sequence[tuple[str, str]]) -> bytes:
