@@ -19,7 +19,6 @@ from types import ModuleType
 from typing import Any, BinaryIO, Literal, NamedTuple, cast
 
 from kp_langchain.errors import KPError, MissingExtraError
-from kp_langchain.importing.importer import FileReader
 from kp_langchain.importing.json_lines import (
     STDIO,
     TOO_LONG,
@@ -29,7 +28,6 @@ from kp_langchain.importing.json_lines import (
     value_of_line,
     values_in,
 )
-from kp_langchain.importing.json_runs import runs_of_value
 from kp_langchain.importing.recorded_run import RecordedRun, Unusable
 from kp_langchain.importing.spans import is_otlp
 from kp_langchain.text import json_or_text
@@ -257,6 +255,10 @@ def _kind(file: str, beginning: bytes) -> Kind:
         # A broken line of traces, or the beginning of a value over many lines?
         return "lines" if others and isinstance(value_of_line(others[0])[1], dict) else "whole"
     value = value_of_line(first)[1]
+    if is_trace(value):
+        return "lines"
+    from kp_langchain.importing.json_runs import runs_of_value  # loads LangChain
+
     return "whole" if is_otlp(value) or runs_of_value(value) is not None else "lines"
 
 
@@ -325,6 +327,8 @@ def _lines(lines: Iterator[Line]) -> Iterator[Row]:
 
 
 def _whole(file: str, stream: BinaryIO) -> Iterator[Row]:
+    from kp_langchain.importing.importer import FileReader  # loads LangChain
+
     reader = FileReader()
 
     def parts() -> Iterator[RecordedRun | Unusable | tuple[str, Mapping[str, Any]]]:

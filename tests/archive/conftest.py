@@ -11,6 +11,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import numpy as np
 import pytest
 from numpy.typing import NDArray
@@ -39,6 +40,11 @@ class Words:
 
     def unreadable_share(self, text: str) -> float:
         return float("unreadable" in text)
+
+
+def query(sql: str) -> Any:
+    """What DuckDB answers, which knows nothing of this package."""
+    return duckdb.sql(sql)
 
 
 def tools(**options: Any) -> Tools:

@@ -14,15 +14,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import duckdb
 import numpy as np
-import pandas as pd
+import pandas as pd  # type: ignore[import-untyped,unused-ignore]
 import pytest
 from numpy.typing import NDArray
 
 from kp_langchain import ReasoningTrace, Scorer
 from kp_langchain.archive.engines import Engine, opened
-from kp_langchain.archive.passes import Tools
+from kp_langchain.archive.passes import Problem, Tools
 from kp_langchain.archive.run import Progress, score_archive, score_stream
 from kp_langchain.archive.tables import RESULT
 from kp_langchain.calibration.agreement import RunDigest, TaskRun, agreement_of, pairs_of
@@ -30,7 +29,7 @@ from kp_langchain.calibration.features import features_of
 from kp_langchain.calibration.model import ConfidenceModel, Term
 from kp_langchain.errors import KPError
 from kp_langchain.scoring import Worth
-from tests.archive.conftest import REMEMBERED, Archive, Words, tools, wire
+from tests.archive.conftest import REMEMBERED, Archive, Words, query, tools, wire
 from tests.commands import cli
 
 ROWS = "domain=*/day=*/*.parquet"
@@ -45,7 +44,7 @@ ENGINES = [
 
 def rows_of(folder: str) -> list[dict[str, Any]]:
     """The rows of a result in order, as anybody reads them."""
-    frame = duckdb.sql(f"SELECT * FROM '{folder}/{ROWS}' ORDER BY file, line").df()  # noqa: S608
+    frame = query(f"SELECT * FROM '{folder}/{ROWS}' ORDER BY file, line").df()  # noqa: S608
     rows: list[dict[str, Any]] = json.loads(frame.to_json(orient="records", date_format="iso"))
     return rows
 
@@ -59,7 +58,7 @@ def check(archive: Archive, folder: str) -> None:
         assert row["novelty"] == pytest.approx(novelty, abs=1e-6)
         assert row["nearest_id"] == nearest
     assert not list(Path(folder).rglob("*.part"))
-    errors = duckdb.sql(f"SELECT * FROM '{folder}/_errors/*.parquet' ORDER BY place").fetchall()  # noqa: S608
+    errors = query(f"SELECT * FROM '{folder}/_errors/*.parquet' ORDER BY place").fetchall()  # noqa: S608
     assert [place for place, _ in errors] == sorted(archive.bad)
     assert all(reason for _, reason in errors)
 
@@ -239,7 +238,7 @@ def test_any_fault_of_a_row_costs_that_row(
         return ()
 
     monkeypatch.setattr("kp_langchain.archive.passes.flags_of", flags_of)
-    problems = []
+    problems: list[Problem] = []
     score_archive(archive.files, "out", tools(), report=lambda now: problems.extend(now.problems))
     (fault,) = [one for one in problems if "RuntimeError" in one.reason]
     assert fault.place == "one.jsonl:8"  # line 3 holds no trace
@@ -249,7 +248,7 @@ def test_any_fault_of_a_row_costs_that_row(
 def test_others_open_the_result_without_this_package(archive: Archive) -> None:
     score_archive(archive.files, "out", tools(), block_rows=10)
     counts = "SELECT domain, CAST(day AS text) AS day, count(*) AS n FROM"
-    by_duckdb = duckdb.sql(f"{counts} 'out/{ROWS}' GROUP BY ALL").df()
+    by_duckdb = query(f"{counts} 'out/{ROWS}' GROUP BY ALL").df()
     frame = pd.read_parquet("out")
     assert set(frame) == {*RESULT, "domain", "day"}
     by_pandas = frame.groupby(["task_domain", frame["day"].astype(str)], observed=True).size()

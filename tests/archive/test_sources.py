@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import duckdb
+import fsspec
 import pyarrow as pa
 import pytest
 from hypothesis import given
@@ -15,15 +15,16 @@ from hypothesis import strategies as st
 from pyarrow import parquet
 
 from kp_langchain.archive.blocks import BlockCounts, halos
+from kp_langchain.archive.passes import Problem
 from kp_langchain.archive.run import score_archive, score_stream
 from kp_langchain.archive.sources import find_files, line_parts, read_part
 from kp_langchain.errors import KPError
-from tests.archive.conftest import tools, wire
+from tests.archive.conftest import query, tools, wire
 from tests.commands import cli
 from tests.importing.spans import genai_spans, lines
 
 SECRET = "sk-ant-api03-" + "Ab3dE6gH9jK2mN5p" * 5
-MESSAGES = [
+MESSAGES: list[dict[str, Any]] = [
     {"role": "user", "content": f"Look up the price of tin with {SECRET}."},
     {"role": "assistant", "content": None, "tool_calls": [
         {"id": "c1", "type": "function", "function": {"name": "prices", "arguments": "{}"}},
@@ -31,7 +32,7 @@ MESSAGES = [
     {"role": "tool", "tool_call_id": "c1", "content": "31,000 a tonne"},
     {"role": "assistant", "content": "Tin costs 31,000 a tonne."},
 ]  # fmt: skip
-LANGSMITH = {
+LANGSMITH: dict[str, Any] = {
     "id": "00000000-0000-4000-8000-000000000001", "run_type": "llm", "name": "model",
     "start_time": "2026-01-01T00:00:00Z", "end_time": "2026-01-01T00:00:01Z",
     "inputs": {"messages": [[{"lc": 1, "id": ["HumanMessage"], "kwargs": {"content": "why?"}}]]},
@@ -102,11 +103,11 @@ def test_each_form_is_scored_the_same_as_archive_and_as_lines(name: str) -> None
         for part in score_stream([file], tools())
         for row, facts in enumerate(part.rows.facts)
     }
-    problems = []
+    problems: list[Problem] = []
     score_archive(
         [file], "out", tools(), block_rows=2, report=lambda now: problems.extend(now.problems)
     )
-    rows = duckdb.sql(
+    rows = query(
         "SELECT trace_id, line, score, trace FROM 'out/domain=*/*/*.parquet' ORDER BY line"
     ).fetchall()
     assert problems == []
@@ -126,7 +127,7 @@ def test_what_was_written_is_read_again() -> None:
     assert (summary.scored, summary.skipped) == (len(TRACES), 0)
 
 
-BAD = {
+BAD: dict[str, tuple[Any, str]] = {
     "a conversation without an answer": ({"messages": MESSAGES[:1]}, "no model answer"),
     "a number": (7, "object"),
     "a run without an end": (
@@ -156,6 +157,20 @@ def test_a_compressed_file_is_refused(without_model: None) -> None:
     Path("in.jsonl").write_bytes(b"\x1f\x8b123")
     done = cli("score", "in.jsonl", "--out", "out")
     assert (done.returncode, "unpack it" in done.stderr) == (1, True)
+
+
+def test_sources_and_results_may_be_anywhere_that_fsspec_opens() -> None:
+    jsonl(*TRACES)()
+    system = fsspec.filesystem("memory")
+    system.pipe("/in/a.jsonl", Path("in.jsonl").read_bytes())
+    for _ in range(2):
+        files = find_files(["memory://in"])
+        assert [name.replace("///", "//") for name in files] == ["memory://in/a.jsonl"]
+        assert score_archive(files, "memory://out", tools(), block_rows=3).scored == len(TRACES)
+    assert {name.split("/")[2] for name in system.find("/out") if "part-" in name} == {
+        "domain=finance", "domain=code", "domain=Gr%C3%B6%C3%9Fe%2F..%2Fx",
+    }  # fmt: skip
+    assert find_files(["memory://out"])  # in which nothing of the work is
 
 
 # ------------------------------------------------------------------ files and blocks
