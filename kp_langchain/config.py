@@ -229,6 +229,15 @@ class Settings(BaseModel):
         registry = with_key.get("registry_url")
         return registry if isinstance(registry, str) else self.registry_url
 
+    def without_secrets(self) -> Settings:
+        """Return a copy without the key and addresses, which may travel to other machines."""
+        secrets = {"api_key": None, "registry_url": None, "database_url": None}
+        plain = self.model_copy(update=secrets)
+        plain._layers = []  # where each value came from, the key included
+        inner = self._without_folder
+        plain._without_folder = None if inner is None else inner.without_secrets()
+        return plain
+
     def policy_for(self, domain: str, over: DomainPolicy | None = None) -> DomainPolicy:
         """Return the policy of `domain` (exact name), with what it inherits from `defaults`.
 

@@ -11,7 +11,7 @@ import json
 import pickle
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import lru_cache
 from pathlib import Path
@@ -79,6 +79,7 @@ class Tools:
         read_at: The time of runs that state none.
         models: Confidence models by domain.
         agrees: Whether runs of one task are compared.
+        identity: The embedder that every worker must have; None for any.
     """
 
     settings: Settings
@@ -86,6 +87,7 @@ class Tools:
     read_at: datetime
     models: Mapping[str, ConfidenceModel] = field(default_factory=dict)
     agrees: bool = True
+    identity: EmbedderIdentity | None = None
 
 
 class Problem(NamedTuple):
@@ -312,11 +314,8 @@ class Job:
     @classmethod
     def of(cls, storage: Storage, tools: Tools) -> Self:
         """Return the job of scoring into a destination."""
-        # Only what the passes read: no key and no address travels.
-        secrets = {"api_key": None, "registry_url": None, "database_url": None}
-        settings = tools.settings.model_copy(update=secrets)
-        settings._layers = []  # noqa: SLF001 - where each came from, the key included
-        plain = Tools(settings, tools.scorer, tools.read_at, tools.models, tools.agrees)
+        settings = tools.settings.without_secrets()
+        plain = replace(tools, settings=settings)
         fields = {name: getattr(plain, name) for name in Tools.__slots__}
         return cls(storage, str(Path.cwd()), pickle.dumps(fields))
 
@@ -355,6 +354,12 @@ def read_block(job: Job, block: Block) -> ReadCounts:
         return _read_counts(block, rows, problems, is_new=False)
     rows_of_block = read_part(block.file, block.kind, block.part, job.folder)
     read_rows, problems = read(rows_of_block, tools)
+    embedded, expected = read_rows.embedded, tools.identity
+    if embedded.vectors is not None and expected not in (None, embedded.identity):
+        raise KPError(
+            f"a worker has the embedder {embedded.identity}, and the archive {expected}; every "
+            "machine needs the same files of the model, at the same place"
+        )
     if problems:
         storage.write(of_errors, errors_to_parquet(problems))
     storage.write(name, read_rows.to_parquet())  # last, because it proves that all is there

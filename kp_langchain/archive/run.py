@@ -44,6 +44,8 @@ from kp_langchain.archive.sources import read_rows
 from kp_langchain.archive.storage import Storage
 from kp_langchain.archive.tables import Judged, ReadRows
 from kp_langchain.config import Settings
+from kp_langchain.embedding.embedder import EmbedderIdentity
+from kp_langchain.embedding.local_models import AutoEmbedder
 from kp_langchain.policy import PROFILES
 from kp_langchain.scoring.score_columns import ScoreColumns
 from kp_langchain.scoring.scorer import Scorer
@@ -99,7 +101,10 @@ def tools_of(settings: Settings, **options: Any) -> Tools:
         options: Further fields of `Tools`.
     """
     by_domain = {name: settings.policy_for(name).weights for name in (*PROFILES, *settings.domains)}
+    # A worker on another machine may have other settings than these.
+    name, baseline = settings.embedding_model, settings.embedding_baseline
     scorer = Scorer(
+        embedder="auto" if name is None else AutoEmbedder(name, baseline=baseline),
         profiles={name: weights for name, weights in by_domain.items() if weights is not None},
         step_cap=settings.step_cap,
         max_remembered=settings.novelty_memory,
@@ -176,12 +181,14 @@ def score_archive(
         KPError: A file cannot be read or written, another archive is there, or a worker ended.
     """
     storage = Storage(url)
-    plan = make_plan(storage, files, block_rows=block_rows, settings=_settings_of(tools))
+    identity = tools.scorer.identity()
+    settings = _settings_of(tools, identity)
+    plan = make_plan(storage, files, block_rows=block_rows, settings=settings)
     if plan.summary is not None:
         storage.remove_folders(_WORK)
         return Summary(**plan.summary)
     storage.remove_parts()
-    job = Job.of(storage, replace(tools, read_at=plan.read_at))
+    job = Job.of(storage, replace(tools, read_at=plan.read_at, identity=identity))
     try:
         with opened(engine, workers) as map_blocks:
             passes = _Passes(job, map_blocks, report)
@@ -193,13 +200,13 @@ def score_archive(
     return summary
 
 
-def _settings_of(tools: Tools) -> dict[str, Any]:
+def _settings_of(tools: Tools, identity: EmbedderIdentity) -> dict[str, Any]:
     """Return what the result depends on besides the files."""
     scorer = tools.scorer
     of_runs = tools.settings.model_dump_json(include=_DEPENDS_ON)
     return {
         "novelty_memory": scorer.max_remembered,
-        "embedder": asdict(scorer.identity()),
+        "embedder": asdict(identity),
         "weights": {name: asdict(weights) for name, weights in scorer.profiles.items()},
         "step_cap": tools.settings.step_cap,
         "policies and redaction": sha256(of_runs.encode()).hexdigest(),

@@ -6,6 +6,7 @@ import importlib.util
 import json
 import multiprocessing
 import os
+import pickle
 import signal
 import sys
 import threading
@@ -21,8 +22,9 @@ from numpy.typing import NDArray
 
 from kp_langchain import ReasoningTrace, Scorer
 from kp_langchain.archive.engines import Engine, opened
-from kp_langchain.archive.passes import Problem, Tools
+from kp_langchain.archive.passes import Job, Problem, Tools
 from kp_langchain.archive.run import Progress, score_archive, score_stream
+from kp_langchain.archive.storage import Storage
 from kp_langchain.archive.tables import RESULT
 from kp_langchain.calibration.agreement import RunDigest, TaskRun, agreement_of, pairs_of
 from kp_langchain.calibration.features import features_of
@@ -330,3 +332,26 @@ def test_without_ray_the_extra_is_named(archive: Archive, monkeypatch: pytest.Mo
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(KPError, match=r"kp-langchain\[ray\]"):
         score_archive(archive.files, "out", tools(), engine="ray")
+
+
+class Changing(Words):
+    """Another model in each process, as machines may have them."""
+
+    @property
+    def revision(self) -> str:
+        return str(os.getpid())
+
+
+def test_workers_with_another_model_are_refused(archive: Archive) -> None:
+    with pytest.raises(KPError, match="every machine needs the same files of the model"):
+        score_archive(archive.files, "out", scorer(embedder=Changing()), workers=2)
+
+
+def test_no_key_travels_to_workers(archive: Archive, monkeypatch: pytest.MonkeyPatch) -> None:
+    key = "kp_" + "0123456789abcdef" * 2
+    monkeypatch.setenv("KP_API_KEY", key)
+    monkeypatch.setenv("KP_REGISTRY_URL", "https://registry.example.org")
+    Path("kp.toml").write_text("[defaults]\nthreshold = 0.5\n")
+    job = Job.of(Storage("out"), tools())
+    assert key.encode() not in pickle.dumps(job)
+    assert b"registry.example.org" not in pickle.dumps(job)
