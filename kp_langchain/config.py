@@ -233,9 +233,9 @@ class Settings(BaseModel):
         """Return a copy without the key and addresses, which may travel to other machines."""
         secrets = {"api_key": None, "registry_url": None, "database_url": None}
         plain = self.model_copy(update=secrets)
-        plain._layers = []  # where each value came from, the key included
+        plain._layers = []  # noqa: SLF001 - where each value came from, the key included
         inner = self._without_folder
-        plain._without_folder = None if inner is None else inner.without_secrets()
+        plain._without_folder = None if inner is None else inner.without_secrets()  # noqa: SLF001
         return plain
 
     def policy_for(self, domain: str, over: DomainPolicy | None = None) -> DomainPolicy:
