@@ -46,7 +46,7 @@ from kp_langchain.calibration.flags import flags_of
 from kp_langchain.calibration.model import ConfidenceModel
 from kp_langchain.calibration.planted_instructions import has_planted
 from kp_langchain.config import Settings, warn_of_domain
-from kp_langchain.embedding.embedder import EmbedderIdentity
+from kp_langchain.embedding.embedder import NO_IDENTITY, EmbeddedColumns, EmbedderIdentity
 from kp_langchain.errors import KPError
 from kp_langchain.gate import decide, threshold_of
 from kp_langchain.novelty_sources import UNREADABLE
@@ -172,9 +172,22 @@ def read(
             reason = str(error) if isinstance(error, ValueError) else describe_error(error)
             problems.append(Problem(row.place, one_line(reason, REASON_CHARS)))
     traces = TraceColumns.of(trace for trace, _ in read_traces)
-    embedded = tools.scorer.embed_many(traces.texts)
+    embedded = _embed(tools.scorer, traces.texts)
     elapsed_ms = (time.perf_counter() - started) * 1000
     return ReadRows(traces, embedded, [facts for _, facts in read_traces], elapsed_ms), problems
+
+
+def _embed(scorer: Scorer, texts: Sequence[str]) -> EmbeddedColumns:
+    """Embed texts, not too many at once: a block may be a whole file."""
+    firsts = range(0, len(texts), _BATCH_ROWS)
+    parts = [scorer.embed_many(texts[first : first + _BATCH_ROWS]) for first in firsts]
+    vectors = [part.vectors for part in parts if part.vectors is not None]
+    return EmbeddedColumns(
+        np.concatenate(vectors) if vectors else None,
+        [problem for part in parts for problem in part.problems],
+        [share for part in parts for share in part.unreadable_shares],
+        next((part.identity for part in parts if part.vectors is not None), NO_IDENTITY),
+    )
 
 
 def _facts(one: ReadTrace, tools: Tools) -> dict[str, Any]:

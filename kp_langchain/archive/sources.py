@@ -11,6 +11,7 @@ import io
 import json
 import shlex
 import sys
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import islice
@@ -18,6 +19,7 @@ from pathlib import Path, PurePosixPath
 from types import ModuleType
 from typing import Any, BinaryIO, Literal, NamedTuple, cast
 
+from kp_langchain._logging import describe_error
 from kp_langchain.errors import KPError, MissingExtraError
 from kp_langchain.importing.json_lines import (
     STDIO,
@@ -100,6 +102,26 @@ def load_extra(*names: str) -> list[ModuleType]:
         ) from error
 
 
+@contextmanager
+def access_errors(name: str, action: str) -> Iterator[None]:
+    """Raise what goes wrong with a file as a `KPError` that names it.
+
+    Args:
+        name: The file, folder or URL.
+        action: What could not be done: `read`, `opened` or `written`.
+
+    Raises:
+        KPError: The block raised any error.
+    """
+    try:
+        yield
+    except KPError:
+        raise
+    except Exception as error:
+        why = getattr(error, "strerror", None) or str(error) or type(error).__name__
+        raise KPError(f"{name} cannot be {action}: {why}") from error
+
+
 # ------------------------------------------------------------------ files
 
 
@@ -122,9 +144,9 @@ def find_files(sources: Sequence[str]) -> list[str]:
             files.append(source)
         else:
             files += _files_below(source, has_wildcard=has_wildcard)
-    twice = {file for file in files if files.count(file) > 1} if len(files) < 10_000 else set()
-    if twice:
-        raise KPError(f"{min(twice)} is given more than once")
+    for file, count in Counter(files).items():
+        if count > 1:
+            raise KPError(f"{file} is given more than once")
     return files
 
 
@@ -139,7 +161,7 @@ def _is_local(source: str) -> bool:
 
 def _files_below(source: str, *, has_wildcard: bool) -> list[str]:
     (fsspec,) = load_extra("fsspec")
-    try:
+    with access_errors(source, "read"):
         system, path = fsspec.url_to_fs(source)
         if has_wildcard:
             names = [name for name in system.glob(path) if not system.isdir(name)]
@@ -147,8 +169,6 @@ def _files_below(source: str, *, has_wildcard: bool) -> list[str]:
             names = [name for name in system.find(path) if _is_read(name, path)]
         else:
             return [source]
-    except (OSError, ValueError, ImportError) as error:
-        raise KPError(f"{source} cannot be read: {error}") from error
     if not names:
         suffixes = "" if has_wildcard else f" that ends in {', '.join(SUFFIXES)}"
         raise KPError(f"{source}: there is no file{suffixes}")
@@ -177,18 +197,13 @@ def opened(file: str, folder: str = "") -> Iterator[BinaryIO]:
     if file == STDIO:
         yield cast(BinaryIO, _Piped(sys.stdin.buffer))
         return
-    try:
+    with access_errors(file, "read"):
         if "://" in file:
             (fsspec,) = load_extra("fsspec")
             stream = fsspec.open(file, "rb").open()
         else:
             stream = Path(folder, file).open("rb")  # noqa: SIM115 - closed below
-    except (OSError, ValueError, ImportError) as error:
-        if isinstance(error, KPError):
-            raise
-        why = getattr(error, "strerror", None) or error
-        raise KPError(f"{file} cannot be read: {why}") from error
-    with stream:
+    with access_errors(file, "read"), stream:
         yield stream
 
 
@@ -338,7 +353,10 @@ def _whole(file: str, stream: BinaryIO) -> Iterator[Row]:
             elif is_trace(value):
                 yield place, value
             else:
-                yield from reader.add(value, place)
+                try:
+                    yield from reader.add(value, place)
+                except Exception as error:  # noqa: BLE001 - one value costs one value
+                    yield Unusable(place, describe_error(error))
         yield from reader.conclude()
 
     for part in parts():
@@ -411,13 +429,9 @@ def _parquet_rows(file: str, part: Part, folder: str) -> Iterator[Row]:
 
 @contextmanager
 def _parquet_file(file: str, folder: str = "") -> Iterator[Any]:
-    pa, parquet = load_extra("pyarrow", "pyarrow.parquet")
+    (parquet,) = load_extra("pyarrow.parquet")
     with opened(file, folder) as stream:
-        try:
-            source = parquet.ParquetFile(stream)
-        except (pa.ArrowException, OSError) as error:
-            raise KPError(f"{file} cannot be read as Parquet: {error}") from error
-        yield source
+        yield parquet.ParquetFile(stream)
 
 
 def _of_fields(place: str, fields: Mapping[str, Any]) -> Content:
@@ -427,7 +441,7 @@ def _of_fields(place: str, fields: Mapping[str, Any]) -> Content:
         if isinstance(trace, str | bytes):
             return trace.encode() if isinstance(trace, str) else trace
         return Unusable(place, "its column trace is empty") if trace is None else dict(trace)
-    known = {name: value for name, value in fields.items() if value is not None}
+    known: dict[str, Any] = _without_nulls(fields)
     if "messages" in known:
         known["messages"] = json_or_text(known["messages"])
         return json.dumps(known, default=str).encode()
@@ -435,3 +449,10 @@ def _of_fields(place: str, fields: Mapping[str, Any]) -> Content:
         return known
     names = ", ".join(fields)[:200]
     return Unusable(place, f"no column trace or messages; there are {names}")
+
+
+def _without_nulls(value: Any) -> Any:
+    """Return a value without the fields that are null: Parquet has all fields in all rows."""
+    if isinstance(value, Mapping):
+        return {name: _without_nulls(one) for name, one in value.items() if one is not None}
+    return [_without_nulls(one) for one in value] if isinstance(value, list) else value

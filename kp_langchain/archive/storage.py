@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from kp_langchain.archive.sources import load_extra
+from kp_langchain.archive.sources import access_errors, load_extra
 from kp_langchain.errors import KPError
 
 _PART = ".part"
@@ -33,10 +33,8 @@ class Storage:
     @cached_property
     def _opened(self) -> tuple[Any, str]:
         (fsspec,) = load_extra("fsspec")
-        try:
+        with access_errors(self.url, "opened"):
             system, root = fsspec.url_to_fs(self._root)
-        except (OSError, ValueError, ImportError) as error:
-            raise KPError(f"{self.url} cannot be opened: {error}") from error
         return system, root.rstrip("/")
 
     @property
@@ -51,12 +49,10 @@ class Storage:
     def is_empty(self) -> bool:
         """Return whether nothing is there yet."""
         system, root = self._opened
-        try:
-            return not system.ls(root, detail=False)
-        except FileNotFoundError:
-            return True
-        except NotADirectoryError:
-            return False
+        with access_errors(self.url, "opened"):
+            return not system.exists(root) or (
+                bool(system.isdir(root)) and not system.ls(root, detail=False)
+            )
 
     def size_of(self, file: str) -> int:
         """Return the size in bytes of any file, which need not be below the folder.
@@ -64,26 +60,26 @@ class Storage:
         Raises:
             KPError: It cannot be read.
         """
-        try:
+        with access_errors(file, "read"):
             if "://" not in file:
                 return Path(file).stat().st_size
             (fsspec,) = load_extra("fsspec")
             system, path = fsspec.url_to_fs(file)
             return int(system.size(path) or 0)
-        except (OSError, ValueError) as error:
-            raise KPError(f"{file} cannot be read: {error}") from error
 
     def exists(self, name: str) -> bool:
         """Return whether a file is there."""
-        return bool(self._opened[0].exists(self._place(name)))
+        with access_errors(f"{self.url}/{name}", "read"):
+            return bool(self._opened[0].exists(self._place(name)))
 
     def read(self, name: str) -> bytes | None:
         """Return the content of a file; None if there is none."""
-        try:
-            content: bytes = self._opened[0].cat_file(self._place(name))
-        except FileNotFoundError:
-            return None
-        return content
+        with access_errors(f"{self.url}/{name}", "read"):
+            try:
+                content: bytes = self._opened[0].cat_file(self._place(name))
+            except (FileNotFoundError, NotADirectoryError):
+                return None
+            return content
 
     def open(self, name: str) -> Any:
         """Open a file to read bytes at any place.
@@ -91,10 +87,13 @@ class Storage:
         Raises:
             KPError: It is not there.
         """
-        try:
-            return self._opened[0].open(self._place(name), "rb")
-        except FileNotFoundError:
-            raise KPError(f"{self.url}/{name} is gone; the same command makes it again") from None
+        with access_errors(f"{self.url}/{name}", "read"):
+            try:
+                return self._opened[0].open(self._place(name), "rb")
+            except FileNotFoundError:
+                raise KPError(
+                    f"{self.url}/{name} is gone; the same command makes it again"
+                ) from None
 
     def write(self, name: str, content: bytes) -> None:
         """Write a file, which takes the place of one of its name.
@@ -103,7 +102,7 @@ class Storage:
             KPError: It cannot be written.
         """
         system, place = self._opened[0], self._place(name)
-        try:
+        with access_errors(f"{self.url}/{name}", "written"):
             if not self._is_local:  # an object appears when it is whole
                 system.pipe_file(place, content)
                 return
@@ -117,8 +116,6 @@ class Storage:
                 part.replace(path)
             finally:
                 part.unlink(missing_ok=True)
-        except OSError as error:
-            raise KPError(f"{self.url}/{name} cannot be written: {error}") from error
 
     def remove_folders(self, names: Sequence[str]) -> None:
         """Remove folders with all that is in them, if they are there."""
