@@ -13,8 +13,8 @@ from datetime import UTC, datetime
 from itertools import accumulate
 from typing import Any, NamedTuple, Self
 
+from kp_langchain.archive.files import Storage
 from kp_langchain.archive.sources import Kind, Part, kind_of, line_parts, parquet_parts
-from kp_langchain.archive.storage import Storage
 from kp_langchain.errors import KPError
 from kp_langchain.text import one_line
 

@@ -23,25 +23,20 @@ from typing import Any, NamedTuple
 
 from kp_langchain.archive.blocks import PLAN_FILE, halos, make_plan
 from kp_langchain.archive.engines import BLOCK_ROWS, Engine, MapBlocks, opened
+from kp_langchain.archive.files import Storage
 from kp_langchain.archive.passes import (
     Bucket,
     Job,
-    Problem,
-    Remembered,
     ResultFile,
     ScoredCounts,
     Scoring,
-    Tools,
     agree_bucket,
-    compare,
-    judge,
-    read,
     read_block,
     score_block,
     write_file,
 )
+from kp_langchain.archive.rows import Problem, Remembered, Tools, compare, judge, read
 from kp_langchain.archive.sources import read_rows
-from kp_langchain.archive.storage import Storage
 from kp_langchain.archive.tables import Judged, ReadRows
 from kp_langchain.config import Settings
 from kp_langchain.embedding.embedder import EmbedderIdentity

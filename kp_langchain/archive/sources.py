@@ -10,17 +10,14 @@ from __future__ import annotations
 import io
 import json
 import shlex
-import sys
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from itertools import islice
-from pathlib import Path, PurePosixPath
-from types import ModuleType
-from typing import Any, BinaryIO, Literal, NamedTuple, cast
+from typing import Any, BinaryIO, Literal, NamedTuple
 
 from kp_langchain._logging import describe_error
-from kp_langchain.errors import KPError, MissingExtraError
+from kp_langchain.archive.files import Piped, load_extra, opened
+from kp_langchain.errors import KPError
 from kp_langchain.importing.json_lines import (
     STDIO,
     TOO_LONG,
@@ -40,14 +37,9 @@ Kind = Literal["lines", "whole", "parquet"]
 Content = bytes | Mapping[str, Any] | RecordedRun | Unusable
 """What a row holds: a line, a trace in wire form, a recorded run, or why it is none of these."""
 
-SUFFIXES = (".jsonl", ".ndjson", ".json", ".parquet")
-"""The files of a folder that are read."""
-
 _GZIP, _PARQUET = b"\x1f\x8b", b"PAR1"
 _PEEKED_BYTES = 1 << 20
-_PIPED_BYTES = 1 << 20
 _PARQUET_ROWS = 256
-_WILDCARDS = frozenset("*?[")
 
 
 class Row(NamedTuple):
@@ -83,170 +75,6 @@ class Part(NamedTuple):
     start: int
     size: int
     group: int = 0
-
-
-def load_extra(*names: str) -> list[ModuleType]:
-    """Import what the extra `parquet` brings.
-
-    Raises:
-        MissingExtraError: It is not installed.
-    """
-    from importlib import import_module
-
-    try:
-        return [import_module(name) for name in names]
-    except ImportError as error:
-        raise MissingExtraError(
-            f"{names[0]} cannot be loaded ({error}); install it: pip install "
-            "'kp-langchain[parquet]', and for S3, GCS or Azure s3fs, gcsfs or adlfs"
-        ) from error
-
-
-@contextmanager
-def access_errors(name: str, action: str) -> Iterator[None]:
-    """Raise what goes wrong with a file as a `KPError` that names it.
-
-    Args:
-        name: The file, folder or URL.
-        action: What could not be done: `read`, `opened` or `written`.
-
-    Raises:
-        KPError: The block raised any error.
-    """
-    try:
-        yield
-    except KPError:
-        raise
-    except Exception as error:
-        why = getattr(error, "strerror", None) or str(error) or type(error).__name__
-        raise KPError(f"{name} cannot be {action}: {why}") from error
-
-
-# ------------------------------------------------------------------ files
-
-
-def find_files(sources: Sequence[str]) -> list[str]:
-    """Return the files that sources stand for: files, folders, and patterns such as `runs/*.jsonl`.
-
-    Of a folder, those are all files in it and below with one of `SUFFIXES`, in order, without those
-    whose path has a name that begins with `_` or a dot.
-
-    Args:
-        sources: Paths or URLs, or `-` for standard input.
-
-    Raises:
-        KPError: There is no such file, or one is named twice.
-    """
-    files: list[str] = []
-    for source in sources:
-        has_wildcard = not _WILDCARDS.isdisjoint(source) and not Path(source).exists()
-        if source == STDIO or ("://" not in source and not has_wildcard and _is_local(source)):
-            files.append(source)
-        else:
-            files += _files_below(source, has_wildcard=has_wildcard)
-    for file, count in Counter(files).items():
-        if count > 1:
-            raise KPError(f"{file} is given more than once")
-    return files
-
-
-def _is_local(source: str) -> bool:
-    """Return whether a path is a file of this machine, and not a folder."""
-    try:
-        Path(source).stat()
-    except (OSError, ValueError) as error:
-        raise KPError(f"{source}: {getattr(error, 'strerror', None) or error}") from error
-    return not Path(source).is_dir()
-
-
-def _files_below(source: str, *, has_wildcard: bool) -> list[str]:
-    (fsspec,) = load_extra("fsspec")
-    with access_errors(source, "read"):
-        system, path = fsspec.url_to_fs(source)
-        if has_wildcard:
-            names = [name for name in system.glob(path) if not system.isdir(name)]
-        elif system.isdir(path):
-            names = [name for name in system.find(path) if _is_read(name, path)]
-        else:
-            return [source]
-    if not names:
-        suffixes = "" if has_wildcard else f" that ends in {', '.join(SUFFIXES)}"
-        raise KPError(f"{source}: there is no file{suffixes}")
-    if "://" in source:
-        return [system.unstrip_protocol(name) for name in sorted(names)]
-    here = str(Path.cwd()) + "/"  # as the user named them
-    return [name if source.startswith("/") else name.removeprefix(here) for name in sorted(names)]
-
-
-def _is_read(name: str, folder: str) -> bool:
-    parts = PurePosixPath(name.removeprefix(folder)).parts
-    return name.endswith(SUFFIXES) and not any(part.startswith(("_", ".")) for part in parts)
-
-
-@contextmanager
-def opened(file: str, folder: str = "") -> Iterator[BinaryIO]:
-    """Open a file, a URL or standard input (`-`) to read bytes.
-
-    Args:
-        file: A path, a URL, or `-`.
-        folder: What a path is relative to; by default the working folder.
-
-    Raises:
-        KPError: It cannot be read.
-    """
-    if file == STDIO:
-        yield cast(BinaryIO, _Piped(sys.stdin.buffer))
-        return
-    with access_errors(file, "read"):
-        if "://" in file:
-            (fsspec,) = load_extra("fsspec")
-            stream = fsspec.open(file, "rb").open()
-        else:
-            stream = Path(folder, file).open("rb")  # noqa: SIM115 - closed below
-    with access_errors(file, "read"), stream:
-        yield stream
-
-
-class _Piped:
-    """A pipe, of which a line is read without waiting for what comes after it."""
-
-    def __init__(self, stream: Any) -> None:
-        self._stream, self._rest, self._is_over = stream, b"", False
-
-    @property
-    def has_line(self) -> bool:
-        """Whether the next line is here already."""
-        return b"\n" in self._rest
-
-    def _fill(self) -> bool:
-        part = b"" if self._is_over else self._stream.read1(_PIPED_BYTES)
-        self._is_over = not part
-        self._rest += part
-        return bool(part)
-
-    def peek(self, size: int) -> bytes:
-        """Return what is next, without reading it: a line, or so many bytes."""
-        while not self.has_line and len(self._rest) < size and self._fill():
-            pass
-        return self._rest
-
-    def read(self, size: int = -1) -> bytes:
-        """Return so many bytes, or fewer at the end; all of them if the size is negative."""
-        while (size < 0 or len(self._rest) < size) and self._fill():
-            pass
-        end = len(self._rest) if size < 0 else size
-        part, self._rest = self._rest[:end], self._rest[end:]
-        return part
-
-    def readline(self, size: int) -> bytes:
-        """Return a line, or so many bytes of it."""
-        end = 0
-        while not (end := self._rest.find(b"\n", 0, size) + 1) and len(self._rest) < size:
-            if not self._fill():
-                break
-        end = end or min(size, len(self._rest))
-        part, self._rest = self._rest[:end], self._rest[end:]
-        return part
 
 
 def kind_of(file: str) -> Kind:
@@ -295,7 +123,7 @@ def read_rows(file: str) -> Iterator[list[Row]]:
             yield list(read_part(file, kind, part))
         return
     with opened(file) as stream:
-        if isinstance(stream, _Piped):
+        if isinstance(stream, Piped):
             kind = _kind(file, stream.peek(_PEEKED_BYTES))
             if kind == "parquet":
                 raise KPError("Parquet cannot be read from standard input; name the file")
@@ -303,7 +131,7 @@ def read_rows(file: str) -> Iterator[list[Row]]:
         group: list[Row] = []
         for row in rows:
             group.append(row)
-            is_waiting = isinstance(stream, _Piped) and not stream.has_line
+            is_waiting = isinstance(stream, Piped) and not stream.has_line
             if len(group) >= _PARQUET_ROWS or is_waiting:
                 yield group
                 group = []

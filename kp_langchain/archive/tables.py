@@ -13,13 +13,13 @@ from urllib.parse import quote
 import numpy as np
 from numpy.typing import NDArray
 
-from kp_langchain.archive.sources import load_extra
+from kp_langchain.archive.files import load_extra
 from kp_langchain.embedding.embedder import EmbeddedColumns, EmbedderIdentity
 from kp_langchain.scoring.dimensions import DIMENSION_NAMES, Shape
 from kp_langchain.scoring.trace_columns import ShapeColumns, TraceColumns
 
 if TYPE_CHECKING:
-    from kp_langchain.archive.storage import Storage
+    from kp_langchain.archive.files import Storage
     from kp_langchain.scoring.evidence import Worth
     from kp_langchain.scoring.score_columns import ScoreColumns
 

@@ -22,7 +22,7 @@ from kp_langchain.errors import KPError, MissingExtraError
 from kp_langchain.text import first_fault, one_line, printable
 
 if TYPE_CHECKING:
-    from kp_langchain.archive.passes import Problem, Tools
+    from kp_langchain.archive.rows import Problem, Tools
     from kp_langchain.archive.run import Progress, ScoredRows
     from kp_langchain.calibration.model import ConfidenceModel
 
@@ -102,7 +102,7 @@ def _files(sources: list[str]) -> list[str]:
         BadParameter: There is none, or one is named twice.
         MissingExtraError: What opens them is not installed.
     """
-    from kp_langchain.archive.sources import find_files
+    from kp_langchain.archive.files import find_files
 
     try:
         return find_files(sources)

@@ -17,7 +17,7 @@ import pytest
 from numpy.typing import NDArray
 
 from kp_langchain import ReasoningTrace, Scorer, Settings
-from kp_langchain.archive.passes import Tools
+from kp_langchain.archive.rows import Tools
 from kp_langchain.archive.run import tools_of
 from tests.cli.conftest import without_model as without_model
 from tests.cli.made_runs import document

@@ -22,9 +22,10 @@ from numpy.typing import NDArray
 
 from kp_langchain import ReasoningTrace, Scorer
 from kp_langchain.archive.engines import Engine, opened
-from kp_langchain.archive.passes import Job, Problem, Tools
+from kp_langchain.archive.files import Storage
+from kp_langchain.archive.passes import Job
+from kp_langchain.archive.rows import Problem, Tools
 from kp_langchain.archive.run import Progress, score_archive, score_stream
-from kp_langchain.archive.storage import Storage
 from kp_langchain.archive.tables import RESULT
 from kp_langchain.calibration.agreement import RunDigest, TaskRun, agreement_of, pairs_of
 from kp_langchain.calibration.features import features_of
@@ -239,7 +240,7 @@ def test_any_fault_of_a_row_costs_that_row(
             raise RuntimeError("a fault")
         return ()
 
-    monkeypatch.setattr("kp_langchain.archive.passes.flags_of", flags_of)
+    monkeypatch.setattr("kp_langchain.archive.rows.flags_of", flags_of)
     problems: list[Problem] = []
     score_archive(archive.files, "out", tools(), report=lambda now: problems.extend(now.problems))
     (fault,) = [one for one in problems if "RuntimeError" in one.reason]

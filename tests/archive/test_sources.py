@@ -15,9 +15,10 @@ from hypothesis import strategies as st
 from pyarrow import parquet
 
 from kp_langchain.archive.blocks import BlockCounts, halos
-from kp_langchain.archive.passes import Problem
+from kp_langchain.archive.files import find_files
+from kp_langchain.archive.rows import Problem
 from kp_langchain.archive.run import score_archive, score_stream
-from kp_langchain.archive.sources import find_files, line_parts, read_part
+from kp_langchain.archive.sources import line_parts, read_part
 from kp_langchain.errors import KPError
 from tests.archive.conftest import query, tools, wire
 from tests.commands import cli

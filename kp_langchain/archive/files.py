@@ -1,0 +1,305 @@
+"""Files of this machine and behind URLs: sources are found and opened, results are written."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from functools import cached_property
+from pathlib import Path, PurePosixPath
+from types import ModuleType
+from typing import Any, BinaryIO, cast
+
+from kp_langchain.errors import KPError, MissingExtraError
+from kp_langchain.importing.json_lines import STDIO
+
+SUFFIXES = (".jsonl", ".ndjson", ".json", ".parquet")
+"""The files of a folder that are read."""
+
+_PIPED_BYTES = 1 << 20
+_WILDCARDS = frozenset("*?[")
+_PART = ".part"
+
+
+def load_extra(*names: str) -> list[ModuleType]:
+    """Import what the extra `parquet` brings.
+
+    Raises:
+        MissingExtraError: It is not installed.
+    """
+    from importlib import import_module
+
+    try:
+        return [import_module(name) for name in names]
+    except ImportError as error:
+        raise MissingExtraError(
+            f"{names[0]} cannot be loaded ({error}); install it: pip install "
+            "'kp-langchain[parquet]', and for S3, GCS or Azure s3fs, gcsfs or adlfs"
+        ) from error
+
+
+@contextmanager
+def access_errors(name: str, action: str) -> Iterator[None]:
+    """Raise what goes wrong with a file as a `KPError` that names it.
+
+    Args:
+        name: The file, folder or URL.
+        action: What could not be done: `read`, `opened` or `written`.
+
+    Raises:
+        KPError: The block raised any error.
+    """
+    try:
+        yield
+    except KPError:
+        raise
+    except Exception as error:
+        why = getattr(error, "strerror", None) or str(error) or type(error).__name__
+        raise KPError(f"{name} cannot be {action}: {why}") from error
+
+
+# ------------------------------------------------------------------ sources
+
+
+def find_files(sources: Sequence[str]) -> list[str]:
+    """Return the files that sources stand for: files, folders, and patterns such as `runs/*.jsonl`.
+
+    Of a folder, those are all files in it and below with one of `SUFFIXES`, in order, without those
+    whose path has a name that begins with `_` or a dot.
+
+    Args:
+        sources: Paths or URLs, or `-` for standard input.
+
+    Raises:
+        KPError: There is no such file, or one is named twice.
+    """
+    files: list[str] = []
+    for source in sources:
+        has_wildcard = not _WILDCARDS.isdisjoint(source) and not Path(source).exists()
+        if source == STDIO or ("://" not in source and not has_wildcard and _is_local(source)):
+            files.append(source)
+        else:
+            files += _files_below(source, has_wildcard=has_wildcard)
+    for file, count in Counter(files).items():
+        if count > 1:
+            raise KPError(f"{file} is given more than once")
+    return files
+
+
+def _is_local(source: str) -> bool:
+    """Return whether a path is a file of this machine, and not a folder."""
+    try:
+        Path(source).stat()
+    except (OSError, ValueError) as error:
+        raise KPError(f"{source}: {getattr(error, 'strerror', None) or error}") from error
+    return not Path(source).is_dir()
+
+
+def _files_below(source: str, *, has_wildcard: bool) -> list[str]:
+    (fsspec,) = load_extra("fsspec")
+    with access_errors(source, "read"):
+        system, path = fsspec.url_to_fs(source)
+        if has_wildcard:
+            names = [name for name in system.glob(path) if not system.isdir(name)]
+        elif system.isdir(path):
+            names = [name for name in system.find(path) if _is_read(name, path)]
+        else:
+            return [source]
+    if not names:
+        suffixes = "" if has_wildcard else f" that ends in {', '.join(SUFFIXES)}"
+        raise KPError(f"{source}: there is no file{suffixes}")
+    if "://" in source:
+        return [system.unstrip_protocol(name) for name in sorted(names)]
+    here = str(Path.cwd()) + "/"  # as the user named them
+    return [name if source.startswith("/") else name.removeprefix(here) for name in sorted(names)]
+
+
+def _is_read(name: str, folder: str) -> bool:
+    parts = PurePosixPath(name.removeprefix(folder)).parts
+    return name.endswith(SUFFIXES) and not any(part.startswith(("_", ".")) for part in parts)
+
+
+@contextmanager
+def opened(file: str, folder: str = "") -> Iterator[BinaryIO]:
+    """Open a file, a URL or standard input (`-`) to read bytes.
+
+    Args:
+        file: A path, a URL, or `-`.
+        folder: What a path is relative to; by default the working folder.
+
+    Raises:
+        KPError: It cannot be read.
+    """
+    if file == STDIO:
+        yield cast(BinaryIO, Piped(sys.stdin.buffer))
+        return
+    with access_errors(file, "read"):
+        if "://" in file:
+            (fsspec,) = load_extra("fsspec")
+            stream = fsspec.open(file, "rb").open()
+        else:
+            stream = Path(folder, file).open("rb")  # noqa: SIM115 - closed below
+    with access_errors(file, "read"), stream:
+        yield stream
+
+
+class Piped:
+    """A pipe, of which a line is read without waiting for what comes after it."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream, self._rest, self._is_over = stream, b"", False
+
+    @property
+    def has_line(self) -> bool:
+        """Whether the next line is here already."""
+        return b"\n" in self._rest
+
+    def _fill(self) -> bool:
+        part = b"" if self._is_over else self._stream.read1(_PIPED_BYTES)
+        self._is_over = not part
+        self._rest += part
+        return bool(part)
+
+    def peek(self, size: int) -> bytes:
+        """Return what is next, without reading it: a line, or so many bytes."""
+        while not self.has_line and len(self._rest) < size and self._fill():
+            pass
+        return self._rest
+
+    def read(self, size: int = -1) -> bytes:
+        """Return so many bytes, or fewer at the end; all of them if the size is negative."""
+        while (size < 0 or len(self._rest) < size) and self._fill():
+            pass
+        end = len(self._rest) if size < 0 else size
+        part, self._rest = self._rest[:end], self._rest[end:]
+        return part
+
+    def readline(self, size: int) -> bytes:
+        """Return a line, or so many bytes of it."""
+        end = 0
+        while not (end := self._rest.find(b"\n", 0, size) + 1) and len(self._rest) < size:
+            if not self._fill():
+                break
+        end = end or min(size, len(self._rest))
+        part, self._rest = self._rest[:end], self._rest[end:]
+        return part
+
+
+# ------------------------------------------------------------------ results
+
+
+class Storage:
+    """Files below one folder or URL, each of which is whole as soon as it has its name.
+
+    Args:
+        url: The folder or URL.
+    """
+
+    def __init__(self, url: str) -> None:
+        self.url = url.rstrip("/") or url
+        # Another process may have another working folder.
+        self._root = self.url if "://" in self.url else str(Path(self.url).absolute())
+
+    def __reduce__(self) -> tuple[type[Storage], tuple[str]]:
+        return type(self), (self._root,)
+
+    @cached_property
+    def _opened(self) -> tuple[Any, str]:
+        (fsspec,) = load_extra("fsspec")
+        with access_errors(self.url, "opened"):
+            system, root = fsspec.url_to_fs(self._root)
+        return system, root.rstrip("/")
+
+    @property
+    def _is_local(self) -> bool:
+        from fsspec.implementations.local import LocalFileSystem
+
+        return isinstance(self._opened[0], LocalFileSystem)
+
+    def _place(self, name: str) -> str:
+        return f"{self._opened[1]}/{name}"
+
+    def is_empty(self) -> bool:
+        """Return whether nothing is there yet."""
+        system, root = self._opened
+        with access_errors(self.url, "opened"):
+            return not system.exists(root) or (
+                bool(system.isdir(root)) and not system.ls(root, detail=False)
+            )
+
+    def size_of(self, file: str) -> int:
+        """Return the size in bytes of any file, which need not be below the folder.
+
+        Raises:
+            KPError: It cannot be read.
+        """
+        with access_errors(file, "read"):
+            if "://" not in file:
+                return Path(file).stat().st_size
+            (fsspec,) = load_extra("fsspec")
+            system, path = fsspec.url_to_fs(file)
+            return int(system.size(path) or 0)
+
+    def exists(self, name: str) -> bool:
+        """Return whether a file is there."""
+        with access_errors(f"{self.url}/{name}", "read"):
+            return bool(self._opened[0].exists(self._place(name)))
+
+    def read(self, name: str) -> bytes | None:
+        """Return the content of a file; None if there is none."""
+        with access_errors(f"{self.url}/{name}", "read"):
+            try:
+                content: bytes = self._opened[0].cat_file(self._place(name))
+            except (FileNotFoundError, NotADirectoryError):
+                return None
+            return content
+
+    def open(self, name: str) -> Any:
+        """Open a file to read bytes at any place.
+
+        Raises:
+            KPError: It is not there.
+        """
+        with access_errors(f"{self.url}/{name}", "read"):
+            try:
+                return self._opened[0].open(self._place(name), "rb")
+            except FileNotFoundError:
+                raise KPError(
+                    f"{self.url}/{name} is gone; the same command makes it again"
+                ) from None
+
+    def write(self, name: str, content: bytes) -> None:
+        """Write a file, which takes the place of one of its name.
+
+        Raises:
+            KPError: It cannot be written.
+        """
+        system, place = self._opened[0], self._place(name)
+        with access_errors(f"{self.url}/{name}", "written"):
+            if not self._is_local:  # an object appears when it is whole
+                system.pipe_file(place, content)
+                return
+            path = Path(place)
+            # What is in an archive is for its owner, unless that says otherwise.
+            Path(self._opened[1]).mkdir(mode=0o700, parents=True, exist_ok=True)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            part = path.with_name(f"{path.name}.{os.getpid()}{_PART}")
+            try:
+                part.write_bytes(content)
+                part.replace(path)
+            finally:
+                part.unlink(missing_ok=True)
+
+    def remove_folders(self, names: Sequence[str]) -> None:
+        """Remove folders with all that is in them, if they are there."""
+        for name in names:
+            with suppress(FileNotFoundError):
+                self._opened[0].rm(self._place(name), recursive=True)
+
+    def remove_parts(self) -> None:
+        """Remove what processes that were killed had begun to write."""
+        if self._is_local:
+            for path in Path(self._opened[1]).rglob(f"*{_PART}"):
+                path.unlink(missing_ok=True)
