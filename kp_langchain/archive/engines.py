@@ -12,6 +12,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wai
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from itertools import islice
+from pathlib import Path
 from typing import Any, Literal, Protocol, TypeVar
 
 from kp_langchain.errors import KPError, MissingExtraError
@@ -126,24 +127,12 @@ def _begin() -> None:
 def _ray(workers: int) -> Iterator[MapBlocks]:
     # Before it is imported: nothing is sent to its makers.
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
-    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     try:
         import ray
     except ImportError as error:
         raise MissingExtraError(
             "ray cannot be loaded; install it: pip install 'kp-langchain[ray]'"
         ) from error
-    address = os.environ.get("RAY_ADDRESS", "local")
-    # Workers do not have the search path of this process.
-    path = os.pathsep.join(entry or str(os.getcwd()) for entry in sys.path)  # noqa: PTH109
-    ray.init(
-        address=address,
-        include_dashboard=False if address == "local" else None,
-        logging_level="ERROR",
-        log_to_driver=False,
-        runtime_env={"env_vars": {"PYTHONPATH": path}} if address == "local" else None,
-        **({"num_cpus": workers} if address == "local" else {}),
-    )
 
     def map_blocks(function: Callable[[Any], Any], items: Sequence[Any]) -> Iterator[Any]:
         def call(item: Any) -> Any:
@@ -166,6 +155,25 @@ def _ray(workers: int) -> Iterator[MapBlocks]:
             ) from error
 
     try:
+        try:
+            ray.init(logging_level="ERROR", log_to_driver=False, **_ray_options(workers))
+        except Exception as error:
+            raise KPError(f"Ray cannot be started or joined: {error}") from error
         yield map_blocks
     finally:
         ray.shutdown()
+
+
+def _ray_options(workers: int) -> dict[str, Any]:
+    """Return where Ray runs: in the cluster that `RAY_ADDRESS` names, or on this machine."""
+    address = os.environ.get("RAY_ADDRESS")
+    if address is not None:
+        return {"address": address}
+    # Workers do not have the search path of this process.
+    path = os.pathsep.join(entry or str(Path.cwd()) for entry in sys.path)
+    return {
+        "address": "local",
+        "num_cpus": workers,
+        "include_dashboard": False,
+        "runtime_env": {"env_vars": {"PYTHONPATH": path}},
+    }
