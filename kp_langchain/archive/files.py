@@ -242,6 +242,18 @@ class Storage:
             system, path = fsspec.url_to_fs(file)
             return int(system.size(path) or 0)
 
+    def names(self) -> list[str]:
+        """Return the names of all files, in order."""
+        system, root = self._opened
+        with access_errors(self.url, "read"):
+            return sorted(path.removeprefix(f"{root}/") for path in system.find(root))
+
+    def dataset(self, names: Sequence[str]) -> Any:
+        """Return Parquet files, one after the other, as a dataset of pyarrow."""
+        (dataset,) = load_extra("pyarrow.dataset")
+        with access_errors(self.url, "read"):
+            return dataset.dataset([*map(self._place, names)], filesystem=self._opened[0])
+
     def exists(self, name: str) -> bool:
         """Return whether a file is there."""
         with access_errors(f"{self.url}/{name}", "read"):

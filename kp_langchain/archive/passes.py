@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple, Self
@@ -28,12 +28,14 @@ from kp_langchain.archive.tables import (
     read_parquet,
     result_rows,
     row_group,
+    schema,
     to_parquet,
     vectors_in,
 )
 from kp_langchain.calibration.agreement import TaskRun, agreement_of, pairs_of
 from kp_langchain.errors import KPError
 from kp_langchain.novelty_sources import UNREADABLE
+from kp_langchain.scoring.evidence import Agreement
 
 _COMPARED = ["trace_id", "fingerprint", "vector", "problem"]
 _OF_TASK = ["task", "trace_id", "run_id", "conversations", "is_planted", "digest", "verdict"]
@@ -154,17 +156,18 @@ def agree_bucket(job: Job, bucket: Bucket) -> bool:
         for block, row, run in runs if len(runs) > 1 else ():
             agreement = agreement_of(pairs_of(run, others))
             if agreement is not None:
-                values = (block, row, agreement.evidence, agreement.runs, agreement.agreeing)
-                found.append(dict(zip(_AGREED, values, strict=True)))
+                found.append({"block": block, "row": row, **asdict(agreement)})
     found.sort(key=lambda one: (one["block"], one["row"]))
-    types = [pa.int64(), pa.int64(), pa.float64(), pa.int64(), pa.int64()]
-    of_agreed = pa.schema(list(zip(_AGREED, types, strict=True)))
-    table = pa.Table.from_pylist(found, of_agreed)
+    table = pa.Table.from_pylist(found, schema(_AGREED))
     storage.write(name, to_parquet(table, row_group_size=_GROUP_ROWS))
     return True
 
 
-_AGREED = ("block", "row", "value", "runs", "agreeing")
+_AGREED = {
+    **dict.fromkeys(("block", "row"), "integer"),
+    "value": "float",
+    **dict.fromkeys(("runs", "agreeing", "wrong"), "integer"),
+}
 
 
 def _task_run(fields: Mapping[str, Any]) -> TaskRun:
@@ -226,7 +229,7 @@ def score_block(job: Job, item: Scoring) -> ScoredCounts:
     rows = ReadRows.from_table(read_parquet(storage, _read_name(number)))
     window = tools.scorer.max_remembered
     scores = compare(rows, _before(storage, item.halo, window), tools.scorer)
-    agreements: dict[int, tuple[float, int, int]] = {}
+    agreements: dict[int, Agreement] = {}
     for bucket in range(item.buckets):
         agreements |= _agreements(storage, bucket, number)
     results = result_rows(rows, scores, judge(rows, scores, tools, agreements))
@@ -259,9 +262,10 @@ def _before(storage: Storage, halo: Halo, window: int) -> Remembered:
     return before
 
 
-def _agreements(storage: Storage, bucket: int, block: int) -> dict[int, tuple[float, int, int]]:
+def _agreements(storage: Storage, bucket: int, block: int) -> dict[int, Agreement]:
     table = read_parquet(storage, _agreed_name(bucket), filters=[("block", "=", block)])
-    return {row["row"]: (row["value"], row["runs"], row["agreeing"]) for row in table.to_pylist()}
+    rows = table.drop_columns(["block"]).to_pylist()
+    return {row.pop("row"): Agreement(**row) for row in rows}
 
 
 class ResultFile(NamedTuple):

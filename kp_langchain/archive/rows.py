@@ -34,7 +34,7 @@ from kp_langchain.gate import decide, threshold_of
 from kp_langchain.schema import ReasoningTrace
 from kp_langchain.scoring.breakdown import Nearest
 from kp_langchain.scoring.dimensions import outcome_confidence
-from kp_langchain.scoring.evidence import Worth
+from kp_langchain.scoring.evidence import Agreement, Worth
 from kp_langchain.scoring.novelty_memory import Matches
 from kp_langchain.scoring.score_columns import NoveltyColumns, ScoreColumns
 from kp_langchain.scoring.scorer import Scorer
@@ -124,15 +124,12 @@ class Remembered:
 # ------------------------------------------------------------------ read, compare, judge
 
 
-def read(
-    rows: Iterable[Row], tools: Tools, *, has_facts: bool = True
-) -> tuple[ReadRows, list[Problem]]:
+def read(rows: Iterable[Row], tools: Tools) -> tuple[ReadRows, list[Problem]]:
     """Return the rows that hold a trace with their embeddings, and those that hold none.
 
     Args:
         rows: The rows.
         tools: What they are scored with.
-        has_facts: Whether all that the result says of a row is looked up; else its place and trace.
     """
     started = time.perf_counter()
     reader = TraceReader(tools.settings, tools.read_at)
@@ -141,10 +138,8 @@ def read(
     for row in rows:
         try:
             one = reader.read(row)
-            facts = {"file": row.file, "line": row.number, "trace": one.trace.model_dump_json()}
-            if has_facts:
-                facts |= _facts(one, tools)
-            read_traces.append((one.trace, facts))
+            place = {"file": row.file, "line": row.number}
+            read_traces.append((one.trace, place | _facts(one, tools)))
         except Exception as error:  # noqa: BLE001 - one row of millions costs one row
             reason = str(error) if isinstance(error, ValueError) else describe_error(error)
             problems.append(Problem(row.place, one_line(reason, REASON_CHARS)))
@@ -179,6 +174,7 @@ def _facts(one: ReadTrace, tools: Tools) -> dict[str, Any]:
         "proves_failure": run is not None and run.proves_failure,
         "has_verdict": run is not None and run.reported is not None,
         "verdict": None if run is None or run.reported is None else run.reported.success,
+        "trace": trace.model_dump_json(),
     }
     if trace.metadata.task_domain in tools.models:
         features = features_of(
@@ -236,7 +232,7 @@ def judge(
     rows: ReadRows,
     scores: ScoreColumns,
     tools: Tools,
-    agreements: Mapping[int, tuple[float, int, int]],
+    agreements: Mapping[int, Agreement],
 ) -> Judged:
     """Return what is said of the rows of a block besides their scores.
 
@@ -244,7 +240,7 @@ def judge(
         rows: The rows.
         scores: Their scores.
         tools: The policies and confidence models.
-        agreements: By row, what its agreement with others of its task is; see `Judged`.
+        agreements: By row, how far it agrees with others of its task.
     """
     known = {*tools.scorer.profiles, *tools.settings.domains}
     for domain in dict.fromkeys(rows.traces.domains):
@@ -268,7 +264,7 @@ def _worth(
     scores: ScoreColumns,
     row: int,
     tools: Tools,
-    agreement: tuple[float, int, int] | None,
+    agreement: Agreement | None,
 ) -> Worth | None:
     """Return the worth of a row, as `gate.judge.with_worth` has it."""
     facts, model = rows.facts[row], tools.models.get(rows.traces.domains[row])
@@ -277,7 +273,7 @@ def _worth(
     if facts["has_verdict"]:
         confidence, basis = float(scores.outcome_confidence[row]), "a verdict"
     else:
-        known = {} if agreement is None else {AGREEMENT: agreement[0]}
+        known = {} if agreement is None else {AGREEMENT: agreement.evidence}
         estimate = model.confidence({**json.loads(facts["features"]), **known})
         confidence = outcome_confidence(estimate, success=not facts["proves_failure"])
         basis = model.source

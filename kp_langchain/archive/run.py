@@ -136,10 +136,10 @@ def score_stream(files: Iterable[str], tools: Tools) -> Iterator[ScoredRows]:
     Raises:
         KPError: A file cannot be read.
     """
-    before = Remembered()
+    before, tools = Remembered(), replace(tools, agrees=False)
     for file in files:
         for group in read_rows(file):
-            rows, problems = read(group, tools, has_facts=bool(tools.models))
+            rows, problems = read(group, tools)
             scores = compare(rows, before, tools.scorer)
             before = before.then(Remembered.of(rows), tools.scorer.max_remembered)
             yield ScoredRows(rows, scores, judge(rows, scores, tools, {}), problems)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import quote
@@ -20,7 +20,8 @@ from kp_langchain.scoring.trace_columns import ShapeColumns, TraceColumns
 
 if TYPE_CHECKING:
     from kp_langchain.archive.files import Storage
-    from kp_langchain.scoring.evidence import Worth
+    from kp_langchain.scoring.breakdown import ScoreBreakdown
+    from kp_langchain.scoring.evidence import Agreement, Worth
     from kp_langchain.scoring.score_columns import ScoreColumns
 
 RESULT: Mapping[str, str] = {
@@ -37,15 +38,15 @@ RESULT: Mapping[str, str] = {
     "rules": "strings",
     **dict.fromkeys(("novelty_source", "nearest_id"), "string"),
     "nearest_similarity": "float",
-    "n_steps": "integer",
+    **dict.fromkeys(("n_steps", "recovered_errors"), "integer"),
     "flags": "strings",
     "worth": "float",
     "worth_basis": "string",
     "agreement": "float",
     **dict.fromkeys(("agreement_runs", "agreement_agreeing"), "integer"),
-    "trace": "string",
+    **dict.fromkeys(("breakdown", "trace"), "string"),
 }
-"""The columns of the result with the kind of their values; `trace` holds JSON."""
+"""The columns of the result with the kind of their values; the last two hold JSON."""
 
 ERRORS: Mapping[str, str] = {"place": "string", "reason": "string"}
 """The columns of the table of rows that hold no trace."""
@@ -183,14 +184,23 @@ class Judged:
         thresholds: What their scores are compared with, 0 to 1.
         passed: Whether they reach it.
         worths: The worth; None where nothing is known but the score.
-        agreements: How far a run agrees with others of its task, with how many it was compared,
-            and with how many it agrees; None if with none.
+        agreements: How far a run agrees with others of its task; None if it was compared with none.
     """
 
     thresholds: list[float]
     passed: list[bool]
     worths: list[Worth | None]
-    agreements: list[tuple[float, int, int] | None]
+    agreements: list[Agreement | None]
+
+
+def breakdown_of(rows: ReadRows, scores: ScoreColumns, judged: Judged, row: int) -> ScoreBreakdown:
+    """Return the score of a row with all that is said of it."""
+    return replace(
+        scores.breakdown(row),
+        worth=judged.worths[row],
+        agreement=judged.agreements[row],
+        flags=tuple(rows.facts[row]["flags"]),
+    )
 
 
 def result_rows(rows: ReadRows, scores: ScoreColumns, judged: Judged) -> list[dict[str, Any]]:
@@ -201,6 +211,8 @@ def result_rows(rows: ReadRows, scores: ScoreColumns, judged: Judged) -> list[di
     for row, facts in enumerate(rows.facts):
         worth, agreement = judged.worths[row], judged.agreements[row]
         score, similarity = float(scores.total[row]), similarities[row]
+        # Without the time it took: the same rows give the same files.
+        breakdown = replace(breakdown_of(rows, scores, judged, row), elapsed_ms=0.0)
         results.append(
             {name: facts[name] for name in RESULT if name in facts}
             | {
@@ -218,11 +230,13 @@ def result_rows(rows: ReadRows, scores: ScoreColumns, judged: Judged) -> list[di
                 "nearest_id": scores.nearest_id[row],
                 "nearest_similarity": None if np.isnan(similarity) else similarity,
                 "n_steps": int(rows.traces.shape.steps[row]),
+                "recovered_errors": int(rows.traces.shape.error_recoveries[row]),
                 "worth": None if worth is None else worth.value,
                 "worth_basis": None if worth is None else worth.basis,
-                "agreement": None if agreement is None else agreement[0],
-                "agreement_runs": None if agreement is None else agreement[1],
-                "agreement_agreeing": None if agreement is None else agreement[2],
+                "agreement": None if agreement is None else agreement.value,
+                "agreement_runs": None if agreement is None else agreement.runs,
+                "agreement_agreeing": None if agreement is None else agreement.agreeing,
+                "breakdown": json.dumps(breakdown.to_dict(), ensure_ascii=False),
                 "trace": json.dumps(scored_trace(facts["trace"], score), ensure_ascii=False),
             }
         )

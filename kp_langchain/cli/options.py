@@ -19,6 +19,7 @@ from kp_langchain.errors import KPError
 from kp_langchain.text import near_name, printable
 
 if TYPE_CHECKING:
+    from kp_langchain.archive.results import Results
     from kp_langchain.store import TraceStore
 
 INTERRUPTED = 130
@@ -29,6 +30,10 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 Database = Annotated[
     str | None,
     typer.Option(help="Database URL or SQLite file; by default that of the settings."),
+]
+Archive = Annotated[
+    str | None,
+    typer.Option(metavar="DEST", help="In place of a store: the folder or URL of `score --out`."),
 ]
 RunId = Annotated[
     str, typer.Argument(metavar="ID", help="Trace id, run id, or the first 4 characters or more.")
@@ -106,6 +111,29 @@ def open_store(database: str | None, *, creates: bool = False) -> TraceStore:
         hint = "check --database" if database else "the first run that is recorded creates it"
         raise KPError(f"there is no database at {store.location}; {hint}")
     return store
+
+
+def open_archive(url: str, filters: dict[str, Any], database: str | None) -> Results:
+    """Return the runs of an archive that filters select.
+
+    Args:
+        url: The option `--archive`.
+        filters: The filters, of which those by domain and time are possible.
+        database: The option `--database`, which is another way to name what is read.
+
+    Raises:
+        BadParameter: The options do not go together.
+        KPError: There are no results, or not all of them yet.
+    """
+    from kp_langchain.archive.results import Results
+
+    if database is not None:
+        raise typer.BadParameter("give one of --archive and --database")
+    if others := sorted(filters.keys() - {"domain", "since", "until"}):
+        raise typer.BadParameter(
+            f"an archive is read by --domain, --since and --until alone, not by {', '.join(others)}"
+        )
+    return Results(url, **filters)
 
 
 def is_missing(store: TraceStore) -> bool:

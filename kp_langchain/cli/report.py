@@ -10,8 +10,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from kp_langchain.cli.label import Labelling
-from kp_langchain.cli.options import Database, new_app, open_store, takes_filters
+from kp_langchain.cli.options import (
+    Archive,
+    Database,
+    new_app,
+    open_archive,
+    open_store,
+    takes_filters,
+)
 from kp_langchain.cli.output import STDIO, say, text_output
+from kp_langchain.text import count_text
 
 if TYPE_CHECKING:
     from kp_langchain.report.collect import ReportData
@@ -43,6 +51,7 @@ def report(
     limit: Annotated[
         int, typer.Option(min=1, metavar="N", help="At most so many runs, the newest.")
     ] = 5000,
+    archive: Archive = None,
     database: Database = None,
 ) -> None:
     """Review runs in a browser: what each domain keeps and why, each run, and your verdicts.
@@ -60,10 +69,20 @@ def report(
         raise typer.BadParameter("--html takes a file, such as runs.html")
     if port is not None and not serve:
         raise typer.BadParameter("--port belongs to --serve")
+    if archive is not None and html is None:
+        raise typer.BadParameter("--archive is for --html: there is no store for verdicts")
 
     from kp_langchain.report.collect import collect
     from kp_langchain.report.page import check_target
 
+    if archive is not None and html is not None:
+        check_target(html)
+        results = open_archive(archive, filters, database)
+        with results.newest(limit) as store:
+            data = collect(store, {}, limit=limit)
+        data.store, data.total = results.name, count_text(results.count(), "run")
+        _write(data, html)
+        return
     with open_store(database) as store:
         if html is not None:
             check_target(html)

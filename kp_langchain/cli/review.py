@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from kp_langchain.cli.options import (
+    Archive,
     AsJson,
     AsJsonLines,
     Database,
@@ -16,6 +17,7 @@ from kp_langchain.cli.options import (
     RunId,
     domain_hint,
     group_app,
+    open_archive,
     open_store,
     takes_filters,
 )
@@ -158,7 +160,12 @@ def _run(store: TraceStore, run_id: str) -> StoredRun:
 
 @app.command()
 @takes_filters("domain", "since", "until", "where")
-def stats(filters: dict[str, Any], database: Database = None, as_json: AsJsonLines = False) -> None:
+def stats(
+    filters: dict[str, Any],
+    archive: Archive = None,
+    database: Database = None,
+    as_json: AsJsonLines = False,
+) -> None:
     """Show how many runs each domain keeps, and which dimension and rule costs most.
 
     With one domain it also shows its parts, its rules, its scores as a histogram, what would pass
@@ -167,22 +174,32 @@ def stats(filters: dict[str, Any], database: Database = None, as_json: AsJsonLin
     from kp_langchain.config import current_prices
     from kp_langchain.review.stats import stats_of
 
+    if archive is not None:
+        figures = open_archive(archive, filters, database).figures()
+        if not _say_stats(stats_of(figures), {}, as_json=as_json):
+            make_console().print(f"No run matches in {visible(archive)}.", soft_wrap=True)
+        return
     with open_store(database) as store:
         figures = store.domain_figures(**filters)
         bases = store.models.bases(list(figures))
         every = stats_of(figures, bases, current_prices())
-        if as_json:
-            for one in every:
-                say_json(one.to_dict())
-        elif every:
-            console = make_console()
-            _print_stats(every, console)
-            if len(every) > 1:
-                _print_bases(bases, console)
-            if line := _waiting_line(store):
-                console.print(line, soft_wrap=True)
-        else:
+        if not _say_stats(every, bases, as_json=as_json):
             _print_no_runs(store, filters)
+        elif not as_json and (line := _waiting_line(store)):
+            make_console().print(line, soft_wrap=True)
+
+
+def _say_stats(every: Sequence[DomainStats], bases: Mapping[str, Basis], *, as_json: bool) -> bool:
+    """Print statistics; return whether anything was to be said."""
+    if as_json:
+        for one in every:
+            say_json(one.to_dict())
+    elif every:
+        console = make_console()
+        _print_stats(every, console)
+        if len(every) > 1:
+            _print_bases(bases, console)
+    return as_json or bool(every)
 
 
 @app.command()

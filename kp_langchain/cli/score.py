@@ -6,7 +6,6 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -181,10 +180,9 @@ def _score_into_lines(files: list[str], out: str, tools: Tools) -> None:
 
 def _record(part: ScoredRows, row: int) -> dict[str, Any]:
     """Return what is written of a row beside its trace."""
-    facts, breakdown = part.rows.facts[row], part.scores.breakdown(row)
-    worth = part.judged.worths[row]
-    if worth is not None:
-        breakdown = replace(breakdown, worth=worth)
+    from kp_langchain.archive.tables import breakdown_of
+
+    facts, breakdown = part.rows.facts[row], breakdown_of(part.rows, part.scores, part.judged, row)
     return {
         "source": {"file": facts["file"], "line": facts["line"]},
         "trace_id": part.rows.traces.trace_ids[row],
