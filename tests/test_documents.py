@@ -28,6 +28,7 @@ import typer
 from typer.testing import CliRunner
 
 from kp_langchain import DomainPolicy, Scorer, Settings, TraceStore, default_scorer
+from kp_langchain.archive.run import score_archive, tools_of
 from kp_langchain.demo.scripted import ScriptedChatModel, call, say
 from kp_langchain.embedding import local_models
 from kp_langchain.embedding.local_models import resolve_embedder
@@ -372,6 +373,8 @@ def pending_trace_id() -> str:
     with TraceStore() as store:
         store.add(scored, registry="https://registry.example.org")
     Path("verdicts.csv").write_text(f"id,success\n{scored.trace.id},true\n")
+    Path("runs.jsonl").write_text(scored.trace.model_dump_json())
+    score_archive(["runs.jsonl"], "scored", tools_of(Settings(), scorer=Scorer(embedder=None)))
     verdict = json.dumps({"trace_id": scored.trace.id, "success": True})
     Path("verdicts.jsonl").write_text(f"{verdict}\n")
     return scored.trace.id
