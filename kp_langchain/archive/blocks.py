@@ -7,14 +7,14 @@ that would give other results is refused.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from itertools import accumulate
 from typing import Any, NamedTuple, Self
 
 from kp_langchain.archive.files import Storage
-from kp_langchain.archive.sources import Kind, Part, kind_of, line_parts, parquet_parts
+from kp_langchain.archive.sources import Kind, Part
 from kp_langchain.errors import KPError
 from kp_langchain.text import one_line
 
@@ -37,6 +37,20 @@ class Block(NamedTuple):
     file: str
     kind: Kind
     part: Part
+
+
+class FileParts(NamedTuple):
+    """How a file is divided into blocks.
+
+    Attributes:
+        number: Its place among all files.
+        kind: How it is read.
+        parts: Its parts, a block each.
+    """
+
+    number: int
+    kind: Kind
+    parts: list[Part]
 
 
 class BlockCounts(NamedTuple):
@@ -95,27 +109,28 @@ class Plan:
     """What is scored, and how.
 
     Attributes:
-        files: The name, kind and size in bytes of each file, in order.
+        files: The name and size in bytes of each file, in order.
         block_rows: How many lines or rows a block has at most; a file of spans is one block.
         settings: The settings that the result depends on, by name.
         read_at: The time of runs that state none.
-        parts: The file of each block, by its place in `files`, and which rows of it.
+        parts: How each file is divided.
         summary: What became of all rows, once all is done.
     """
 
-    files: list[tuple[str, Kind, int]]
+    files: list[tuple[str, int]]
     block_rows: int
     settings: Mapping[str, Any]
     read_at: datetime
-    parts: list[tuple[int, Part]]
+    parts: list[FileParts]
     summary: Mapping[str, Any] | None = None
 
     @property
     def blocks(self) -> list[Block]:
         """The blocks, in order."""
+        parts = [(one, part) for one in self.parts for part in one.parts]
         return [
-            Block(number, *self.files[file][:2], part)
-            for number, (file, part) in enumerate(self.parts)
+            Block(number, self.files[one.number][0], one.kind, part)
+            for number, (one, part) in enumerate(parts)
         ]
 
     def to_json(self) -> bytes:
@@ -134,13 +149,21 @@ class Plan:
         fields = json.loads(content)
         if fields.pop("version") != _VERSION:
             raise ValueError("another version")
-        fields["files"] = [(name, kind, size) for name, kind, size in fields["files"]]
-        fields["parts"] = [(file, Part(*part)) for file, part in fields["parts"]]
+        fields["files"] = [(name, size) for name, size in fields["files"]]
+        fields["parts"] = [
+            FileParts(number, kind, [Part(*part) for part in parts])
+            for number, kind, parts in fields["parts"]
+        ]
         return cls(**fields | {"read_at": datetime.fromisoformat(fields["read_at"])})
 
 
-def make_plan(
-    storage: Storage, files: Sequence[str], *, block_rows: int, settings: Mapping[str, Any]
+def plan_of(
+    storage: Storage,
+    files: Sequence[str],
+    *,
+    block_rows: int,
+    settings: Mapping[str, Any],
+    split: Callable[[Sequence[str]], list[FileParts]],
 ) -> Plan:
     """Return the plan that is there already, or make and write one.
 
@@ -149,11 +172,12 @@ def make_plan(
         files: The files, in order.
         block_rows: How many rows a block has at most.
         settings: The settings that the result depends on, by name.
+        split: Divides the files.
 
     Raises:
         KPError: A file cannot be read, or another plan is there; the message says what differs.
     """
-    kinds = [(file, kind_of(file), storage.size_of(file)) for file in files]
+    sizes = [(file, storage.size_of(file)) for file in files]
     settings = json.loads(json.dumps(settings))
     content = storage.read(PLAN_FILE)
     if content is not None:
@@ -164,20 +188,13 @@ def make_plan(
                 f"{storage.url}/{PLAN_FILE} cannot be read ({error}); remove {storage.url}, or "
                 "name another destination"
             ) from error
-        _check_same(storage, plan, kinds, block_rows, settings)
+        _check_same(storage, plan, sizes, block_rows, settings)
         return plan
     if not storage.is_empty():
         raise KPError(
             f"{storage.url} is not empty, and holds no archive that was begun; name a new folder"
         )
-    parts: list[tuple[int, Part]] = []
-    for at, (file, kind, size) in enumerate(kinds):
-        if kind == "whole":
-            parts.append((at, Part(1, 0, size)))
-        else:
-            of_kind = line_parts if kind == "lines" else parquet_parts
-            parts += [(at, part) for part in of_kind(file, block_rows)]
-    plan = Plan(kinds, block_rows, settings, datetime.now(UTC), parts)
+    plan = Plan(sizes, block_rows, settings, datetime.now(UTC), split(files))
     storage.write(PLAN_FILE, plan.to_json())
     return plan
 
@@ -185,7 +202,7 @@ def make_plan(
 def _check_same(
     storage: Storage,
     plan: Plan,
-    files: list[tuple[str, Kind, int]],
+    files: list[tuple[str, int]],
     block_rows: int,
     settings: Mapping[str, Any],
 ) -> None:

@@ -10,14 +10,16 @@ import pickle
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
+from itertools import chain, groupby, islice
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 from zlib import crc32
 
-from kp_langchain.archive.blocks import Block, BlockCounts, Halo
+from kp_langchain.archive.blocks import Block, BlockCounts, FileParts, Halo
 from kp_langchain.archive.files import Storage, load_extra
 from kp_langchain.archive.rows import Problem, Remembered, Tools, compare, judge, read
-from kp_langchain.archive.sources import read_part
+from kp_langchain.archive.sources import kind_of, parts_of, read_part
 from kp_langchain.archive.tables import (
     ReadRows,
     by_partition,
@@ -69,6 +71,26 @@ class Job:
 @lru_cache(maxsize=1)
 def _tools(content: bytes) -> Tools:
     return Tools(**pickle.loads(content))  # noqa: S301 - of the process that started this one
+
+
+class Splitting(NamedTuple):
+    """A file that is to be divided into blocks.
+
+    Attributes:
+        number: Its place among all files.
+        file: The file.
+        rows: How many rows a block has at most.
+    """
+
+    number: int
+    file: str
+    rows: int
+
+
+def split_file(folder: str, item: Splitting) -> FileParts:
+    """Return how a file is read, and its parts; a path is relative to the folder."""
+    kind = kind_of(item.file, folder)
+    return FileParts(item.number, kind, parts_of(item.file, kind, item.rows, folder))
 
 
 class ReadCounts(NamedTuple):
@@ -143,23 +165,33 @@ def agree_bucket(job: Job, bucket: Bucket) -> bool:
     if storage.exists(name):
         return False
     (pa,) = load_extra("pyarrow")
-    tasks: dict[str, list[tuple[int, int, TaskRun]]] = {}
+    parts = []
     for block in bucket.blocks:
         table = read_parquet(storage, _read_name(block), _OF_TASK)
-        for row, task in enumerate(table["task"].to_pylist()):
-            if task is not None and crc32(task.encode()) % bucket.of == bucket.number:
-                run = _task_run(table.slice(row, 1).to_pylist()[0])
-                tasks.setdefault(task, []).append((block, row, run))
-    found: list[dict[str, Any]] = []
-    for runs in tasks.values():
-        others = [run for _, _, run in runs[:_MOST_RUNS_OF_TASK]]
-        for block, row, run in runs if len(runs) > 1 else ():
-            agreement = agreement_of(pairs_of(run, others))
+        rows = [
+            row
+            for row, task in enumerate(table["task"].to_pylist())
+            if task is not None and crc32(task.encode()) % bucket.of == bucket.number
+        ]
+        part = table.take(pa.array(rows, pa.int64())).append_column(
+            "block", pa.array([block] * len(rows), pa.int64())
+        )
+        parts.append(part.append_column("row", pa.array(rows, pa.int64())))
+    order = [(column, "ascending") for column in ("task", "block", "row")]
+    runs = pa.concat_tables(parts).sort_by(order)
+    found: dict[str, list[Any]] = {column: [] for column in _AGREED}
+    every = (run for batch in runs.to_batches(_GROUP_ROWS) for run in batch.to_pylist())
+    for _, group in groupby(every, itemgetter("task")):
+        first = [*islice(group, _MOST_RUNS_OF_TASK)]
+        others = [*map(_task_run, first)]
+        for run in chain(first, group):
+            agreement = agreement_of(pairs_of(_task_run(run), others))
             if agreement is not None:
-                found.append({"block": block, "row": row, **asdict(agreement)})
-    found.sort(key=lambda one: (one["block"], one["row"]))
-    table = pa.Table.from_pylist(found, schema(_AGREED))
-    storage.write(name, to_parquet(table, row_group_size=_GROUP_ROWS))
+                for column, value in (run | asdict(agreement)).items():
+                    if column in found:
+                        found[column].append(value)
+    agreed = pa.table(found, schema(_AGREED)).sort_by(order[1:])
+    storage.write(name, to_parquet(agreed, row_group_size=_GROUP_ROWS))
     return True
 
 

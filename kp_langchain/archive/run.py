@@ -1,7 +1,8 @@
 """The order of the passes over an archive, and the same in one pass over a stream.
 
-An archive takes four passes, each of which maps one function over blocks:
+An archive takes five passes, each of which maps one function over files or blocks:
 
+0. `split_file`: files are divided into blocks.
 1. `read_block`: rows are read, redacted and embedded.
 2. `agree_bucket`: runs of one task are compared.
 3. `score_block`: each row is compared with the last ones before it, and scored.
@@ -19,9 +20,10 @@ from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
 from hashlib import sha256
+from pathlib import Path
 from typing import Any, NamedTuple
 
-from kp_langchain.archive.blocks import PLAN_FILE, halos, make_plan
+from kp_langchain.archive.blocks import PLAN_FILE, FileParts, halos, plan_of
 from kp_langchain.archive.engines import BLOCK_ROWS, Engine, MapBlocks, opened
 from kp_langchain.archive.files import Storage
 from kp_langchain.archive.passes import (
@@ -30,9 +32,11 @@ from kp_langchain.archive.passes import (
     ResultFile,
     ScoredCounts,
     Scoring,
+    Splitting,
     agree_bucket,
     read_block,
     score_block,
+    split_file,
     write_file,
 )
 from kp_langchain.archive.rows import Problem, Remembered, Tools, compare, judge, read
@@ -46,7 +50,7 @@ from kp_langchain.scoring.score_columns import ScoreColumns
 from kp_langchain.scoring.scorer import Scorer
 
 _FILE_ROWS = 25_000
-_BUCKET_ROWS = 100_000
+_BUCKET_ROWS = 1_000_000
 _WORK = ("_work/read", "_work/agreed", "_work/scored")
 _DEPENDS_ON = {"defaults", "domains", "redaction", "max_text_chars", "max_run_chars", "max_steps"}
 
@@ -178,18 +182,23 @@ def score_archive(
     storage = Storage(url)
     identity = tools.scorer.identity()
     settings = _settings_of(tools, identity)
-    plan = make_plan(storage, files, block_rows=block_rows, settings=settings)
-    if plan.summary is not None:
-        storage.remove_folders(_WORK)
-        return Summary(**plan.summary)
-    storage.remove_parts()
-    job = Job.of(storage, replace(tools, read_at=plan.read_at, identity=identity))
-    try:
-        with opened(engine, workers) as map_blocks:
+    with opened(engine, workers) as map_blocks:
+
+        def split(files: Sequence[str]) -> list[FileParts]:
+            items = [Splitting(number, file, block_rows) for number, file in enumerate(files)]
+            return sorted(map_blocks(partial(split_file, str(Path.cwd())), items))
+
+        plan = plan_of(storage, files, block_rows=block_rows, settings=settings, split=split)
+        if plan.summary is not None:
+            storage.remove_folders(_WORK)
+            return Summary(**plan.summary)
+        storage.remove_parts()
+        job = Job.of(storage, replace(tools, read_at=plan.read_at, identity=identity))
+        try:
             passes = _Passes(job, map_blocks, report)
             summary = passes.run(plan.blocks, tools.scorer.max_remembered, agrees=tools.agrees)
-    finally:
-        storage.remove_parts()
+        finally:
+            storage.remove_parts()
     storage.write(PLAN_FILE, replace(plan, summary=asdict(summary)).to_json())
     storage.remove_folders(_WORK)
     return summary

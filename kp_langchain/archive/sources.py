@@ -77,13 +77,17 @@ class Part(NamedTuple):
     group: int = 0
 
 
-def kind_of(file: str) -> Kind:
+def kind_of(file: str, folder: str = "") -> Kind:
     """Return how a file is to be read, by its beginning.
+
+    Args:
+        file: A path or a URL.
+        folder: What a path is relative to; by default the working folder.
 
     Raises:
         KPError: It cannot be read, or is compressed.
     """
-    with opened(file) as stream:
+    with opened(file, folder) as stream:
         return _kind(file, stream.read(_PEEKED_BYTES))
 
 
@@ -119,7 +123,7 @@ def read_rows(file: str) -> Iterator[list[Row]]:
     """
     kind: Kind
     if file != STDIO and (kind := kind_of(file)) == "parquet":
-        for part in parquet_parts(file, _PARQUET_ROWS):
+        for part in parts_of(file, kind, _PARQUET_ROWS):
             yield list(read_part(file, kind, part))
         return
     with opened(file) as stream:
@@ -201,39 +205,47 @@ def is_trace(value: object) -> bool:
 # ------------------------------------------------------------------ parts
 
 
-def line_parts(file: str, rows: int) -> Iterator[Part]:
-    """Yield the parts of a file of lines, so many lines each; nothing is parsed.
+def parts_of(file: str, kind: Kind, rows: int, folder: str = "") -> list[Part]:
+    """Return the parts of a file, at most so many rows each; nothing is parsed.
+
+    Args:
+        file: A path or a URL.
+        kind: How it is read; as a whole it is one part.
+        rows: How many lines or rows of Parquet a part has at most.
+        folder: What a path is relative to; by default the working folder.
 
     Raises:
         KPError: It cannot be read.
     """
+    if kind == "parquet":
+        with _parquet_file(file, folder) as parquet:
+            return list(_row_parts(parquet, rows))
+    with opened(file, folder) as stream:
+        return [Part(1, 0, 0)] if kind == "whole" else list(_line_parts(stream, rows))
+
+
+def _line_parts(stream: BinaryIO, rows: int) -> Iterator[Part]:
     import numpy as np
 
-    with opened(file) as stream:
-        at = start = number = first = 0
-        while content := stream.read(_PEEKED_BYTES):
-            ends = np.flatnonzero(np.frombuffer(content, np.uint8) == 0x0A) + 1
-            for end in ends[first + rows - number - 1 :: rows].tolist():
-                yield Part(first + 1, start, at + end - start)
-                start, first = at + end, first + rows
-            at, number = at + len(content), number + len(ends)
-        if at > start:
-            yield Part(first + 1, start, at - start)
+    at = start = number = first = 0
+    while content := stream.read(_PEEKED_BYTES):
+        ends = np.flatnonzero(np.frombuffer(content, np.uint8) == 0x0A) + 1
+        for end in ends[first + rows - number - 1 :: rows].tolist():
+            yield Part(first + 1, start, at + end - start)
+            start, first = at + end, first + rows
+        at, number = at + len(content), number + len(ends)
+    if at > start:
+        yield Part(first + 1, start, at - start)
 
 
-def parquet_parts(file: str, rows: int) -> Iterator[Part]:
-    """Yield the parts of a Parquet file, at most so many rows each, none over two row groups.
-
-    Raises:
-        KPError: It cannot be read.
-    """
-    with _parquet_file(file) as parquet:
-        first = 1
-        for group in range(parquet.num_row_groups):
-            count = parquet.metadata.row_group(group).num_rows
-            for start in range(0, count, rows):
-                yield Part(first + start, start, min(rows, count - start), group)
-            first += count
+def _row_parts(parquet: Any, rows: int) -> Iterator[Part]:
+    """Yield the parts of a Parquet file, none over two row groups."""
+    first = 1
+    for group in range(parquet.num_row_groups):
+        count = parquet.metadata.row_group(group).num_rows
+        for start in range(0, count, rows):
+            yield Part(first + start, start, min(rows, count - start), group)
+        first += count
 
 
 def _parquet_rows(file: str, part: Part, folder: str) -> Iterator[Row]:

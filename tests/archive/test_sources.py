@@ -18,7 +18,7 @@ from kp_langchain.archive.blocks import BlockCounts, halos
 from kp_langchain.archive.files import find_files
 from kp_langchain.archive.rows import Problem
 from kp_langchain.archive.run import score_archive, score_stream
-from kp_langchain.archive.sources import line_parts, read_part
+from kp_langchain.archive.sources import parts_of, read_part
 from kp_langchain.errors import KPError
 from tests.archive.conftest import query, tools, wire
 from tests.commands import cli
@@ -203,7 +203,7 @@ def test_the_parts_of_a_file_are_all_its_lines(
     path.write_bytes(b"\n".join(content) + (b"\n" if ends else b""))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("kp_langchain.archive.sources._PEEKED_BYTES", peeked)
-        parts = list(line_parts(str(path), rows))
+        parts = parts_of(str(path), "lines", rows)
     read = [row for part in parts for row in read_part(str(path), "lines", part)]
     expected = [(at, one.strip()) for at, one in enumerate(content, 1) if one.strip()]
     assert [(row.number, row.content) for row in read] == expected
