@@ -29,7 +29,7 @@ from typing import Any, NamedTuple
 ROOT = Path(__file__).resolve().parents[2]
 # What would make a handler do something else than its defaults, or send runs somewhere.
 _SETTINGS = ("KP_", "LANGSMITH_", "LANGCHAIN_", "LANGFUSE_", "MLFLOW_", "OTEL_", "OPENINFERENCE_")
-_LONGEST_S = 900.0
+_LONGEST_S = 3600.0
 
 
 class ChildError(RuntimeError):

@@ -55,6 +55,7 @@ from tests.benchmarks.workspace import LABELLED, Run, read_runs, split_by_task
 from tests.programs import Done
 
 PROGRAMS = {
+    "archives": "--rows 1500",
     "__main__": "--quick --handlers none everything",
     "commands": "--runs 20 --rounds 1",
     "credit": "--times 2",
@@ -71,7 +72,7 @@ PROGRAMS = {
 }
 """The programs, and what each needs to take seconds."""
 NEED_RECORDED_RUNS = {
-    "export", "failures", "journey", "patterns", "quality", "recall", "thresholds",
+    "archives", "export", "failures", "journey", "patterns", "quality", "recall", "thresholds",
 }  # fmt: skip
 README = Path(__file__).with_name("README.md").read_text(encoding="utf-8")
 
