@@ -41,6 +41,7 @@ from kp_langchain.values import clip
 
 if TYPE_CHECKING:
     from kp_langchain.config import Settings
+    from kp_langchain.embedding.embedder import Embedder, EmbedderIdentity
     from kp_langchain.gate import ScoredTrace
     from kp_langchain.scoring.scorer import Scorer
     from kp_langchain.store import TraceStore
@@ -285,6 +286,9 @@ class Imported:
 class Importer:
     """Records, redacts, scores, gates and stores runs as a handler would have.
 
+    Attributes:
+        group_size: After so many runs it waits until they are stored.
+
     Args:
         store: The store.
         settings: The settings.
@@ -319,7 +323,7 @@ class Importer:
         self._recorder, self._engine, self._context = assemble(options, memory_only, ReplayRecorder)
         self._store = store
         self._scored: dict[UUID, ScoredTrace] = {}
-        self._group_size = min(_RUNS_AT_ONCE, settings.max_queue)
+        self.group_size = min(_RUNS_AT_ONCE, settings.max_queue)
         self._is_ready = False
 
     def run(self, runs: Iterable[RecordedRun]) -> Iterator[Imported]:
@@ -338,11 +342,11 @@ class Importer:
         run_ids: set[UUID] = set()
         for run in runs:
             fate: Fate = "known"
-            if run.run_id not in run_ids and not self._is_known(run):
+            if run.run_id not in run_ids and not self.is_known(run):
                 run_ids.add(run.run_id)
                 fate = self._record(run)
             group.append((run, fate))
-            if len(group) >= self._group_size:
+            if len(group) >= self.group_size:
                 yield from self._conclude(group)
                 group = []
         yield from self._conclude(group)
@@ -351,7 +355,18 @@ class Importer:
         """Forget the runs that paused."""
         self._recorder.close()
 
-    def _is_known(self, run: RecordedRun) -> bool:
+    def use_embedder(self, embedder: Embedder) -> EmbedderIdentity:
+        """Have the scorer of the store embed with another embedder, and return its identity.
+
+        Raises:
+            MissingExtraError: No package that runs its model is installed.
+            EmbedderError: Its model cannot be found, downloaded or loaded.
+        """
+        self._context.scorer = self._engine.windows.scorer(embedder=embedder)
+        return self._context.scorer.identity()
+
+    def is_known(self, run: RecordedRun) -> bool:
+        """Return whether a run is in the store."""
         return self._store.journal.has_run(run.run_id) or any(
             external.span_id is not None and self._store.external_traces.has(tool, external)
             for tool, external in run.external_traces.items()

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from kp_langchain import DomainPolicy, ReasoningTrace, TraceStore
-from kp_langchain.cli.json_files import read_values
+from kp_langchain.archive.sources import read_values
 from tests.agents import ASK, agent, call, handler, say, searching
 from tests.cli.made_runs import SECRET, made
 from tests.commands import Done, cli, cli_apart
