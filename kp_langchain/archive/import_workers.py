@@ -8,6 +8,7 @@ there, because an earlier run named a secret in it, is embedded there.
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -20,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kp_langchain.archive.engines import Engine, MapBlocks, opened
-from kp_langchain.archive.rows import unpacked
+from kp_langchain.archive.rows import Tools, unpacked
 from kp_langchain.archive.run import tools_of
 from kp_langchain.archive.runs import RunReader
 from kp_langchain.embedding.local_models import AutoEmbedder
@@ -31,6 +32,9 @@ if TYPE_CHECKING:
     from kp_langchain.importing.importer import Importer
     from kp_langchain.importing.recorded_run import RecordedRun
 
+log = logging.getLogger("kp_langchain")
+
+_GROUP_RUNS = 50  # a worker needs five seconds for them, and its answer is small
 _Vectors: TypeAlias = Mapping[str, NDArray[np.float32]]
 
 
@@ -86,13 +90,12 @@ def _embedded_ahead(
     waiting: deque[list[RecordedRun]] = deque()
 
     def new_runs() -> Iterator[list[RecordedRun]]:
-        # The importer's own groups: when the vectors of the next one come, this one is stored.
-        while group := list(islice(rest, importer.group_size)):
+        while group := list(islice(rest, _GROUP_RUNS)):
             waiting.append(group)
             yield [run for run in group if not importer.is_known(run)]
 
     for vectors in map_blocks(partial(embed_runs, tools), new_runs(), in_order=True):
-        embedder.known = vectors
+        embedder.known = vectors  # all runs before are stored
         yield from waiting.popleft()
 
 
@@ -106,7 +109,14 @@ def embed_runs(tools: bytes, runs: Iterable[RecordedRun]) -> _Vectors:
     Raises:
         KPError: The embedder is not the one that is expected.
     """
-    own = unpacked(tools)
+    log.disabled = True  # whoever records the runs warns of the same
+    try:
+        return _vectors_of(unpacked(tools), runs)
+    finally:
+        log.disabled = False
+
+
+def _vectors_of(own: Tools, runs: Iterable[RecordedRun]) -> _Vectors:
     reader = RunReader(own.settings, own.read_at)
     vectors: dict[str, NDArray[np.float32]] = {}
     for run in runs:
