@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
@@ -30,12 +30,23 @@ _RETRIES = 3
 
 
 class MapBlocks(Protocol):
-    """Calls a function with each item, and yields the results in any order."""
+    """Calls a function with each item, a few items ahead of the results that are taken."""
 
     def __call__(
-        self, function: Callable[[_Item], _Result], items: Sequence[_Item]
+        self,
+        function: Callable[[_Item], _Result],
+        items: Iterable[_Item],
+        *,
+        in_order: bool = False,
     ) -> Iterator[_Result]:
-        """Yield the results; the first error of a call ends it."""
+        """Yield the results; the first error of a call ends it.
+
+        Args:
+            function: The function.
+            items: What it is called with.
+            in_order: Whether the results have the order of the items. Workers then wait for one
+                that takes long.
+        """
         ...
 
 
@@ -61,7 +72,7 @@ def opened(name: Engine, workers: int) -> Iterator[MapBlocks]:
         with _ray(workers) as map_blocks:
             yield map_blocks
     elif workers == 1:
-        yield lambda function, items: map(function, items)
+        yield lambda function, items, **_: map(function, items)
     else:
         with _processes(workers) as map_blocks:
             yield map_blocks
@@ -78,18 +89,21 @@ def _processes(workers: int) -> Iterator[MapBlocks]:
     pool = ProcessPoolExecutor(workers, mp_context=context, initializer=_begin)
 
     def map_blocks(
-        function: Callable[[_Item], _Result], items: Sequence[_Item]
+        function: Callable[[_Item], _Result], items: Iterable[_Item], *, in_order: bool = False
     ) -> Iterator[_Result]:
         rest = iter(items)
+        waiting: list[Future[_Result]] = []
         try:
-            waiting: set[Future[_Result]] = {
-                pool.submit(function, item) for item in islice(rest, _AT_ONCE * workers)
-            }
-            while waiting:
-                done, waiting = wait(waiting, return_when=FIRST_COMPLETED)
+            while True:
+                free = _AT_ONCE * workers - len(waiting)
+                waiting += [pool.submit(function, item) for item in islice(rest, free)]
+                if not waiting:
+                    return
+                awaited = waiting[:1] if in_order else waiting
+                done = wait(awaited, return_when=FIRST_COMPLETED).done
+                waiting = [future for future in waiting if future not in done]
                 for future in done:
                     yield future.result()
-                waiting |= {pool.submit(function, item) for item in islice(rest, len(done))}
         except BrokenProcessPool:
             raise KPError(
                 "a worker process ended, as one does that is killed or has no memory left; the "
@@ -134,18 +148,24 @@ def _ray(workers: int) -> Iterator[MapBlocks]:
             "ray cannot be loaded; install it: pip install 'kp-langchain[ray]'"
         ) from error
 
-    def map_blocks(function: Callable[[Any], Any], items: Sequence[Any]) -> Iterator[Any]:
+    def map_blocks(
+        function: Callable[[Any], Any], items: Iterable[Any], *, in_order: bool = False
+    ) -> Iterator[Any]:
         def call(item: Any) -> Any:
             return function(item)
 
         remote = ray.remote(num_cpus=1, max_retries=_RETRIES)(call)
         rest = iter(items)
-        waiting = [remote.remote(item) for item in islice(rest, _AT_ONCE * workers)]
+        waiting: list[Any] = []
         try:
-            while waiting:
-                done, waiting = ray.wait(waiting)
+            while True:
+                free = _AT_ONCE * workers - len(waiting)
+                waiting += [remote.remote(item) for item in islice(rest, free)]
+                if not waiting:
+                    return
+                done, _ = ray.wait(waiting[:1] if in_order else waiting)
+                waiting = [one for one in waiting if one not in done]
                 yield from ray.get(done)
-                waiting += [remote.remote(item) for item in islice(rest, len(done))]
         except ray.exceptions.RayTaskError as error:
             raise (error.cause if isinstance(error.cause, KPError) else error) from None
         except ray.exceptions.RayError as error:

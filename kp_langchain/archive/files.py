@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import os
+import shlex
 import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -10,7 +12,7 @@ from contextlib import contextmanager, suppress
 from functools import cached_property
 from pathlib import Path, PurePosixPath
 from types import ModuleType
-from typing import Any, BinaryIO, cast
+from typing import Any, cast
 
 from kp_langchain.errors import KPError, MissingExtraError
 from kp_langchain.importing.json_lines import STDIO
@@ -18,6 +20,7 @@ from kp_langchain.importing.json_lines import STDIO
 SUFFIXES = (".jsonl", ".ndjson", ".json", ".parquet")
 """The files of a folder that are read."""
 
+_GZIP = b"\x1f\x8b"
 _PIPED_BYTES = 1 << 20
 _WILDCARDS = frozenset("*?[")
 _PART = ".part"
@@ -78,7 +81,7 @@ def find_files(sources: Sequence[str]) -> list[str]:
     files: list[str] = []
     for source in sources:
         has_wildcard = not _WILDCARDS.isdisjoint(source) and not Path(source).exists()
-        if source == STDIO or ("://" not in source and not has_wildcard and _is_local(source)):
+        if source == STDIO or ("://" not in source and not has_wildcard and is_file(source)):
             files.append(source)
         else:
             files += _files_below(source, has_wildcard=has_wildcard)
@@ -88,8 +91,12 @@ def find_files(sources: Sequence[str]) -> list[str]:
     return files
 
 
-def _is_local(source: str) -> bool:
-    """Return whether a path is a file of this machine, and not a folder."""
+def is_file(source: str) -> bool:
+    """Return whether a path of this machine is a file, and not a folder.
+
+    Raises:
+        KPError: There is nothing at it.
+    """
     try:
         Path(source).stat()
     except (OSError, ValueError) as error:
@@ -122,7 +129,7 @@ def _is_read(name: str, folder: str) -> bool:
 
 
 @contextmanager
-def opened(file: str, folder: str = "") -> Iterator[BinaryIO]:
+def opened(file: str, folder: str = "") -> Iterator[io.BufferedReader]:
     """Open a file, a URL or standard input (`-`) to read bytes.
 
     Args:
@@ -133,16 +140,31 @@ def opened(file: str, folder: str = "") -> Iterator[BinaryIO]:
         KPError: It cannot be read.
     """
     if file == STDIO:
-        yield cast(BinaryIO, Piped(sys.stdin.buffer))
+        yield cast(io.BufferedReader, Piped(sys.stdin.buffer))
         return
     with access_errors(file, "read"):
         if "://" in file:
             (fsspec,) = load_extra("fsspec")
-            stream = fsspec.open(file, "rb").open()
+            stream = io.BufferedReader(fsspec.open(file, "rb").open())
         else:
             stream = Path(folder, file).open("rb")  # noqa: SIM115 - closed below
     with access_errors(file, "read"), stream:
         yield stream
+
+
+def check_unpacked(file: str, beginning: bytes) -> None:
+    """Check that a file is not compressed.
+
+    Args:
+        file: The file.
+        beginning: Its first two bytes or more.
+
+    Raises:
+        KPError: It is.
+    """
+    if beginning.startswith(_GZIP):
+        unpacked = f"zcat {shlex.quote(file)} | kp-langchain ... -"
+        raise KPError(f"{file} is compressed; unpack it, or pipe it in: {unpacked}")
 
 
 class Piped:

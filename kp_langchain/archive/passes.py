@@ -6,10 +6,8 @@ run in any process and any order, so no worker knows of another.
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from functools import lru_cache
+from dataclasses import asdict, dataclass
 from itertools import chain, groupby, islice
 from operator import itemgetter
 from pathlib import Path
@@ -18,7 +16,7 @@ from zlib import crc32
 
 from kp_langchain.archive.blocks import Block, BlockCounts, FileParts, Halo
 from kp_langchain.archive.files import Storage, load_extra
-from kp_langchain.archive.rows import Problem, Remembered, Tools, compare, judge, read
+from kp_langchain.archive.rows import Problem, Remembered, Tools, compare, judge, read, unpacked
 from kp_langchain.archive.sources import kind_of, parts_of, read_part
 from kp_langchain.archive.tables import (
     ReadRows,
@@ -35,7 +33,6 @@ from kp_langchain.archive.tables import (
     vectors_in,
 )
 from kp_langchain.calibration.agreement import TaskRun, agreement_of, pairs_of
-from kp_langchain.errors import KPError
 from kp_langchain.novelty_sources import UNREADABLE
 from kp_langchain.scoring.evidence import Agreement
 
@@ -52,7 +49,7 @@ class Job:
     Attributes:
         storage: Where the results go.
         folder: What the paths of files are relative to.
-        tools: The `Tools`, pickled, so that a worker makes them once.
+        tools: The `Tools`, packed.
     """
 
     storage: Storage
@@ -62,15 +59,7 @@ class Job:
     @classmethod
     def of(cls, storage: Storage, tools: Tools) -> Self:
         """Return the job of scoring into a destination."""
-        settings = tools.settings.without_secrets()
-        plain = replace(tools, settings=settings)
-        fields = {name: getattr(plain, name) for name in Tools.__slots__}
-        return cls(storage, str(Path.cwd()), pickle.dumps(fields))
-
-
-@lru_cache(maxsize=1)
-def _tools(content: bytes) -> Tools:
-    return Tools(**pickle.loads(content))  # noqa: S301 - of the process that started this one
+        return cls(storage, str(Path.cwd()), tools.packed())
 
 
 class Splitting(NamedTuple):
@@ -111,7 +100,7 @@ class ReadCounts(NamedTuple):
 
 def read_block(job: Job, block: Block) -> ReadCounts:
     """Read a block: its rows with their embeddings, and those that hold no trace."""
-    storage, tools = job.storage, _tools(job.tools)
+    storage, tools = job.storage, unpacked(job.tools)
     name, of_errors = _read_name(block.number), f"_errors/{block.number:07}.parquet"
     if storage.exists(name):
         rows = read_parquet(storage, name, ["problem"])["problem"].to_pylist()
@@ -122,12 +111,7 @@ def read_block(job: Job, block: Block) -> ReadCounts:
         return _read_counts(block, rows, problems, is_new=False)
     rows_of_block = read_part(block.file, block.kind, block.part, job.folder)
     read_rows, problems = read(rows_of_block, tools)
-    embedded, expected = read_rows.embedded, tools.identity
-    if embedded.vectors is not None and expected not in (None, embedded.identity):
-        raise KPError(
-            f"a worker has the embedder {embedded.identity}, and the archive {expected}; every "
-            "machine needs the same files of the model, at the same place"
-        )
+    tools.check_identity(read_rows.embedded)
     if problems:
         storage.write(of_errors, errors_to_parquet(problems))
     storage.write(name, read_rows.to_parquet())  # last, because it proves that all is there
@@ -251,7 +235,7 @@ class ScoredCounts(NamedTuple):
 
 def score_block(job: Job, item: Scoring) -> ScoredCounts:
     """Score the rows of a block, each compared with the last ones before it."""
-    storage, tools = job.storage, _tools(job.tools)
+    storage, tools = job.storage, unpacked(job.tools)
     number = item.halo.number
     name = _scored_name(number)
     if storage.exists(name):

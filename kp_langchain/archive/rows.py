@@ -6,10 +6,12 @@ Pure functions: no file, no process. A block needs what is remembered before it,
 from __future__ import annotations
 
 import json
+import pickle
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
+from functools import lru_cache
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -65,6 +67,30 @@ class Tools:
     models: Mapping[str, ConfidenceModel] = field(default_factory=dict)
     agrees: bool = True
     identity: EmbedderIdentity | None = None
+
+    def packed(self) -> bytes:
+        """Return what travels to workers: all of it, without the secrets of the settings."""
+        plain = replace(self, settings=self.settings.without_secrets())
+        return pickle.dumps({name: getattr(plain, name) for name in Tools.__slots__})
+
+    def check_identity(self, embedded: EmbeddedColumns) -> None:
+        """Check that vectors come from the embedder that every worker must have.
+
+        Raises:
+            KPError: They come from another one.
+        """
+        if embedded.vectors is not None and self.identity not in (None, embedded.identity):
+            raise KPError(
+                f"a worker has the embedder {embedded.identity}, and it has to be "
+                f"{self.identity}; every machine needs the same files of the model, at the same "
+                "place"
+            )
+
+
+@lru_cache(maxsize=1)
+def unpacked(tools: bytes) -> Tools:
+    """Return what `Tools.packed` returned as it was; made once in a worker."""
+    return Tools(**pickle.loads(tools))  # noqa: S301 - of the process that started this one
 
 
 class Problem(NamedTuple):

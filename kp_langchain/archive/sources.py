@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import io
 import json
-import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import islice
-from typing import Any, BinaryIO, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal, NamedTuple
 
 from kp_langchain._logging import describe_error
-from kp_langchain.archive.files import Piped, load_extra, opened
+from kp_langchain.archive.files import Piped, check_unpacked, load_extra, opened
 from kp_langchain.errors import KPError
 from kp_langchain.importing.json_lines import (
     STDIO,
@@ -31,13 +30,20 @@ from kp_langchain.importing.recorded_run import RecordedRun, Unusable
 from kp_langchain.importing.spans import is_otlp
 from kp_langchain.text import json_or_text
 
+if TYPE_CHECKING:
+    from kp_langchain.importing.importer import FileReader
+
 Kind = Literal["lines", "whole", "parquet"]
 """How a file is read: line by line, as a whole, or row by row."""
 
 Content = bytes | Mapping[str, Any] | RecordedRun | Unusable
 """What a row holds: a line, a trace in wire form, a recorded run, or why it is none of these."""
 
-_GZIP, _PARQUET = b"\x1f\x8b", b"PAR1"
+_PARQUET = b"PAR1"
+_A_TRACE = (
+    "a trace, and no longer the run that it was made of; kp-langchain score reads traces, import "
+    "runs"
+)
 _PEEKED_BYTES = 1 << 20
 _PARQUET_ROWS = 256
 
@@ -92,10 +98,7 @@ def kind_of(file: str, folder: str = "") -> Kind:
 
 
 def _kind(file: str, beginning: bytes) -> Kind:
-    if beginning.startswith(_GZIP):
-        unpacked = f"zcat {shlex.quote(file)} | kp-langchain ... -"
-        raise KPError(f"{file} is compressed; unpack it, or pipe it in: {unpacked}")
-    if beginning.startswith(_PARQUET):
+    if _is_parquet(file, beginning):
         return "parquet"
     first, *others = [*islice(lines_in(file, io.BytesIO(beginning)), 2)] or [Line(file, 1, b"")]
     if not is_one_value(first):
@@ -107,6 +110,13 @@ def _kind(file: str, beginning: bytes) -> Kind:
     from kp_langchain.importing.json_runs import runs_of_value  # loads LangChain
 
     return "whole" if is_otlp(value) or runs_of_value(value) is not None else "lines"
+
+
+def _is_parquet(file: str, beginning: bytes) -> bool:
+    check_unpacked(file, beginning)
+    if beginning.startswith(_PARQUET) and file == STDIO:
+        raise KPError("Parquet cannot be read from standard input; name the file")
+    return beginning.startswith(_PARQUET)
 
 
 # ------------------------------------------------------------------ rows
@@ -129,8 +139,6 @@ def read_rows(file: str) -> Iterator[list[Row]]:
     with opened(file) as stream:
         if isinstance(stream, Piped):
             kind = _kind(file, stream.peek(_PEEKED_BYTES))
-            if kind == "parquet":
-                raise KPError("Parquet cannot be read from standard input; name the file")
         rows = _whole(file, stream) if kind == "whole" else _lines(lines_in(file, stream))
         group: list[Row] = []
         for row in rows:
@@ -180,15 +188,10 @@ def _whole(file: str, stream: BinaryIO) -> Iterator[Row]:
 
     def parts() -> Iterator[RecordedRun | Unusable | tuple[str, Mapping[str, Any]]]:
         for place, value, why in values_in(file, stream):
-            if why:
-                yield Unusable(place, why)
-            elif is_trace(value):
+            if is_trace(value):
                 yield place, value
             else:
-                try:
-                    yield from reader.add(value, place)
-                except Exception as error:  # noqa: BLE001 - one value costs one value
-                    yield Unusable(place, describe_error(error))
+                yield from _parts_of(reader, place, value, why)
         yield from reader.conclude()
 
     for part in parts():
@@ -197,9 +200,70 @@ def _whole(file: str, stream: BinaryIO) -> Iterator[Row]:
         yield Row(file, int(number) if number.isdecimal() else 0, content)
 
 
+def _parts_of(
+    reader: FileReader, place: str, value: Any, why: str
+) -> Iterator[RecordedRun | Unusable]:
+    """Yield the runs that are complete with a value, or why there is none."""
+    if why:
+        yield Unusable(place, why)
+        return
+    try:
+        yield from reader.add(value, place)
+    except Exception as error:  # noqa: BLE001 - one value costs one value
+        yield Unusable(place, describe_error(error))
+
+
 def is_trace(value: object) -> bool:
     """Return whether a JSON value looks like a trace in wire form."""
     return isinstance(value, dict) and {"steps", "metadata", "task"} <= value.keys()
+
+
+# ------------------------------------------------------------------ values
+
+
+def read_values(file: str) -> Iterator[tuple[str, Any, str]]:
+    """Yield the JSON values of a source: those of lines or documents, or a row of Parquet each.
+
+    Args:
+        file: A path, a URL, or `-`.
+
+    Yields:
+        The file and the line where a value begins; the value; why it cannot be read, or "".
+
+    Raises:
+        KPError: The source cannot be read.
+    """
+    with opened(file) as stream:
+        if not _is_parquet(file, stream.peek(len(_PARQUET))):
+            yield from values_in(file, stream)
+            return
+    for part in parts_of(file, "parquet", _PARQUET_ROWS):
+        for row in read_part(file, "parquet", part):
+            if isinstance(row.content, bytes):
+                yield value_of_line(Line(row.file, row.number, row.content))
+            elif isinstance(row.content, Unusable):
+                yield row.place, None, row.content.why
+            else:
+                yield row.place, row.content, ""
+
+
+def read_runs(files: Iterable[str]) -> Iterator[RecordedRun | Unusable]:
+    """Yield the recorded runs of sources, over which a run may be spread; and what is none.
+
+    Args:
+        files: Paths and URLs, or `-`. Of one that cannot be read, what came before is yielded, and
+            the others are.
+    """
+    from kp_langchain.importing.importer import FileReader
+
+    reader = FileReader()
+    for file in files:
+        try:
+            for place, value, why in read_values(file):
+                yield from _parts_of(reader, place, value, _A_TRACE if is_trace(value) else why)
+        except KPError as error:
+            yield Unusable("error", str(error))
+    yield from reader.conclude()
 
 
 # ------------------------------------------------------------------ parts

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from kp_langchain.cli.json_files import check_files, verdicts_in
 from kp_langchain.cli.options import (
     INTERRUPTED,
     AsJsonLines,
@@ -25,6 +24,7 @@ from kp_langchain.cli.options import (
 )
 from kp_langchain.cli.outbox import SEND_TIMEOUT_S, current_registry, send_due
 from kp_langchain.cli.output import STDIO, say, say_json, warn
+from kp_langchain.cli.verdict_files import check_file, verdicts_in
 from kp_langchain.config import Settings
 from kp_langchain.errors import KPError, UnknownRunError
 from kp_langchain.text import count_text, one_line, printable, short_id
@@ -138,7 +138,7 @@ def import_verdicts(
     line of a CSV names its columns. A line that cannot be used is reported on stderr as
     FILE:LINE: reason, and skipped. Reading a file again changes nothing.
     """
-    check_files([file])
+    check_file(file)
     if file != STDIO and Path(file).suffix.lower() not in _SUFFIXES:
         raise typer.BadParameter(f"{file} is not a {', '.join(_SUFFIXES)} file")
     with open_store(database) as store:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,11 +11,11 @@ import typer
 from pydantic import ValidationError
 
 from kp_langchain.archive.engines import BLOCK_ROWS, Engine, usable_cores
-from kp_langchain.cli.json_files import read_values
 from kp_langchain.cli.options import INTERRUPTED, new_app, open_store
-from kp_langchain.cli.output import STDIO, make_console, say_json, text_output, warn
+from kp_langchain.cli.output import STDIO, say_json, text_output, warn
+from kp_langchain.cli.sources import Sources, files_of, progress_bar
 from kp_langchain.config import Settings
-from kp_langchain.errors import KPError, MissingExtraError
+from kp_langchain.errors import KPError
 from kp_langchain.text import first_fault, one_line, printable
 
 if TYPE_CHECKING:
@@ -33,12 +31,7 @@ app = new_app()
 
 @app.command()
 def score(
-    sources: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="SOURCE", help="Files, folders, patterns or URLs; - for standard input."
-        ),
-    ],
+    sources: Sources,
     out: Annotated[
         str,
         typer.Option(
@@ -81,7 +74,7 @@ def score(
     """
     from kp_langchain.archive.run import tools_of
 
-    files, settings = _files(sources), Settings()
+    files, settings = files_of(sources), Settings()
     tools = tools_of(settings, models=_models(model or (), database))
     if not _is_jsonl(out):
         _score_into_folder(
@@ -92,23 +85,6 @@ def score(
         if option is not None:
             raise typer.BadParameter(f"{name} is for a folder or URL; --out is {out}")
     _score_into_lines(files, out, tools)
-
-
-def _files(sources: list[str]) -> list[str]:
-    """Return the files that the sources stand for.
-
-    Raises:
-        BadParameter: There is none, or one is named twice.
-        MissingExtraError: What opens them is not installed.
-    """
-    from kp_langchain.archive.files import find_files
-
-    try:
-        return find_files(sources)
-    except MissingExtraError:
-        raise
-    except KPError as error:
-        raise typer.BadParameter(str(error)) from error
 
 
 def _is_jsonl(out: str) -> bool:
@@ -126,6 +102,8 @@ def _models(files: Sequence[str], database: str | None) -> dict[str, ConfidenceM
     Raises:
         KPError: One cannot be read, or was made by another version.
     """
+    from kp_langchain.archive.sources import read_values
+
     models: dict[str, ConfidenceModel] = {}
     if database is not None:
         with open_store(database) as store:
@@ -214,8 +192,14 @@ def _score_into_folder(
 
     if STDIO in files:
         raise typer.BadParameter("standard input is read once; for a folder, name files")
+
+    def report(now: Progress) -> None:
+        for problem in now.problems:
+            _report(problem)
+        show(now.name, now.done, now.total, now.rows)
+
     try:
-        with _progress_bar() as report:
+        with progress_bar("rows") as show:
             summary = score_archive(
                 files,
                 out,
@@ -233,33 +217,3 @@ def _score_into_folder(
     if summary.skipped:
         warn(f"what was skipped: {out.rstrip('/')}/_errors/*.parquet")
     _conclude(summary.scored, summary.passed, summary.skipped)
-
-
-@contextmanager
-def _progress_bar() -> Iterator[Callable[[Progress], object]]:
-    """Show a bar for each pass on a terminal; report rows that hold no trace above it."""
-    from rich import progress
-
-    bar = progress.Progress(
-        progress.TextColumn("{task.description}"),
-        progress.BarColumn(),
-        progress.MofNCompleteColumn(),
-        progress.TextColumn("{task.fields[speed]}"),
-        progress.TimeRemainingColumn(),
-        console=make_console(stderr=True),
-        disable=not sys.stderr.isatty(),
-    )
-    tasks: dict[str, progress.TaskID] = {}
-
-    def report(now: Progress) -> None:
-        for problem in now.problems:
-            _report(problem)
-        if now.name not in tasks:
-            tasks[now.name] = bar.add_task(now.name, speed="")
-        task = tasks[now.name]
-        elapsed_s = bar.tasks[task].elapsed
-        speed = f"{now.rows / elapsed_s:,.0f} rows/s" if elapsed_s and now.rows else ""
-        bar.update(task, completed=now.done, total=now.total, speed=speed)
-
-    with bar:
-        yield report

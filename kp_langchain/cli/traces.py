@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kp_langchain.cli.json_files import check_files, read_values
+from kp_langchain.archive.engines import Engine
 from kp_langchain.cli.options import (
     INTERRUPTED,
     AsJsonLines,
@@ -19,6 +20,7 @@ from kp_langchain.cli.options import (
 )
 from kp_langchain.cli.outbox import current_registry, send_due
 from kp_langchain.cli.output import say, say_json, warn
+from kp_langchain.cli.sources import Sources, files_of, progress_bar
 from kp_langchain.config import Settings
 from kp_langchain.errors import KPError
 from kp_langchain.schema import ReasoningTrace
@@ -55,33 +57,46 @@ def schema() -> None:
 
 @import_app.command("import")
 def import_runs(
-    files: Annotated[list[str], typer.Argument(metavar="FILE", help="JSON or JSONL; - for stdin.")],
+    sources: Sources,
     domain: Annotated[
         str | None, typer.Option(help="The domain of all runs; by default what each one names.")
     ] = None,
     agent_id: Annotated[
         str | None, typer.Option(help="The agent that ran, such as kp:agent:desk.")
     ] = None,
+    engine: Annotated[
+        Engine, typer.Option(help="What workers are: processes of this machine, or Ray's.")
+    ] = "local",
+    workers: Annotated[
+        int,
+        typer.Option(
+            min=1, metavar="N", help="How many embed texts, each with the model (230 MB) in memory."
+        ),
+    ] = 1,
     database: Database = None,
     as_json: AsJsonLines = False,
 ) -> None:
     """Record runs that other tools recorded: each is redacted, scored, gated and stored.
 
-    Files hold spans in OTLP JSON (OpenInference, or OpenTelemetry's conventions for generative
+    Sources hold spans in OTLP JSON (OpenInference, or OpenTelemetry's conventions for generative
     AI), runs exported from LangSmith, or conversations: one object with "messages" a line, and
-    optionally id, domain, objective, success and confidence. A file whose first line is a JSON
-    value is read line by line, any other as values over many lines.
+    optionally id, domain, objective, success and confidence; or Parquet with these columns. A file
+    whose first line is a JSON value is read line by line, any other as values over many lines.
 
     One line is printed for each new run: its id, domain, score, and decision. A run that the store
     has already is left out, so an interrupted import continues when it is started again. What
     cannot be used is reported on stderr as FILE:LINE: reason, and skipped.
 
+    Nearly all time goes to the embedding model. More workers run it ahead; runs are still recorded
+    by this process, in their order, with the same result.
+
     Exit status: 0, everything was used; 1, something was skipped, or an error ended the command;
     2, wrong usage; 130, interrupted.
     """
-    check_files(files)
+    files = files_of(sources)
     if domain is not None and not domain.strip():
         raise typer.BadParameter("--domain is empty; give a name such as finance")
+    from kp_langchain.archive.import_workers import embedding_ahead
     from kp_langchain.importing.importer import Importer
 
     settings = Settings.current()
@@ -95,10 +110,15 @@ def import_runs(
     with TraceStore(database or settings.database_url) as store:
         importer = Importer(store, settings, domain=domain or "default", agent_id=agent_id)
         try:
-            for result in importer.run(_runs(files, domain, fates)):
-                fates[result.fate] += 1
-                kept_count += result.scored is not None and result.scored.decision == "kept"
-                _say_imported(result, as_json=as_json)
+            with (
+                embedding_ahead(importer, settings, engine, workers) as ahead,
+                progress_bar("runs", is_shown=not sys.stdout.isatty()) as show,
+            ):
+                for done, result in enumerate(importer.run(ahead(_runs(files, domain, fates))), 1):
+                    fates[result.fate] += 1
+                    kept_count += result.scored is not None and result.scored.decision == "kept"
+                    _say_imported(result, as_json=as_json)
+                    show("import", done, None, fates["imported"])
         except KeyboardInterrupt:
             warn("interrupted; the same command continues")
             raise typer.Exit(INTERRUPTED) from None
@@ -121,25 +141,11 @@ def import_runs(
 
 
 def _runs(files: Sequence[str], domain: str | None, fates: Counter[str]) -> Iterator[RecordedRun]:
-    """Yield the runs of all files, over which a run may be spread; report what cannot be used."""
-    from kp_langchain.importing.importer import FileReader
+    """Yield the runs of all files; report what cannot be used."""
+    from kp_langchain.archive.sources import read_runs
     from kp_langchain.importing.recorded_run import Unusable
 
-    reader = FileReader()
-
-    def parts() -> Iterator[RecordedRun | Unusable]:
-        for file in files:
-            try:
-                for place, value, why in read_values(file):
-                    if why:
-                        yield Unusable(place, why)
-                    else:
-                        yield from reader.add(value, place)
-            except KPError as error:  # what was read of it, and the other files, are of use
-                yield Unusable("error", str(error))
-        yield from reader.conclude()
-
-    for part in parts():
+    for part in read_runs(files):
         if isinstance(part, Unusable):
             fates["skipped"] += 1
             warn(f"{printable(part.place)}: {one_line(part.why, _REASON_CHARS)}")

@@ -41,12 +41,12 @@ from kp_langchain.values import clip
 
 if TYPE_CHECKING:
     from kp_langchain.config import Settings
+    from kp_langchain.embedding.embedder import Embedder, EmbedderIdentity
     from kp_langchain.gate import ScoredTrace
     from kp_langchain.scoring.scorer import Scorer
     from kp_langchain.store import TraceStore
 
 _CONVENTIONS: Final = (OPENINFERENCE, LANGSMITH, GENAI)
-_RUNS_AT_ONCE = 50
 
 Fate = Literal[
     "imported", "known", "paused", "cancelled", "unfinished", "incomplete", "empty", "failed"
@@ -319,11 +319,12 @@ class Importer:
         self._recorder, self._engine, self._context = assemble(options, memory_only, ReplayRecorder)
         self._store = store
         self._scored: dict[UUID, ScoredTrace] = {}
-        self._group_size = min(_RUNS_AT_ONCE, settings.max_queue)
         self._is_ready = False
 
     def run(self, runs: Iterable[RecordedRun]) -> Iterator[Imported]:
-        """Import runs, and yield what became of each when it is stored.
+        """Import runs, and yield what became of each when it is stored, before the next is read.
+
+        Each is judged beside all runs before it, however fast they come.
 
         Args:
             runs: The runs, in the order in which they began.
@@ -334,28 +335,47 @@ class Importer:
         if not self._is_ready:
             self._is_ready = True
             self._wait()  # what an interrupted import left unscored is scored now, and known then
-        group: list[tuple[RecordedRun, Fate]] = []
         run_ids: set[UUID] = set()
         for run in runs:
-            fate: Fate = "known"
-            if run.run_id not in run_ids and not self._is_known(run):
+            if run.run_id in run_ids or self.is_known(run):
+                yield Imported(run, "known")
+            else:
                 run_ids.add(run.run_id)
-                fate = self._record(run)
-            group.append((run, fate))
-            if len(group) >= self._group_size:
-                yield from self._conclude(group)
-                group = []
-        yield from self._conclude(group)
+                yield self._import(run)
 
     def close(self) -> None:
         """Forget the runs that paused."""
         self._recorder.close()
 
-    def _is_known(self, run: RecordedRun) -> bool:
+    def use_embedder(self, embedder: Embedder) -> EmbedderIdentity:
+        """Have the scorer of the store embed with another embedder, and return its identity.
+
+        Raises:
+            MissingExtraError: No package that runs its model is installed.
+            EmbedderError: Its model cannot be found, downloaded or loaded.
+        """
+        self._context.scorer = self._engine.windows.scorer(embedder=embedder)
+        return self._context.scorer.identity()
+
+    def is_known(self, run: RecordedRun) -> bool:
+        """Return whether a run is in the store."""
         return self._store.journal.has_run(run.run_id) or any(
             external.span_id is not None and self._store.external_traces.has(tool, external)
             for tool, external in run.external_traces.items()
         )
+
+    def _import(self, run: RecordedRun) -> Imported:
+        failed_before = self._failed
+        fate = self._record(run)
+        self._wait()
+        scored = self._scored.pop(run.run_id, None)
+        if fate == "imported" and scored is None:
+            fate = "failed" if self._failed > failed_before else "empty"
+        return Imported(run, fate, scored)
+
+    @property
+    def _failed(self) -> int:
+        return self._recorder.counters.counts().get("failed", 0)
 
     def _record(self, run: RecordedRun) -> Fate:
         if run.is_incomplete:
@@ -367,16 +387,6 @@ class Importer:
             return "unfinished"
         fate = self._recorder.fate
         return "imported" if fate == "delivered" else fate or "empty"
-
-    def _conclude(self, group: list[tuple[RecordedRun, Fate]]) -> Iterator[Imported]:
-        failed_before = self._recorder.counters.counts().get("failed", 0)
-        self._wait()
-        has_failed = self._recorder.counters.counts().get("failed", 0) > failed_before
-        for run, fate in group:
-            scored = self._scored.pop(run.run_id, None)
-            if fate == "imported" and scored is None:
-                fate = "failed" if has_failed else "empty"
-            yield Imported(run, fate, scored)
 
     def _wait(self) -> None:
         if not self._engine.wait(None, self._context):

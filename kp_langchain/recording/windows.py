@@ -439,8 +439,11 @@ class Windows:
                 self._domains.popitem(last=False)
             return window
 
-    def scorer(self) -> Scorer:
+    def scorer(self, **options: Any) -> Scorer:
         """Return the bundled scorer, whose novelty memory is in the store.
+
+        Args:
+            options: Arguments of `Scorer` that it has from now on, such as another embedder.
 
         Raises:
             ConfigError: A setting cannot be read or used.
@@ -449,14 +452,14 @@ class Windows:
             return default_scorer()
         database, backoff = self._store.database, self._backoff
         with self._lock:
-            if self._scorer is None:
+            if self._scorer is None or options:
                 memory = StoredMemory(
                     database,
                     Settings().novelty_memory,
                     may_read=lambda: not backoff.is_pausing,
                     writes=False,
                 )
-                self._scorer = default_scorer().with_memory(memory)
+                self._scorer = default_scorer().with_memory(memory, **options)
             return self._scorer
 
     def is_remembered_by(self, scorer: object) -> bool:

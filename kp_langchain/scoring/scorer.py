@@ -135,13 +135,15 @@ class Scorer:
         # Only the arguments travel to another process; the memory stays in this one.
         return (partial(type(self), **self._arguments), ())
 
-    def with_memory(self, memory: NoveltyMemory) -> Self:
+    def with_memory(self, memory: NoveltyMemory, **options: Any) -> Self:
         """Return a scorer that has another memory, and is this one in everything else.
 
         Args:
             memory: The memory; its bounds take the place of `max_remembered`.
+            options: Further arguments of the class that are other ones.
         """
-        return type(self)(**self._arguments | {"cache": memory, "max_remembered": None})
+        own = {"cache": memory, "max_remembered": None}
+        return type(self)(**self._arguments | own | options)
 
     @property
     def profiles(self) -> Mapping[str, ScoringWeights]:

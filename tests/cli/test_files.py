@@ -11,10 +11,12 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
+from pyarrow import parquet
 
 from kp_langchain import DomainPolicy, ReasoningTrace, TraceStore
-from kp_langchain.cli.json_files import read_values
+from kp_langchain.archive.sources import read_values
 from tests.agents import ASK, agent, call, handler, say, searching
 from tests.cli.made_runs import SECRET, made
 from tests.commands import Done, cli, cli_apart
@@ -173,6 +175,42 @@ def test_files_of_every_format_also_again() -> None:
     assert message.startswith("cut.json:")
     assert "not valid JSON: " in message
     assert count() == 5
+
+
+def test_sources_are_those_of_score() -> None:
+    Path("folder").mkdir()
+    table = [{"messages": MESSAGES, "id": "1", "domain": "code"}, {"messages": [], "id": "2"}]
+    parquet.write_table(pa.Table.from_pylist(table), "folder/runs.parquet")
+    write("folder/more.jsonl", {"messages": MESSAGES, "id": "3"})
+    write("one.jsonl", {"messages": MESSAGES, "id": "4"})
+    url = Path(write("url.jsonl", {"messages": MESSAGES, "id": "5"})).absolute().as_uri()
+    done = run_import("folder", "o*.jsonl", url, "--json")
+    assert done.returncode == 1
+    rows = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [row["source"] for row in rows] == [
+        "folder/more.jsonl:1", "folder/runs.parquet:1", "one.jsonl:1", f"{url}:1",
+    ]  # fmt: skip
+    assert rows[1]["domain"] == "code"
+    assert done.stderr.splitlines()[0].startswith("folder/runs.parquet:2: 0 messages hold no")
+
+
+def test_traces_are_refused_with_what_reads_them() -> None:
+    lines = [json.loads(made(number).trace.model_dump_json()) for number in (1, 2)]
+    rows = [{"trace": json.dumps(one)} for one in lines]
+    parquet.write_table(pa.Table.from_pylist([*rows, {"trace": None}]), "scored.parquet")
+    other = pa.Table.from_pylist([{"prompt": "a"}])
+    parquet.write_table(other, "other.parquet")
+    done = run_import(write("traces.jsonl", *lines), "scored.parquet", "other.parquet")
+    assert (done.returncode, count()) == (1, 0)
+    a_trace = "a trace, and no longer the run that it was made of; kp-langchain score reads traces"
+    reasons = [line.split(": ", 1) for line in done.stderr.splitlines()]
+    assert [place for place, _ in reasons] == [
+        "traces.jsonl:1", "traces.jsonl:2", "scored.parquet:1", "scored.parquet:2",
+        "scored.parquet:3", "other.parquet:1",
+    ]  # fmt: skip
+    assert all(why.startswith(a_trace) for _, why in reasons[:4])
+    assert reasons[4][1] == "its column trace is empty"
+    assert reasons[5][1] == "no column trace or messages; there are prompt"
 
 
 def test_what_the_handler_recorded_is_known_and_parts_without_a_root_are_no_run() -> None:

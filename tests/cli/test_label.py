@@ -204,7 +204,7 @@ def test_a_beginning_that_means_several_is_told(runs: Runs) -> None:
 MB = 1 << 20
 PEAK = """\
 import resource, sys
-from kp_langchain.cli.json_files import verdicts_in
+from kp_langchain.cli.verdict_files import verdicts_in
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 print(*(one.why or "fine" for one in verdicts_in(sys.argv[1])), sep="\\n")
 print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024)

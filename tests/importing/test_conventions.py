@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kp_langchain import DomainPolicy, ScoredTrace, Scorer, Settings, TraceStore
-from kp_langchain.cli.json_files import read_values
+from kp_langchain.archive.sources import read_values
 from kp_langchain.gate.run import Run
 from kp_langchain.importing.importer import FileReader, Imported, Importer
 from kp_langchain.importing.recorded_run import RecordedRun, Unusable

@@ -1,93 +1,37 @@
-"""Files that commands read: JSON, one value a line or over many lines, and verdicts, also CSV."""
+"""Files of verdicts: JSON lines or CSV."""
 
 from __future__ import annotations
 
 import csv
-import shlex
-import sys
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, BinaryIO
 
 import typer
 
+from kp_langchain.archive.files import check_unpacked, is_file, opened
 from kp_langchain.cli.output import STDIO, file_errors
 from kp_langchain.errors import KPError, VerdictError
-from kp_langchain.importing.json_lines import Line, lines_in, value_of_line, values_in
+from kp_langchain.importing.json_lines import lines_in, value_of_line
 from kp_langchain.text import one_line
 from kp_langchain.verdict import RunVerdict, Verdict
 
 _IDS = ("trace_id", "id", "run_id")
 _AN_ID = "trace_id, id or run_id"
 _SHOWN_CHARS = 40
-_GZIP = b"\x1f\x8b"
 
 
-def check_files(files: Sequence[str]) -> None:
-    """Check that each file is there, is no folder, and is given once.
-
-    Raises:
-        BadParameter: One is not.
-    """
-    for file in files:
-        if files.count(file) > 1:
-            raise typer.BadParameter(f"{file} is given more than once")
-        if file == STDIO:
-            continue
-        try:
-            Path(file).stat()
-        except (OSError, ValueError) as error:
-            why = getattr(error, "strerror", None) or error
-            raise typer.BadParameter(f"{file}: {why}") from error
-        if Path(file).is_dir():
-            raise typer.BadParameter(f"{file} is a folder; give the files in it")
-
-
-def read_lines(file: str) -> Iterator[Line]:
-    """Yield the lines of a file, or of standard input for `-`, reading as they are consumed.
-
-    Skip blank lines, and a byte order mark at the beginning.
-
-    Args:
-        file: The file, or `-`.
+def check_file(file: str) -> None:
+    """Check that a file is there, and is no folder.
 
     Raises:
-        KPError: The file cannot be read.
+        BadParameter: It is not.
     """
-    with _open(file) as stream:
-        yield from lines_in(file, stream)
-
-
-@contextmanager
-def _open(file: str) -> Iterator[BinaryIO]:
-    if file == STDIO:
-        yield sys.stdin.buffer
-        return
-    with file_errors(file, "read"), Path(file).open("rb") as stream:
-        if stream.peek(2)[:2] == _GZIP:
-            unpacked = f"zcat {shlex.quote(file)} | kp-langchain ... -"
-            raise KPError(f"{file} is compressed; unpack it, or pipe it in: {unpacked}")
-        yield stream
-
-
-def read_values(file: str) -> Iterator[tuple[str, Any, str]]:
-    """Yield the values of a file: one a line if its first line is one, else over many lines.
-
-    Args:
-        file: The file, or `-` for standard input.
-
-    Yields:
-        The file and the line where a value begins; the value; why it cannot be read, or "".
-
-    Raises:
-        KPError: The file cannot be read.
-    """
-    with _open(file) as stream:
-        yield from values_in(file, stream)
-
-
-# ------------------------------------------------------------------ verdicts
+    try:
+        if file == STDIO or is_file(file):
+            return
+    except KPError as error:
+        raise typer.BadParameter(str(error)) from error
+    raise typer.BadParameter(f"{file} is a folder; give the files in it")
 
 
 def verdicts_in(file: str) -> Iterator[RunVerdict]:
@@ -115,10 +59,12 @@ _Row = tuple[str, Mapping[str, object], str]
 
 
 def _json_rows(file: str) -> Iterator[_Row]:
-    for line in read_lines(file):
-        place, value, why = value_of_line(line)
-        is_object = isinstance(value, dict)
-        yield place, value if is_object else {}, why or ("" if is_object else "not a JSON object")
+    with opened(file) as stream:
+        check_unpacked(file, stream.peek(2))
+        for place, value, why in map(value_of_line, lines_in(file, stream)):
+            is_object = isinstance(value, dict)
+            fields = value if is_object else {}
+            yield place, fields, why or ("" if is_object else "not a JSON object")
 
 
 def _csv_rows(file: str) -> Iterator[_Row]:

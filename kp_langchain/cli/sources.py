@@ -1,0 +1,76 @@
+"""What the commands that read archives share: their sources, and how they show what is done."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Annotated
+
+import typer
+
+from kp_langchain.cli.output import make_console
+from kp_langchain.errors import KPError, MissingExtraError
+
+Sources = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="SOURCE", help="Files, folders, patterns or URLs; - for standard input."
+    ),
+]
+
+
+def files_of(sources: Sequence[str]) -> list[str]:
+    """Return the files that sources stand for.
+
+    Raises:
+        BadParameter: There is none, or one is named twice.
+        MissingExtraError: What opens them is not installed.
+    """
+    from kp_langchain.archive.files import find_files
+
+    try:
+        return find_files(sources)
+    except MissingExtraError:
+        raise
+    except KPError as error:
+        raise typer.BadParameter(str(error)) from error
+
+
+@contextmanager
+def progress_bar(
+    unit: str, *, is_shown: bool = True
+) -> Iterator[Callable[[str, int, int | None, int], object]]:
+    """Yield what shows, on a terminal, how far something is; messages appear above its bar.
+
+    It is called with the name of what is done, how many items of it are done, how many there are
+    (None if that is not known), and how many units were done now.
+
+    Args:
+        unit: What is counted, in the plural.
+        is_shown: Whether to show it.
+    """
+    from rich import progress
+
+    bar = progress.Progress(
+        progress.TextColumn("{task.description}"),
+        progress.BarColumn(),
+        progress.MofNCompleteColumn(),
+        progress.TextColumn("{task.fields[speed]}"),
+        progress.TimeRemainingColumn(),
+        console=make_console(stderr=True),
+        disable=not (is_shown and sys.stderr.isatty()),
+        redirect_stdout=False,
+    )
+    tasks: dict[str, progress.TaskID] = {}
+
+    def show(name: str, done: int, total: int | None, units: int) -> None:
+        if name not in tasks:
+            tasks[name] = bar.add_task(name, speed="")
+        task = tasks[name]
+        elapsed_s = bar.tasks[task].elapsed
+        speed = f"{units / elapsed_s:,.0f} {unit}/s" if elapsed_s and units else ""
+        bar.update(task, completed=done, total=total, speed=speed)
+
+    with bar:
+        yield show
