@@ -8,49 +8,23 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from itertools import accumulate
 from typing import Any, NamedTuple, Self
 
-from kp_langchain.archive.files import Storage
-from kp_langchain.archive.sources import Kind, Part
+from kp_langchain.archive.files import Storage, Version, version_of
+from kp_langchain.archive.splitting import Block, FileParts, Part
 from kp_langchain.errors import KPError
 from kp_langchain.text import one_line
 
 PLAN_FILE = "_work/plan.json"
+BLOCK_ROWS = 500
+"""Rows of a block: with the default model, what a core embeds in about a minute."""
+
 _VERSION = 1
+_ROW_BYTES, _MANY_BLOCKS = 1 << 12, 50_000
 _SHOWN_CHARS = 300
-
-
-class Block(NamedTuple):
-    """Consecutive rows of one file.
-
-    Attributes:
-        number: Its place among all blocks, from 0.
-        file: The file.
-        kind: How that is read.
-        part: Which rows of it.
-    """
-
-    number: int
-    file: str
-    kind: Kind
-    part: Part
-
-
-class FileParts(NamedTuple):
-    """How a file is divided into blocks.
-
-    Attributes:
-        number: Its place among all files.
-        kind: How it is read.
-        parts: Its parts, a block each.
-    """
-
-    number: int
-    kind: Kind
-    parts: list[Part]
 
 
 class BlockCounts(NamedTuple):
@@ -109,27 +83,26 @@ class Plan:
     """What is scored, and how.
 
     Attributes:
-        files: The name and size in bytes of each file, in order.
+        files: The name of each file, its size in bytes and what tells its versions apart, in order.
         block_rows: How many lines or rows a block has at most; a file of spans is one block.
         settings: The settings that the result depends on, by name.
         read_at: The time of runs that state none.
-        parts: How each file is divided.
+        parts: How each file is divided; None until that is known.
         summary: What became of all rows, once all is done.
     """
 
-    files: list[tuple[str, int]]
+    files: list[Version]
     block_rows: int
     settings: Mapping[str, Any]
     read_at: datetime
-    parts: list[FileParts]
+    parts: list[FileParts] | None = None
     summary: Mapping[str, Any] | None = None
 
-    @property
-    def blocks(self) -> list[Block]:
-        """The blocks, in order."""
-        parts = [(one, part) for one in self.parts for part in one.parts]
+    def blocks(self, files: Sequence[str]) -> list[Block]:
+        """Return the blocks of the files, in order."""
+        parts = [(one, part) for one in self.parts or () for part in one.parts]
         return [
-            Block(number, self.files[one.number][0], one.kind, part)
+            Block(number, files[one.number], one.number, one.way, part)
             for number, (one, part) in enumerate(parts)
         ]
 
@@ -149,11 +122,12 @@ class Plan:
         fields = json.loads(content)
         if fields.pop("version") != _VERSION:
             raise ValueError("another version")
-        fields["files"] = [(name, size) for name, size in fields["files"]]
-        fields["parts"] = [
-            FileParts(number, kind, [Part(*part) for part in parts])
-            for number, kind, parts in fields["parts"]
-        ]
+        fields["files"] = [Version(*one) for one in fields["files"]]
+        if fields["parts"] is not None:
+            fields["parts"] = [
+                FileParts(number, way, [Part(*part) for part in parts])
+                for number, way, parts in fields["parts"]
+            ]
         return cls(**fields | {"read_at": datetime.fromisoformat(fields["read_at"])})
 
 
@@ -161,58 +135,60 @@ def plan_of(
     storage: Storage,
     files: Sequence[str],
     *,
-    block_rows: int,
+    block_rows: int | None,
     settings: Mapping[str, Any],
-    split: Callable[[Sequence[str]], list[FileParts]],
+    split: Callable[[int], list[FileParts]],
 ) -> Plan:
     """Return the plan that is there already, or make and write one.
 
     Args:
         storage: Where the results go.
         files: The files, in order.
-        block_rows: How many rows a block has at most.
+        block_rows: How many rows a block has at most; None for `BLOCK_ROWS`, and more in archives
+            of which that would be many blocks.
         settings: The settings that the result depends on, by name.
-        split: Divides the files.
+        split: Divides the files into blocks of so many rows.
 
     Raises:
         KPError: A file cannot be read, or another plan is there; the message says what differs.
     """
-    sizes = [(file, storage.size_of(file)) for file in files]
-    settings = json.loads(json.dumps(settings))
+    versions = [version_of(file) for file in files]
+    if block_rows is None:
+        rows = sum(one.size for one in versions) // _ROW_BYTES
+        block_rows = max(BLOCK_ROWS, rows // _MANY_BLOCKS)
+    new = Plan(versions, block_rows, json.loads(json.dumps(settings)), datetime.now(UTC))
     content = storage.read(PLAN_FILE)
-    if content is not None:
-        try:
-            plan = Plan.from_json(content)
-        except (ValueError, LookupError, TypeError) as error:
+    if content is None:
+        if not storage.is_empty():
             raise KPError(
-                f"{storage.url}/{PLAN_FILE} cannot be read ({error}); remove {storage.url}, or "
-                "name another destination"
-            ) from error
-        _check_same(storage, plan, sizes, block_rows, settings)
-        return plan
-    if not storage.is_empty():
+                f"{storage.url} is not empty, and holds no archive that was begun; name a new "
+                "folder"
+            )
+        # Before the files are read: another command that begins meanwhile finds it.
+        storage.create(PLAN_FILE, new.to_json())
+        content = storage.read(PLAN_FILE)
+    try:
+        plan = Plan.from_json(content or b"")
+    except (ValueError, LookupError, TypeError) as error:
         raise KPError(
-            f"{storage.url} is not empty, and holds no archive that was begun; name a new folder"
-        )
-    plan = Plan(sizes, block_rows, settings, datetime.now(UTC), split(files))
-    storage.write(PLAN_FILE, plan.to_json())
+            f"{storage.url}/{PLAN_FILE} cannot be read ({error}); remove {storage.url}, or name "
+            "another destination"
+        ) from error
+    _check_same(storage, plan, new)
+    if plan.parts is None:
+        plan = replace(plan, parts=split(plan.block_rows))
+        storage.write(PLAN_FILE, plan.to_json())
     return plan
 
 
-def _check_same(
-    storage: Storage,
-    plan: Plan,
-    files: list[tuple[str, int]],
-    block_rows: int,
-    settings: Mapping[str, Any],
-) -> None:
+def _check_same(storage: Storage, plan: Plan, new: Plan) -> None:
     pairs: list[tuple[str, object, object]] = [
-        (f"settings: {name}", plan.settings.get(name), settings.get(name))
-        for name in {**plan.settings, **settings}
+        (f"settings: {name}", plan.settings.get(name), new.settings.get(name))
+        for name in {**plan.settings, **new.settings}
     ]
-    pairs.append(("rows of a block", plan.block_rows, block_rows))
-    pairs.append(("number of files", len(plan.files), len(files)))
-    pairs += [("files", before, now) for before, now in zip(plan.files, files, strict=False)]
+    pairs.append(("rows of a block", plan.block_rows, new.block_rows))
+    pairs.append(("number of files", len(plan.files), len(new.files)))
+    pairs += [("files", one, other) for one, other in zip(plan.files, new.files, strict=False)]
     for name, before, now in pairs:
         if before != now:
             raise KPError(

@@ -20,9 +20,6 @@ from kp_langchain.errors import KPError, MissingExtraError
 Engine = Literal["local", "ray"]
 """`local` for processes of this machine, `ray` for Ray."""
 
-BLOCK_ROWS = 500
-"""Rows of a block: with the default model, what a core embeds in about a minute."""
-
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
 _AT_ONCE = 2  # items for each worker: one that it works on, and the next

@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 import os
-import shlex
+import shutil
 import sys
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import cached_property
 from pathlib import Path, PurePosixPath
 from types import ModuleType
-from typing import Any, cast
+from typing import Any, BinaryIO, NamedTuple, cast
+from urllib.parse import urlsplit
 
 from kp_langchain.errors import KPError, MissingExtraError
 from kp_langchain.importing.json_lines import STDIO
+from kp_langchain.text import printable
 
 SUFFIXES = (".jsonl", ".ndjson", ".json", ".parquet")
-"""The files of a folder that are read."""
+"""The files of a folder that are read, as they are or with `.gz` appended."""
 
 _GZIP = b"\x1f\x8b"
 _PIPED_BYTES = 1 << 20
@@ -76,7 +78,7 @@ def find_files(sources: Sequence[str]) -> list[str]:
         sources: Paths or URLs, or `-` for standard input.
 
     Raises:
-        KPError: There is no such file, or one is named twice.
+        KPError: There is no such file, one is named twice, or its name is no text.
     """
     files: list[str] = []
     for source in sources:
@@ -85,10 +87,72 @@ def find_files(sources: Sequence[str]) -> list[str]:
             files.append(source)
         else:
             files += _files_below(source, has_wildcard=has_wildcard)
-    for file, count in Counter(files).items():
-        if count > 1:
+    known: set[str] = set()
+    for file in files:
+        place = file if _is_elsewhere(file) else os.path.realpath(file)
+        if place in known:
             raise KPError(f"{file} is given more than once")
+        known.add(place)
+        try:
+            file.encode()
+        except UnicodeEncodeError:
+            raise KPError(f"{printable(file)}: the name is no UTF-8; rename it") from None
     return files
+
+
+def _is_elsewhere(file: str) -> bool:
+    """Return whether a file is behind a URL, or a pipe."""
+    return file == STDIO or "://" in file
+
+
+def is_pipe(file: str) -> bool:
+    """Return whether a file can be read only once, as standard input can, and a named pipe."""
+    return file == STDIO or not (_is_elsewhere(file) or Path(file).is_file())
+
+
+def is_below(file: str, folder: str) -> bool:
+    """Return whether a file is in a folder, or in one below it; or behind URLs likewise."""
+    if _is_elsewhere(file) or "://" in folder:
+        return file.startswith(f"{folder.rstrip('/')}/")
+    return Path(os.path.realpath(file)).is_relative_to(os.path.realpath(folder))
+
+
+def name_of(file: str) -> str:
+    """Return the name of a file as it may be kept: of a URL without user, password and query."""
+    if "://" not in file:
+        return file
+    parts = urlsplit(file)
+    host = parts.netloc.rpartition("@")[2]
+    return parts._replace(netloc=host, query="", fragment="").geturl()
+
+
+class Version(NamedTuple):
+    """What tells versions of a file apart.
+
+    Attributes:
+        name: Its name, as `name_of` has it.
+        size: Its size in bytes.
+        mark: Changes with its content, such as the time of its last change.
+    """
+
+    name: str
+    size: int
+    mark: str
+
+
+def version_of(file: str) -> Version:
+    """Return the version of a file.
+
+    Raises:
+        KPError: It cannot be read.
+    """
+    with access_errors(file, "read"):
+        if "://" not in file:
+            stat = Path(file).stat()
+            return Version(file, stat.st_size, str(stat.st_mtime_ns))
+        (fsspec,) = load_extra("fsspec")
+        system, path = fsspec.url_to_fs(file)
+        return Version(name_of(file), int(system.size(path) or 0), str(system.ukey(path)))
 
 
 def is_file(source: str) -> bool:
@@ -125,12 +189,16 @@ def _files_below(source: str, *, has_wildcard: bool) -> list[str]:
 
 def _is_read(name: str, folder: str) -> bool:
     parts = PurePosixPath(name.removeprefix(folder)).parts
-    return name.endswith(SUFFIXES) and not any(part.startswith(("_", ".")) for part in parts)
+    return name.removesuffix(".gz").endswith(SUFFIXES) and not any(
+        part.startswith(("_", ".")) for part in parts
+    )
 
 
 @contextmanager
 def opened(file: str, folder: str = "") -> Iterator[io.BufferedReader]:
-    """Open a file, a URL or standard input (`-`) to read bytes.
+    """Open a file, a URL, a named pipe or standard input (`-`) to read bytes.
+
+    What gzip compressed is read as it was before, but not from a pipe.
 
     Args:
         file: A path, a URL, or `-`.
@@ -142,41 +210,52 @@ def opened(file: str, folder: str = "") -> Iterator[io.BufferedReader]:
     if file == STDIO:
         yield cast(io.BufferedReader, Piped(sys.stdin.buffer))
         return
-    with access_errors(file, "read"):
+    with access_errors(name_of(file), "read"):
         if "://" in file:
             (fsspec,) = load_extra("fsspec")
             stream = io.BufferedReader(fsspec.open(file, "rb").open())
         else:
             stream = Path(folder, file).open("rb")  # noqa: SIM115 - closed below
-    with access_errors(file, "read"), stream:
-        yield stream
+    with access_errors(name_of(file), "read"), stream:
+        if is_pipe(str(Path(folder, file)) if "://" not in file else file):
+            yield cast(io.BufferedReader, Piped(stream))
+        elif stream.peek(len(_GZIP)).startswith(_GZIP):
+            yield io.BufferedReader(cast(io.RawIOBase, gzip.GzipFile(fileobj=stream)))
+        else:
+            yield stream
 
 
 def check_unpacked(file: str, beginning: bytes) -> None:
-    """Check that a file is not compressed.
+    """Check that what comes from a pipe is not compressed.
 
     Args:
-        file: The file.
+        file: The pipe.
         beginning: Its first two bytes or more.
 
     Raises:
         KPError: It is.
     """
     if beginning.startswith(_GZIP):
-        unpacked = f"zcat {shlex.quote(file)} | kp-langchain ... -"
-        raise KPError(f"{file} is compressed; unpack it, or pipe it in: {unpacked}")
+        raise KPError(f"{file} is compressed; unpack it: zcat | kp-langchain ... {STDIO}")
 
 
 class Piped:
     """A pipe, of which a line is read without waiting for what comes after it."""
 
     def __init__(self, stream: Any) -> None:
-        self._stream, self._rest, self._is_over = stream, b"", False
+        self._stream, self._is_over = stream, False
+        self._rest, self._searched = bytearray(), 0
 
     @property
     def has_line(self) -> bool:
         """Whether the next line is here already."""
-        return b"\n" in self._rest
+        return self._line_bytes() > 0
+
+    def _line_bytes(self) -> int:
+        """Return the length of the next line; 0 if its end is not here."""
+        end = self._rest.find(b"\n", self._searched) + 1
+        self._searched = max(end - 1, 0) if end else len(self._rest)
+        return end
 
     def _fill(self) -> bool:
         part = b"" if self._is_over else self._stream.read1(_PIPED_BYTES)
@@ -184,29 +263,29 @@ class Piped:
         self._rest += part
         return bool(part)
 
+    def _take(self, size: int) -> bytes:
+        part = bytes(self._rest[:size])
+        del self._rest[:size]
+        self._searched = max(self._searched - size, 0)
+        return part
+
     def peek(self, size: int) -> bytes:
         """Return what is next, without reading it: a line, or so many bytes."""
         while not self.has_line and len(self._rest) < size and self._fill():
             pass
-        return self._rest
+        return bytes(self._rest)
 
     def read(self, size: int = -1) -> bytes:
         """Return so many bytes, or fewer at the end; all of them if the size is negative."""
         while (size < 0 or len(self._rest) < size) and self._fill():
             pass
-        end = len(self._rest) if size < 0 else size
-        part, self._rest = self._rest[:end], self._rest[end:]
-        return part
+        return self._take(len(self._rest) if size < 0 else size)
 
     def readline(self, size: int) -> bytes:
         """Return a line, or so many bytes of it."""
-        end = 0
-        while not (end := self._rest.find(b"\n", 0, size) + 1) and len(self._rest) < size:
-            if not self._fill():
-                break
-        end = end or min(size, len(self._rest))
-        part, self._rest = self._rest[:end], self._rest[end:]
-        return part
+        while not self.has_line and len(self._rest) < size and self._fill():
+            pass
+        return self._take(min(self._line_bytes() or size, size))
 
 
 # ------------------------------------------------------------------ results
@@ -220,7 +299,9 @@ class Storage:
     """
 
     def __init__(self, url: str) -> None:
-        self.url = url.rstrip("/") or url
+        self.url = name = url.rstrip("/") or url
+        if "::" in name or ("://" in name and not _WILDCARDS.isdisjoint(name)):
+            raise KPError(f"{name} cannot be written: it holds ::, or one of {' '.join('*?[')}")
         # Another process may have another working folder.
         self._root = self.url if "://" in self.url else str(Path(self.url).absolute())
 
@@ -244,25 +325,12 @@ class Storage:
         return f"{self._opened[1]}/{name}"
 
     def is_empty(self) -> bool:
-        """Return whether nothing is there yet."""
+        """Return whether nothing is there yet, but what a killed process had begun to write."""
         system, root = self._opened
         with access_errors(self.url, "opened"):
             return not system.exists(root) or (
-                bool(system.isdir(root)) and not system.ls(root, detail=False)
+                bool(system.isdir(root)) and all(name.endswith(_PART) for name in self.names())
             )
-
-    def size_of(self, file: str) -> int:
-        """Return the size in bytes of any file, which need not be below the folder.
-
-        Raises:
-            KPError: It cannot be read.
-        """
-        with access_errors(file, "read"):
-            if "://" not in file:
-                return Path(file).stat().st_size
-            (fsspec,) = load_extra("fsspec")
-            system, path = fsspec.url_to_fs(file)
-            return int(system.size(path) or 0)
 
     def names(self) -> list[str]:
         """Return the names of all files, in order."""
@@ -304,33 +372,74 @@ class Storage:
                     f"{self.url}/{name} is gone; the same command makes it again"
                 ) from None
 
-    def write(self, name: str, content: bytes) -> None:
-        """Write a file, which takes the place of one of its name.
+    @contextmanager
+    def writing(self, name: str) -> Iterator[BinaryIO]:
+        """Open a file to write bytes; it takes the place of one of its name when it is whole.
 
         Raises:
             KPError: It cannot be written.
         """
         system, place = self._opened[0], self._place(name)
         with access_errors(f"{self.url}/{name}", "written"):
-            if not self._is_local:  # an object appears when it is whole
-                system.pipe_file(place, content)
+            if not self._is_local:  # an object appears when it is closed
+                try:
+                    with system.open(place, "wb") as stream:
+                        yield stream
+                except BaseException:
+                    system.rm_file(place)
+                    raise
                 return
-            path = Path(place)
-            # What is in an archive is for its owner, unless that says otherwise.
-            Path(self._opened[1]).mkdir(mode=0o700, parents=True, exist_ok=True)
-            path.parent.mkdir(parents=True, exist_ok=True)
-            part = path.with_name(f"{path.name}.{os.getpid()}{_PART}")
-            try:
+            with self._part_of(place) as part:
+                with part.open("wb") as stream:
+                    yield stream
+                    os.fsync(stream.fileno())
+                part.replace(place)
+
+    @contextmanager
+    def _part_of(self, place: str) -> Iterator[Path]:
+        """Yield an empty file beside a place, which only its owner may read; remove it."""
+        path = Path(place)
+        Path(self._opened[1]).mkdir(mode=0o700, parents=True, exist_ok=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        part = path.with_name(f"{path.name}.{os.getpid()}{_PART}")
+        try:
+            part.touch(mode=0o600)
+            yield part
+        finally:
+            part.unlink(missing_ok=True)
+
+    def write(self, name: str, content: bytes) -> None:
+        """Write a file, which takes the place of one of its name.
+
+        Raises:
+            KPError: It cannot be written.
+        """
+        with self.writing(name) as stream:
+            stream.write(content)
+
+    def create(self, name: str, content: bytes) -> None:
+        """Write a file unless there is one of its name.
+
+        Raises:
+            KPError: It cannot be written.
+        """
+        system, place = self._opened[0], self._place(name)
+        with access_errors(f"{self.url}/{name}", "written"), suppress(FileExistsError):
+            if not self._is_local:
+                system.pipe_file(place, content, mode="create")
+                return
+            with self._part_of(place) as part:
                 part.write_bytes(content)
-                part.replace(path)
-            finally:
-                part.unlink(missing_ok=True)
+                os.link(part, place)
 
     def remove_folders(self, names: Sequence[str]) -> None:
         """Remove folders with all that is in them, if they are there."""
         for name in names:
             with suppress(FileNotFoundError):
-                self._opened[0].rm(self._place(name), recursive=True)
+                if self._is_local:
+                    shutil.rmtree(self._place(name))
+                else:
+                    self._opened[0].rm(self._place(name), recursive=True)
 
     def remove_parts(self) -> None:
         """Remove what processes that were killed had begun to write."""

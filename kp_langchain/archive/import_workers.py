@@ -127,7 +127,7 @@ def _vectors_of(own: Tools, runs: Iterable[RecordedRun]) -> _Vectors:
         if text not in vectors:
             # Alone, as where it is recorded: in a batch its vector has other last digits.
             embedded = own.scorer.embed_many([text])
-            own.check_identity(embedded)
+            own.check_embedded(embedded)
             if embedded.vectors is not None:
                 vectors[text] = embedded.vectors[0]
     return vectors

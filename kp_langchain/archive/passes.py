@@ -8,22 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from itertools import chain, groupby, islice
-from operator import itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 from zlib import crc32
 
-from kp_langchain.archive.blocks import Block, BlockCounts, FileParts, Halo
+from kp_langchain.archive.blocks import BlockCounts, Halo
 from kp_langchain.archive.files import Storage, load_extra
 from kp_langchain.archive.rows import Problem, Remembered, Tools, compare, judge, read, unpacked
-from kp_langchain.archive.sources import kind_of, parts_of, read_part
+from kp_langchain.archive.splitting import Block, read_block_rows
 from kp_langchain.archive.tables import (
     ReadRows,
     by_partition,
     errors_to_parquet,
-    identity_in,
-    join_tables,
     partitions_in,
     read_parquet,
     result_rows,
@@ -31,6 +27,7 @@ from kp_langchain.archive.tables import (
     schema,
     to_parquet,
     vectors_in,
+    write_results,
 )
 from kp_langchain.calibration.agreement import TaskRun, agreement_of, pairs_of
 from kp_langchain.novelty_sources import UNREADABLE
@@ -62,26 +59,6 @@ class Job:
         return cls(storage, str(Path.cwd()), tools.packed())
 
 
-class Splitting(NamedTuple):
-    """A file that is to be divided into blocks.
-
-    Attributes:
-        number: Its place among all files.
-        file: The file.
-        rows: How many rows a block has at most.
-    """
-
-    number: int
-    file: str
-    rows: int
-
-
-def split_file(folder: str, item: Splitting) -> FileParts:
-    """Return how a file is read, and its parts; a path is relative to the folder."""
-    kind = kind_of(item.file, folder)
-    return FileParts(item.number, kind, parts_of(item.file, kind, item.rows, folder))
-
-
 class ReadCounts(NamedTuple):
     """What became of a block's rows in the first pass.
 
@@ -109,9 +86,8 @@ def read_block(job: Job, block: Block) -> ReadCounts:
             errors = read_parquet(storage, of_errors).to_pylist()
             problems = [Problem(**one) for one in errors]
         return _read_counts(block, rows, problems, is_new=False)
-    rows_of_block = read_part(block.file, block.kind, block.part, job.folder)
-    read_rows, problems = read(rows_of_block, tools)
-    tools.check_identity(read_rows.embedded)
+    read_rows, problems = read(read_block_rows(storage, job.folder, block), tools)
+    tools.check_embedded(read_rows.embedded)
     if problems:
         storage.write(of_errors, errors_to_parquet(problems))
     storage.write(name, read_rows.to_parquet())  # last, because it proves that all is there
@@ -149,32 +125,34 @@ def agree_bucket(job: Job, bucket: Bucket) -> bool:
     if storage.exists(name):
         return False
     (pa,) = load_extra("pyarrow")
-    parts = []
+    first: dict[str, list[tuple[int, int, TaskRun]]] = {}
+    found: dict[str, list[Any]] = {column: [] for column in _AGREED}
+
+    def compare_with(
+        runs: list[tuple[int, int, TaskRun]], block: int, row: int, run: TaskRun
+    ) -> None:
+        agreement = agreement_of(pairs_of(run, (one for _, _, one in runs)))
+        if agreement is not None:
+            values = {"block": block, "row": row, **asdict(agreement)}
+            for column, known in found.items():
+                known.append(values[column])
+
     for block in bucket.blocks:
         table = read_parquet(storage, _read_name(block), _OF_TASK)
-        rows = [
-            row
-            for row, task in enumerate(table["task"].to_pylist())
-            if task is not None and crc32(task.encode()) % bucket.of == bucket.number
-        ]
-        part = table.take(pa.array(rows, pa.int64())).append_column(
-            "block", pa.array([block] * len(rows), pa.int64())
-        )
-        parts.append(part.append_column("row", pa.array(rows, pa.int64())))
-    order = [(column, "ascending") for column in ("task", "block", "row")]
-    runs = pa.concat_tables(parts).sort_by(order)
-    found: dict[str, list[Any]] = {column: [] for column in _AGREED}
-    every = (run for batch in runs.to_batches(_GROUP_ROWS) for run in batch.to_pylist())
-    for _, group in groupby(every, itemgetter("task")):
-        first = [*islice(group, _MOST_RUNS_OF_TASK)]
-        others = [*map(_task_run, first)]
-        for run in chain(first, group):
-            agreement = agreement_of(pairs_of(_task_run(run), others))
-            if agreement is not None:
-                for column, value in (run | asdict(agreement)).items():
-                    if column in found:
-                        found[column].append(value)
-    agreed = pa.table(found, schema(_AGREED)).sort_by(order[1:])
+        for row, task in enumerate(table["task"].to_pylist()):
+            if task is not None and crc32(task.encode()) % bucket.of == bucket.number:
+                run = _task_run(table.slice(row, 1).to_pylist()[0])
+                runs = first.setdefault(task, [])
+                if len(runs) < _MOST_RUNS_OF_TASK:
+                    runs.append((block, row, run))
+                else:
+                    compare_with(runs, block, row, run)
+    for runs in first.values():
+        for block, row, run in runs:
+            compare_with(runs, block, row, run)
+    agreed = pa.table(found, schema(_AGREED)).sort_by(
+        [("block", "ascending"), ("row", "ascending")]
+    )
     storage.write(name, to_parquet(agreed, row_group_size=_GROUP_ROWS))
     return True
 
@@ -262,16 +240,15 @@ def _before(storage: Storage, halo: Halo, window: int) -> Remembered:
     before = Remembered()
     for block in sorted({*halo.row_blocks, *halo.vector_blocks}):
         table = read_parquet(storage, _read_name(block), _COMPARED)
-        ids, vectors = table["trace_id"].to_pylist(), vectors_in(table)
+        ids = table["trace_id"].to_pylist()
         problems = table["problem"].to_pylist()
         is_row_block = block in halo.row_blocks
         before = before.then(
             Remembered(
                 table["fingerprint"].to_pylist() if is_row_block else [],
                 ids if is_row_block else [],
-                vectors,
+                vectors_in(table),
                 [id_ for id_, problem in zip(ids, problems, strict=True) if not problem],
-                None if vectors is None else identity_in(table),
             ),
             window,
         )
@@ -301,9 +278,12 @@ def write_file(job: Job, file: ResultFile) -> bool:
     storage = job.storage
     if storage.exists(file.name):
         return False
-    tables = []
-    for block, group in file.groups:
-        with storage.open(_scored_name(block)) as stream:
-            tables.append(row_group(stream, group))
-    storage.write(file.name, join_tables(tables))
+    groups = (_scored_group(storage, block, group) for block, group in file.groups)
+    with storage.writing(file.name) as stream:
+        write_results(stream, groups)
     return True
+
+
+def _scored_group(storage: Storage, block: int, group: int) -> Any:
+    with storage.open(_scored_name(block)) as stream:
+        return row_group(stream, group)

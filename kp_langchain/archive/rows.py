@@ -33,6 +33,8 @@ from kp_langchain.config import Settings, warn_of_domain
 from kp_langchain.embedding.embedder import NO_IDENTITY, EmbeddedColumns, EmbedderIdentity
 from kp_langchain.errors import KPError
 from kp_langchain.gate import decide, threshold_of
+from kp_langchain.novelty_sources import UNREADABLE
+from kp_langchain.redaction import redact
 from kp_langchain.schema import ReasoningTrace
 from kp_langchain.scoring.breakdown import Nearest
 from kp_langchain.scoring.dimensions import outcome_confidence
@@ -73,13 +75,18 @@ class Tools:
         plain = replace(self, settings=self.settings.without_secrets())
         return pickle.dumps({name: getattr(plain, name) for name in Tools.__slots__})
 
-    def check_identity(self, embedded: EmbeddedColumns) -> None:
-        """Check that vectors come from the embedder that every worker must have.
+    def check_embedded(self, embedded: EmbeddedColumns) -> None:
+        """Check that a worker has the embedder that all have to have, and that it works.
 
         Raises:
-            KPError: They come from another one.
+            KPError: It has another one, or this fails for all that it could read.
         """
-        if embedded.vectors is not None and self.identity not in (None, embedded.identity):
+        if self.identity in (None, NO_IDENTITY):
+            return
+        failed = [one for one in embedded.problems if one not in ("", UNREADABLE)]
+        if embedded.vectors is None and failed:
+            raise KPError(f"a worker cannot embed: {failed[0]}; the same command continues")
+        if embedded.vectors is not None and embedded.identity != self.identity:
             raise KPError(
                 f"a worker has the embedder {embedded.identity}, and it has to be "
                 f"{self.identity}; every machine needs the same files of the model, at the same "
@@ -109,41 +116,31 @@ class Remembered:
         ids: Their traces.
         vectors: The vectors; None if there are none.
         vector_ids: Their traces.
-        identity: The embedder of the vectors; None if there are none.
     """
 
     fingerprints: list[bytes] = field(default_factory=list)
     ids: list[str] = field(default_factory=list)
     vectors: NDArray[np.float32] | None = None
     vector_ids: list[str] = field(default_factory=list)
-    identity: EmbedderIdentity | None = None
 
     def then(self, later: Remembered, window: int) -> Remembered:
         """Return what is remembered after more came; at most `window` of each kind."""
-        if None not in (self.identity, later.identity) and self.identity != later.identity:
-            raise KPError(
-                f"the embedder was {self.identity} and is {later.identity} now; score again into "
-                "another destination"
-            )
         vectors = [one.vectors for one in (self, later) if one.vectors is not None]
         return Remembered(
             [*self.fingerprints, *later.fingerprints][-window:],
             [*self.ids, *later.ids][-window:],
             np.concatenate(vectors)[-window:] if vectors else None,
             [*self.vector_ids, *later.vector_ids][-window:],
-            later.identity or self.identity,
         )
 
     @classmethod
     def of(cls, rows: ReadRows) -> Self:
         """Return what a block adds."""
-        has_vectors = rows.embedded.vectors is not None
         return cls(
             rows.traces.fingerprints,
             rows.traces.trace_ids,
             rows.embedded.vectors,
             [rows.traces.trace_ids[row] for row in rows.vector_rows],
-            rows.embedded.identity if has_vectors else None,
         )
 
 
@@ -168,7 +165,9 @@ def read(rows: Iterable[Row], tools: Tools) -> tuple[ReadRows, list[Problem]]:
             read_traces.append((one.trace, place | _facts(one, tools)))
         except Exception as error:  # noqa: BLE001 - one row of millions costs one row
             reason = str(error) if isinstance(error, ValueError) else describe_error(error)
-            problems.append(Problem(row.place, one_line(reason, REASON_CHARS)))
+            # Which may quote what the row holds.
+            reason = redact(one_line(reason, REASON_CHARS)).value
+            problems.append(Problem(row.place, reason))
     traces = TraceColumns.of(trace for trace, _ in read_traces)
     embedded = _embed(tools.scorer, traces.texts)
     elapsed_ms = (time.perf_counter() - started) * 1000
@@ -233,13 +232,11 @@ def compare(rows: ReadRows, before: Remembered, scorer: Scorer) -> ScoreColumns:
     ids: list[str | None] = [None] * len(traces)
     similarities: list[float | None] = [None] * len(traces)
     if vectors is not None:
-        own = Remembered.of(rows)
-        before.then(own, window)  # raises if the embedders differ
         halo = before.vectors
         if halo is None:
             halo = np.zeros((0, vectors.shape[1]), np.float32)
         positions, found = nearest_in_window(Vectors.of(halo), Vectors.of(vectors), window=window)
-        known = [*before.vector_ids, *own.vector_ids]
+        known = [*before.vector_ids, *(traces.trace_ids[row] for row in rows.vector_rows)]
         for row, at, similarity in zip(
             rows.vector_rows, positions.tolist(), found.tolist(), strict=True
         ):

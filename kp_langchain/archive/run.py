@@ -20,11 +20,12 @@ from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
 from hashlib import sha256
+from itertools import count
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from kp_langchain.archive.blocks import PLAN_FILE, FileParts, halos, plan_of
-from kp_langchain.archive.engines import BLOCK_ROWS, Engine, MapBlocks, opened
+from kp_langchain.archive.blocks import PLAN_FILE, halos, plan_of
+from kp_langchain.archive.engines import Engine, MapBlocks, opened
 from kp_langchain.archive.files import Storage
 from kp_langchain.archive.passes import (
     Bucket,
@@ -32,15 +33,14 @@ from kp_langchain.archive.passes import (
     ResultFile,
     ScoredCounts,
     Scoring,
-    Splitting,
     agree_bucket,
     read_block,
     score_block,
-    split_file,
     write_file,
 )
 from kp_langchain.archive.rows import Problem, Remembered, Tools, compare, judge, read
-from kp_langchain.archive.sources import read_rows
+from kp_langchain.archive.sources import read_groups
+from kp_langchain.archive.splitting import FileParts, Splitting, split_file
 from kp_langchain.archive.tables import Judged, ReadRows
 from kp_langchain.config import Settings
 from kp_langchain.embedding.embedder import EmbedderIdentity
@@ -50,8 +50,8 @@ from kp_langchain.scoring.score_columns import ScoreColumns
 from kp_langchain.scoring.scorer import Scorer
 
 _FILE_ROWS = 25_000
-_BUCKET_ROWS = 1_000_000
-_WORK = ("_work/read", "_work/agreed", "_work/scored")
+_BUCKET_ROWS = 500_000
+_WORK = ("_work/rows", "_work/read", "_work/agreed", "_work/scored")
 _DEPENDS_ON = {"defaults", "domains", "redaction", "max_text_chars", "max_run_chars", "max_steps"}
 
 
@@ -142,7 +142,7 @@ def score_stream(files: Iterable[str], tools: Tools) -> Iterator[ScoredRows]:
     """
     before, tools = Remembered(), replace(tools, agrees=False)
     for file in files:
-        for group in read_rows(file):
+        for group in read_groups(file):
             rows, problems = read(group, tools)
             scores = compare(rows, before, tools.scorer)
             before = before.then(Remembered.of(rows), tools.scorer.max_remembered)
@@ -159,7 +159,7 @@ def score_archive(
     *,
     engine: Engine = "local",
     workers: int = 1,
-    block_rows: int = BLOCK_ROWS,
+    block_rows: int | None = None,
     report: Callable[[Progress], object] = lambda _: None,
 ) -> Summary:
     """Score the rows of files, and write Parquet files below a folder or URL.
@@ -173,7 +173,7 @@ def score_archive(
         tools: What they are scored with.
         engine: What the blocks are mapped with.
         workers: How many blocks are worked on at the same time.
-        block_rows: How many rows a block has at most.
+        block_rows: How many rows a block has at most; see `plan_of`.
         report: Called with each block that is done.
 
     Raises:
@@ -184,9 +184,13 @@ def score_archive(
     settings = _settings_of(tools, identity)
     with opened(engine, workers) as map_blocks:
 
-        def split(files: Sequence[str]) -> list[FileParts]:
+        def split(block_rows: int) -> list[FileParts]:
             items = [Splitting(number, file, block_rows) for number, file in enumerate(files)]
-            return sorted(map_blocks(partial(split_file, str(Path.cwd())), items))
+            function, parts = partial(split_file, storage, str(Path.cwd())), []
+            for done, one in enumerate(map_blocks(function, items), 1):
+                parts.append(one)
+                report(Progress("divide", done, len(items)))
+            return sorted(parts)
 
         plan = plan_of(storage, files, block_rows=block_rows, settings=settings, split=split)
         if plan.summary is not None:
@@ -196,7 +200,9 @@ def score_archive(
         job = Job.of(storage, replace(tools, read_at=plan.read_at, identity=identity))
         try:
             passes = _Passes(job, map_blocks, report)
-            summary = passes.run(plan.blocks, tools.scorer.max_remembered, agrees=tools.agrees)
+            summary = passes.run(
+                plan.blocks(files), tools.scorer.max_remembered, agrees=tools.agrees
+            )
         finally:
             storage.remove_parts()
     storage.write(PLAN_FILE, replace(plan, summary=asdict(summary)).to_json())
@@ -264,21 +270,20 @@ class _Passes:
 
 
 def _result_files(scored: Sequence[ScoredCounts]) -> Iterator[ResultFile]:
-    """Yield the files of each folder, each of whole row groups."""
+    """Yield the files of each folder, each of whole row groups.
+
+    Numbers are of all files: a file system may take folders for one that differ in case alone.
+    """
     groups: dict[str, list[tuple[int, int, int]]] = {}
     for one in scored:
         for group, (folder, rows) in enumerate(one.partitions.items()):
             groups.setdefault(folder, []).append((one.number, group, rows))
+    numbers = count()
     for folder, parts in sorted(groups.items()):
-        number, rows, own = 0, 0, list[tuple[int, int]]()
-        for block, group, count in parts:
-            if own and rows + count > _FILE_ROWS:
-                yield ResultFile(_file_name(folder, number), tuple(own))
-                number, rows, own = number + 1, 0, []
+        rows, own = 0, list[tuple[int, int]]()
+        for at, (block, group, rows_of_group) in enumerate(parts, 1):
             own.append((block, group))
-            rows += count
-        yield ResultFile(_file_name(folder, number), tuple(own))
-
-
-def _file_name(folder: str, number: int) -> str:
-    return f"{folder}/part-{number:05}.parquet"
+            rows += rows_of_group
+            if rows >= _FILE_ROWS or at == len(parts):
+                yield ResultFile(f"{folder}/part-{next(numbers):07}.parquet", tuple(own))
+                rows, own = 0, []

@@ -1,24 +1,24 @@
 """What archives are read from: JSON in lines or documents, and Parquet, in files and behind URLs.
 
-A source yields `Row`s, in order. Of lines and of Parquet, each row stands alone, so a part can be
-read without the rest. The spans or calls of a run may be anywhere in their file, so such a file is
-read as a whole.
+A source yields `Row`s, in order. Of lines and of Parquet each row stands alone, so that a part can
+be read without the rest. The spans or calls of a run may be anywhere in their file, so such a file
+is one document.
 """
 
 from __future__ import annotations
 
 import io
 import json
+import math
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
 from itertools import islice
-from typing import TYPE_CHECKING, Any, BinaryIO, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal, NamedTuple, cast
 
 from kp_langchain._logging import describe_error
-from kp_langchain.archive.files import Piped, check_unpacked, load_extra, opened
+from kp_langchain.archive.files import Piped, check_unpacked, load_extra, name_of, opened
 from kp_langchain.errors import KPError
 from kp_langchain.importing.json_lines import (
-    STDIO,
+    LONGEST_LINE_BYTES,
     TOO_LONG,
     Line,
     is_one_value,
@@ -33,11 +33,11 @@ from kp_langchain.text import json_or_text
 if TYPE_CHECKING:
     from kp_langchain.importing.importer import FileReader
 
-Kind = Literal["lines", "whole", "parquet"]
+Kind = Literal["lines", "document", "parquet"]
 """How a file is read: line by line, as a whole, or row by row."""
 
-Content = bytes | Mapping[str, Any] | RecordedRun | Unusable
-"""What a row holds: a line, a trace in wire form, a recorded run, or why it is none of these."""
+Content = bytes | RecordedRun | Unusable
+"""What a row holds: a trace or conversation as JSON, a recorded run, or why it is none of these."""
 
 _PARQUET = b"PAR1"
 _A_TRACE = (
@@ -45,14 +45,15 @@ _A_TRACE = (
     "runs"
 )
 _PEEKED_BYTES = 1 << 20
-_PARQUET_ROWS = 256
+_ROWS_AT_ONCE = 256
+_NAMES_CHARS = 200
 
 
 class Row(NamedTuple):
     """A row of a source.
 
     Attributes:
-        file: The file as the user named it, or `-`.
+        file: The file, as `name_of` has it.
         number: The line, or the row of a Parquet file, from 1.
         content: What it holds.
     """
@@ -67,62 +68,46 @@ class Row(NamedTuple):
         return Line(self.file, self.number, None).place
 
 
-class Part(NamedTuple):
-    """A part of a source.
-
-    Attributes:
-        first: The number of its first row, from 1.
-        start: Of lines, the byte where it begins; of Parquet, the row within the row group.
-        size: So many bytes of lines, or rows of Parquet.
-        group: Of Parquet, the row group.
-    """
-
-    first: int
-    start: int
-    size: int
-    group: int = 0
+def beginning_of(stream: BinaryIO) -> bytes:
+    """Return the first bytes of a file: more than a line, if it is not too long to be read."""
+    content = stream.read(_PEEKED_BYTES)
+    while b"\n" not in content and len(content) < LONGEST_LINE_BYTES:
+        part = stream.read(_PEEKED_BYTES)
+        if not part:
+            break
+        content += part
+    return content
 
 
-def kind_of(file: str, folder: str = "") -> Kind:
-    """Return how a file is to be read, by its beginning.
-
-    Args:
-        file: A path or a URL.
-        folder: What a path is relative to; by default the working folder.
-
-    Raises:
-        KPError: It cannot be read, or is compressed.
-    """
-    with opened(file, folder) as stream:
-        return _kind(file, stream.read(_PEEKED_BYTES))
-
-
-def _kind(file: str, beginning: bytes) -> Kind:
+def kind_in(file: str, beginning: bytes) -> Kind:
+    """Return how a file is to be read, by its beginning."""
     if _is_parquet(file, beginning):
         return "parquet"
     first, *others = [*islice(lines_in(file, io.BytesIO(beginning)), 2)] or [Line(file, 1, b"")]
     if not is_one_value(first):
         # A broken line of traces, or the beginning of a value over many lines?
-        return "lines" if others and isinstance(value_of_line(others[0])[1], dict) else "whole"
+        return "lines" if others and isinstance(value_of_line(others[0])[1], dict) else "document"
     value = value_of_line(first)[1]
     if is_trace(value):
         return "lines"
     from kp_langchain.importing.json_runs import runs_of_value  # loads LangChain
 
-    return "whole" if is_otlp(value) or runs_of_value(value) is not None else "lines"
+    return "document" if is_otlp(value) or runs_of_value(value) is not None else "lines"
 
 
-def _is_parquet(file: str, beginning: bytes) -> bool:
-    check_unpacked(file, beginning)
-    if beginning.startswith(_PARQUET) and file == STDIO:
-        raise KPError("Parquet cannot be read from standard input; name the file")
-    return beginning.startswith(_PARQUET)
+def _is_parquet(file: str, beginning: bytes, *, is_pipe: bool = False) -> bool:
+    is_parquet = beginning.startswith(_PARQUET)
+    if is_pipe:
+        check_unpacked(file, beginning)
+        if is_parquet:
+            raise KPError(f"Parquet cannot be read from a pipe ({file}); name the file")
+    return is_parquet
 
 
 # ------------------------------------------------------------------ rows
 
 
-def read_rows(file: str) -> Iterator[list[Row]]:
+def read_groups(file: str) -> Iterator[list[Row]]:
     """Yield the rows of a source in groups, as they can be read; of a pipe, what has come.
 
     Args:
@@ -131,48 +116,77 @@ def read_rows(file: str) -> Iterator[list[Row]]:
     Raises:
         KPError: It cannot be read.
     """
-    kind: Kind
-    if file != STDIO and (kind := kind_of(file)) == "parquet":
-        for part in parts_of(file, kind, _PARQUET_ROWS):
-            yield list(read_part(file, kind, part))
-        return
     with opened(file) as stream:
-        if isinstance(stream, Piped):
-            kind = _kind(file, stream.peek(_PEEKED_BYTES))
-        rows = _whole(file, stream) if kind == "whole" else _lines(lines_in(file, stream))
+        is_pipe = isinstance(stream, Piped)
+        if is_pipe:
+            beginning = stream.peek(_PEEKED_BYTES)
+            _is_parquet(file, beginning, is_pipe=True)
+        else:
+            beginning = beginning_of(stream)
+            stream.seek(0)
         group: list[Row] = []
-        for row in rows:
+        for row in rows_in(file, stream, kind_in(file, beginning)):
             group.append(row)
             is_waiting = isinstance(stream, Piped) and not stream.has_line
-            if len(group) >= _PARQUET_ROWS or is_waiting:
+            if len(group) >= _ROWS_AT_ONCE or is_waiting:
                 yield group
                 group = []
         if group:
             yield group
 
 
-def read_part(file: str, kind: Kind, part: Part, folder: str = "") -> Iterator[Row]:
-    """Yield the rows of a part of a source.
+def read_rows(file: str, kind: Kind, folder: str = "") -> Iterator[Row]:
+    """Yield the rows of a file.
 
     Args:
         file: A path or a URL.
         kind: How it is read.
-        part: The part; a file that is read as a whole has one only.
         folder: What a path is relative to; by default the working folder.
 
     Raises:
         KPError: It cannot be read.
     """
-    if kind == "parquet":
-        yield from _parquet_rows(file, part, folder)
-        return
     with opened(file, folder) as stream:
-        if kind == "whole":
-            yield from _whole(file, stream)
-            return
-        stream.seek(part.start)
-        content = io.BytesIO(stream.read(part.size))
-    yield from _lines(lines_in(file, content, first=part.first))
+        yield from rows_in(file, stream, kind)
+
+
+def read_lines(file: str, start: int, size: int, first: int, folder: str = "") -> Iterator[Row]:
+    """Yield the rows of a part of a file of lines.
+
+    Args:
+        file: A path or a URL.
+        start: The byte where the part begins.
+        size: How many bytes it has.
+        first: The number of its first line.
+        folder: What a path is relative to; by default the working folder.
+
+    Raises:
+        KPError: It cannot be read.
+    """
+    with opened(file, folder) as stream:
+        stream.seek(start)
+        part = cast(BinaryIO, _Bounded(stream, size))
+        yield from _lines(lines_in(name_of(file), part, first=first))
+
+
+class _Bounded:
+    """The next bytes of a stream, of which lines are read."""
+
+    def __init__(self, stream: BinaryIO, size: int) -> None:
+        self._stream, self._left = stream, size
+
+    def readline(self, size: int) -> bytes:
+        line = self._stream.readline(min(size, self._left))
+        self._left -= len(line)
+        return line
+
+
+def rows_in(file: str, stream: BinaryIO, kind: Kind) -> Iterator[Row]:
+    """Yield the rows of an open file, given how it is read."""
+    name = name_of(file)
+    if kind == "parquet":
+        return _parquet_rows(name, stream)
+    return _document(name, stream) if kind == "document" else _lines(lines_in(name, stream))
 
 
 def _lines(lines: Iterator[Line]) -> Iterator[Row]:
@@ -181,15 +195,15 @@ def _lines(lines: Iterator[Line]) -> Iterator[Row]:
         yield Row(line.file, line.number, content)
 
 
-def _whole(file: str, stream: BinaryIO) -> Iterator[Row]:
+def _document(file: str, stream: BinaryIO) -> Iterator[Row]:
     from kp_langchain.importing.importer import FileReader  # loads LangChain
 
     reader = FileReader()
 
-    def parts() -> Iterator[RecordedRun | Unusable | tuple[str, Mapping[str, Any]]]:
+    def parts() -> Iterator[RecordedRun | Unusable | tuple[str, bytes]]:
         for place, value, why in values_in(file, stream):
             if is_trace(value):
-                yield place, value
+                yield place, json.dumps(value).encode()
             else:
                 yield from _parts_of(reader, place, value, why)
         yield from reader.conclude()
@@ -218,6 +232,57 @@ def is_trace(value: object) -> bool:
     return isinstance(value, dict) and {"steps", "metadata", "task"} <= value.keys()
 
 
+# ------------------------------------------------------------------ Parquet
+
+
+def _parquet_rows(file: str, stream: BinaryIO) -> Iterator[Row]:
+    (parquet,) = load_extra("pyarrow.parquet")
+    content = parquet.ParquetFile(stream)
+    columns = ["trace"] if "trace" in content.schema_arrow.names else None
+    number = 0
+    for batch in content.iter_batches(_ROWS_AT_ONCE, columns=columns):
+        for at in range(len(batch)):
+            number += 1
+            place = Row(file, number, b"").place
+            try:  # one by one, because what one of them holds may be nothing that Python has
+                held = _of_fields(place, batch.slice(at, 1).to_pylist()[0])
+            except Exception as error:  # noqa: BLE001 - one row costs one row
+                held = Unusable(place, describe_error(error))
+            yield Row(file, number, held)
+
+
+def _of_fields(place: str, fields: Mapping[str, Any]) -> bytes | Unusable:
+    """Return what a row of Parquet holds as JSON: a trace, or the fields of a conversation."""
+    if "trace" in fields:
+        trace = fields["trace"]
+        if isinstance(trace, str | bytes):
+            return trace.encode() if isinstance(trace, str) else trace
+        if isinstance(trace, Mapping):
+            return json.dumps(_known(trace), default=str).encode()
+        held = "is empty" if trace is None else f"holds {type(trace).__name__}; JSON is needed"
+        return Unusable(place, f"its column trace {held}")
+    known: dict[str, Any] = _known(fields)
+    if known.get("success") in (0.0, 1.0):  # numbers are what a column with gaps has
+        known["success"] = bool(known["success"])
+    if "messages" in known:
+        known["messages"] = json_or_text(known["messages"])
+    elif not is_trace(known):
+        names = ", ".join(fields)[:_NAMES_CHARS]
+        return Unusable(place, f"no column trace or messages; there are {names}")
+    return json.dumps(known, default=str).encode()
+
+
+def _known(value: Any) -> Any:
+    """Return a value without fields that are null or NaN: Parquet has all fields in all rows."""
+    if isinstance(value, Mapping):
+        return {name: _known(one) for name, one in value.items() if not _is_missing(one)}
+    return [_known(one) for one in value] if isinstance(value, list) else value
+
+
+def _is_missing(value: Any) -> bool:
+    return value is None or (isinstance(value, float) and math.isnan(value))
+
+
 # ------------------------------------------------------------------ values
 
 
@@ -234,17 +299,15 @@ def read_values(file: str) -> Iterator[tuple[str, Any, str]]:
         KPError: The source cannot be read.
     """
     with opened(file) as stream:
-        if not _is_parquet(file, stream.peek(len(_PARQUET))):
-            yield from values_in(file, stream)
+        beginning = stream.peek(len(_PARQUET))
+        if not _is_parquet(file, beginning, is_pipe=isinstance(stream, Piped)):
+            yield from values_in(name_of(file), stream)
             return
-    for part in parts_of(file, "parquet", _PARQUET_ROWS):
-        for row in read_part(file, "parquet", part):
+        for row in _parquet_rows(name_of(file), stream):
             if isinstance(row.content, bytes):
                 yield value_of_line(Line(row.file, row.number, row.content))
             elif isinstance(row.content, Unusable):
                 yield row.place, None, row.content.why
-            else:
-                yield row.place, row.content, ""
 
 
 def read_runs(files: Iterable[str]) -> Iterator[RecordedRun | Unusable]:
@@ -264,99 +327,3 @@ def read_runs(files: Iterable[str]) -> Iterator[RecordedRun | Unusable]:
         except KPError as error:
             yield Unusable("error", str(error))
     yield from reader.conclude()
-
-
-# ------------------------------------------------------------------ parts
-
-
-def parts_of(file: str, kind: Kind, rows: int, folder: str = "") -> list[Part]:
-    """Return the parts of a file, at most so many rows each; nothing is parsed.
-
-    Args:
-        file: A path or a URL.
-        kind: How it is read; as a whole it is one part.
-        rows: How many lines or rows of Parquet a part has at most.
-        folder: What a path is relative to; by default the working folder.
-
-    Raises:
-        KPError: It cannot be read.
-    """
-    if kind == "parquet":
-        with _parquet_file(file, folder) as parquet:
-            return list(_row_parts(parquet, rows))
-    with opened(file, folder) as stream:
-        return [Part(1, 0, 0)] if kind == "whole" else list(_line_parts(stream, rows))
-
-
-def _line_parts(stream: BinaryIO, rows: int) -> Iterator[Part]:
-    import numpy as np
-
-    at = start = number = first = 0
-    while content := stream.read(_PEEKED_BYTES):
-        ends = np.flatnonzero(np.frombuffer(content, np.uint8) == 0x0A) + 1
-        for end in ends[first + rows - number - 1 :: rows].tolist():
-            yield Part(first + 1, start, at + end - start)
-            start, first = at + end, first + rows
-        at, number = at + len(content), number + len(ends)
-    if at > start:
-        yield Part(first + 1, start, at - start)
-
-
-def _row_parts(parquet: Any, rows: int) -> Iterator[Part]:
-    """Yield the parts of a Parquet file, none over two row groups."""
-    first = 1
-    for group in range(parquet.num_row_groups):
-        count = parquet.metadata.row_group(group).num_rows
-        for start in range(0, count, rows):
-            yield Part(first + start, start, min(rows, count - start), group)
-        first += count
-
-
-def _parquet_rows(file: str, part: Part, folder: str) -> Iterator[Row]:
-    with _parquet_file(file, folder) as parquet:
-        names = set(parquet.schema_arrow.names)
-        columns = ["trace"] if "trace" in names else None
-        batches = parquet.iter_batches(_PARQUET_ROWS, row_groups=[part.group], columns=columns)
-        seen = 0
-        for batch in batches:
-            begin, end = max(part.start - seen, 0), part.start + part.size - seen
-            if begin < len(batch) and end > 0:
-                own = batch.slice(begin, min(end, len(batch)) - begin)
-                for at, fields in enumerate(
-                    own.to_pylist(), part.first + seen + begin - part.start
-                ):
-                    yield Row(file, at, _of_fields(Row(file, at, b"").place, fields))
-            seen += len(batch)
-            if seen >= part.start + part.size:
-                return
-
-
-@contextmanager
-def _parquet_file(file: str, folder: str = "") -> Iterator[Any]:
-    (parquet,) = load_extra("pyarrow.parquet")
-    with opened(file, folder) as stream:
-        yield parquet.ParquetFile(stream)
-
-
-def _of_fields(place: str, fields: Mapping[str, Any]) -> Content:
-    """Return what a row of Parquet holds: a trace as JSON, or the fields of a conversation."""
-    if "trace" in fields:
-        trace = fields["trace"]
-        if isinstance(trace, str | bytes):
-            return trace.encode() if isinstance(trace, str) else trace
-        return Unusable(place, "its column trace is empty") if trace is None else dict(trace)
-    known: dict[str, Any] = _without_nulls(fields)
-    if "messages" in known:
-        known["messages"] = json_or_text(known["messages"])
-        return json.dumps(known, default=str).encode()
-    if is_trace(known):
-        return known
-    names = ", ".join(fields)[:200]
-    return Unusable(place, f"no column trace or messages; there are {names}")
-
-
-def _without_nulls(value: Any) -> Any:
-    """Return a value without the fields that are null: Parquet has all fields in all rows."""
-    if isinstance(value, Mapping):
-        return {name: _without_nulls(one) for name, one in value.items() if one is not None}
-    return [_without_nulls(one) for one in value] if isinstance(value, list) else value

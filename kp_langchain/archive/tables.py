@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Self
@@ -81,6 +82,7 @@ _READ = {
     "vector": "vector",
 }
 _IDENTITY, _PARTITIONS = b"embedder", b"partitions"
+_GROUP_ROWS, _GROUP_BYTES = 1000, 64 << 20
 _LONGEST_NAME_CHARS, _KEPT_CHARS, _DIGEST_CHARS = 200, 16, 12
 
 
@@ -150,7 +152,7 @@ class ReadRows:
             vectors_in(table),
             problems,
             column["unreadable_share"].to_pylist(),
-            identity_in(table),
+            EmbedderIdentity(**json.loads(table.schema.metadata[_IDENTITY])),
         )
         return cls(traces, embedded, table.select(list(FACTS)).to_pylist())
 
@@ -166,11 +168,6 @@ def vectors_in(table: Any) -> NDArray[np.float32] | None:
         return None
     values: NDArray[np.float32] = column.flatten().to_numpy(zero_copy_only=False)
     return values.reshape(len(column), -1)
-
-
-def identity_in(table: Any) -> EmbedderIdentity:
-    """Return the embedder of a table of read rows."""
-    return EmbedderIdentity(**json.loads(table.schema.metadata[_IDENTITY]))
 
 
 # ------------------------------------------------------------------ the result
@@ -257,16 +254,18 @@ def scored_trace(trace: str, score: float) -> dict[str, Any]:
 
 def partition_of(row: Mapping[str, Any]) -> str:
     """Return the folder of a row of the result: its domain, and the day (UTC) when it began."""
-    return f"domain={folder_name(row['task_domain'])}/day={row['created_at']:%Y-%m-%d}"
+    day = row["created_at"].isoformat()[:10]  # `strftime` writes the year 1 without zeros
+    return f"domain={folder_name(row['task_domain'])}/day={day}"
 
 
 def folder_name(domain: str) -> str:
     """Return a name of letters, digits and `_.-~%` alone, which no file system refuses.
 
-    It is percent-encoded, as in a URL, which readers of such folders undo. A long one is cut, and
-    ends in a hash of the whole.
+    It is percent-encoded, as in a URL, which readers of such folders undo; so is a `_` at the
+    beginning, which would mean something to them. A long one is cut, and ends in a hash of the
+    whole.
     """
-    name = quote(domain, safe="", errors="replace")
+    name = re.sub("^_", "%5F", quote(domain, safe="", errors="replace"))
     if len(name) <= _LONGEST_NAME_CHARS:
         return name
     digest = sha256(domain.encode(errors="replace")).hexdigest()[:_DIGEST_CHARS]
@@ -300,11 +299,25 @@ def row_group(stream: Any, group: int) -> Any:
     return parquet.ParquetFile(stream).read_row_group(group)
 
 
-def join_tables(tables: Sequence[Any]) -> bytes:
-    """Return one Parquet file of tables, one after the other."""
-    (pa,) = load_extra("pyarrow")
-    table = pa.concat_tables(tables)
-    return to_parquet(table.replace_schema_metadata(None))
+def write_results(stream: Any, tables: Iterable[Any]) -> None:
+    """Write tables of results into one Parquet file, one after the other.
+
+    Small ones are joined to row groups, and no more than one of these is in memory.
+    """
+    pa, parquet = load_extra("pyarrow", "pyarrow.parquet")
+    of_result = schema(RESULT)
+    with parquet.ParquetWriter(stream, of_result, compression="zstd") as writer:
+        group: list[Any] = []
+        for table in tables:
+            group.append(table.cast(of_result))
+            if (
+                sum(map(len, group)) >= _GROUP_ROWS
+                or sum(one.nbytes for one in group) >= _GROUP_BYTES
+            ):
+                writer.write_table(pa.concat_tables(group))
+                group = []
+        if group:
+            writer.write_table(pa.concat_tables(group))
 
 
 # ------------------------------------------------------------------ Parquet

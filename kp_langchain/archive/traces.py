@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, NamedTuple
+from uuid import NAMESPACE_URL, uuid5
 
 from pydantic import ValidationError
 
 from kp_langchain.calibration.agreement import task_hash
 from kp_langchain.importing.recorded_run import RecordedRun, Unusable
 from kp_langchain.run_keys import RunKeys
-from kp_langchain.schema import ReasoningTrace
+from kp_langchain.schema import TRACE_ID_PREFIX, ReasoningTrace
 from kp_langchain.text import first_fault, read_json
 
 if TYPE_CHECKING:
     from kp_langchain.archive.runs import RunReader
-    from kp_langchain.archive.sources import Content, Row
+    from kp_langchain.archive.sources import Row
     from kp_langchain.config import Settings
     from kp_langchain.gate.run import Run
 
@@ -69,19 +69,15 @@ class TraceReader:
         Raises:
             ValueError: The row holds none; the message says why.
         """
-        return self._read(row.content, row.place)
-
-    def _read(self, content: Content, place: str) -> ReadTrace:
+        content, place = row.content, row.place
         if isinstance(content, Unusable):
             raise ValueError(content.why)  # noqa: TRY004 - it is no fault of the caller
         if isinstance(content, RecordedRun):
             return self._read_run(content)
         try:
-            if isinstance(content, Mapping):
-                return ReadTrace(ReasoningTrace.model_validate(content))
             trace = ReasoningTrace.model_validate_json(content)
         except ValidationError as error:
-            if isinstance(content, bytes) and (b'"messages"' in content or content[:1] == b"["):
+            if b'"messages"' in content or content[:1] == b"[":
                 from kp_langchain.importing.json_runs import is_conversation, run_of_conversation
 
                 value = read_json(content)
@@ -90,7 +86,19 @@ class TraceReader:
             raise ValueError(first_fault(error)) from None
         if b"NaN" in content or b"Infinity" in content:  # pydantic reads them as null
             json.loads(content, parse_constant=_refuse_constant)
-        return ReadTrace(trace)
+        return ReadTrace(self._completed(trace, place))
+
+    def _completed(self, trace: ReasoningTrace, place: str) -> ReasoningTrace:
+        """Return a trace with the id and time that it states, or the same ones at each reading."""
+        if "id" not in trace.model_fields_set:
+            trace = trace.model_copy(
+                update={"id": f"{TRACE_ID_PREFIX}{uuid5(NAMESPACE_URL, place)}"}
+            )
+        metadata = trace.metadata
+        if "created_at" not in metadata.model_fields_set:
+            metadata = metadata.model_copy(update={"created_at": self._read_at})
+            trace = trace.model_copy(update={"metadata": metadata})
+        return trace
 
     def _read_run(self, recorded: RecordedRun) -> ReadTrace:
         if self._runs is None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from pydantic import ValidationError
 
-from kp_langchain.archive.engines import BLOCK_ROWS, Engine, usable_cores
+from kp_langchain.archive.engines import Engine, usable_cores
 from kp_langchain.cli.options import INTERRUPTED, new_app, open_store
 from kp_langchain.cli.output import STDIO, say_json, text_output, warn
 from kp_langchain.cli.sources import Sources, files_of, progress_bar
@@ -45,8 +45,9 @@ def score(
         int | None, typer.Option(min=1, help="For a folder: how many; one for each core.")
     ] = None,
     block_rows: Annotated[
-        int, typer.Option(min=1, metavar="N", help="For a folder: rows that one worker takes.")
-    ] = BLOCK_ROWS,
+        int | None,
+        typer.Option(min=1, metavar="N", help="For a folder: rows that a worker takes; 500."),
+    ] = None,
     model: Annotated[
         list[str] | None,
         typer.Option(metavar="FILE", help="A confidence model as JSON, for worth; repeatable."),
@@ -81,7 +82,8 @@ def score(
             files, out, tools, engine or "local", workers or usable_cores(), block_rows
         )
         return
-    for name, option in (("--engine", engine), ("--workers", workers)):
+    of_folders = {"--engine": engine, "--workers": workers, "--block-rows": block_rows}
+    for name, option in of_folders.items():
         if option is not None:
             raise typer.BadParameter(f"{name} is for a folder or URL; --out is {out}")
     _score_into_lines(files, out, tools)
@@ -186,12 +188,22 @@ def _conclude(scored: int, passed: int, skipped: int) -> None:
 
 
 def _score_into_folder(
-    files: list[str], out: str, tools: Tools, engine: Engine, workers: int, block_rows: int
+    files: list[str],
+    out: str,
+    tools: Tools,
+    engine: Engine,
+    workers: int,
+    block_rows: int | None,
 ) -> None:
+    from kp_langchain.archive.files import is_below, is_pipe
     from kp_langchain.archive.run import score_archive
 
-    if STDIO in files:
-        raise typer.BadParameter("standard input is read once; for a folder, name files")
+    files = [file for file in files if not is_below(file, out)]  # which it may have written
+    if not files:
+        raise typer.BadParameter(f"all sources are in {out}; name another destination")
+    for file in files:
+        if is_pipe(file):
+            raise typer.BadParameter(f"{file} can be read only once; for a folder, name files")
 
     def report(now: Progress) -> None:
         for problem in now.problems:

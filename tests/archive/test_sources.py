@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -15,10 +16,10 @@ from hypothesis import strategies as st
 from pyarrow import parquet
 
 from kp_langchain.archive.blocks import BlockCounts, halos
-from kp_langchain.archive.files import find_files
+from kp_langchain.archive.files import Storage, find_files
 from kp_langchain.archive.rows import Problem
 from kp_langchain.archive.run import score_archive, score_stream
-from kp_langchain.archive.sources import parts_of, read_part
+from kp_langchain.archive.splitting import Block, Splitting, read_block_rows, split_file
 from kp_langchain.errors import KPError
 from tests.archive.conftest import query, tools, wire
 from tests.commands import cli
@@ -151,10 +152,11 @@ def test_a_table_without_traces_says_what_it_has() -> None:
     assert part.problems[0].reason == "no column trace or messages; there are prompt, answer"
 
 
-def test_a_compressed_file_is_refused(without_model: None) -> None:
+def test_a_damaged_file_is_an_error_that_names_it(without_model: None) -> None:
     Path("in.jsonl").write_bytes(b"\x1f\x8b123")
-    done = cli("score", "in.jsonl", "--out", "out")
-    assert (done.returncode, "unpack it" in done.stderr) == (1, True)
+    for out in ("out", "out.jsonl"):
+        done = cli("score", "in.jsonl", "--out", out)
+        assert (done.returncode, "in.jsonl cannot be read" in done.stderr) == (1, True)
 
 
 def test_sources_and_results_may_be_anywhere_that_fsspec_opens() -> None:
@@ -199,12 +201,27 @@ LINES = st.lists(st.sampled_from([b"", b"{}", b"  ", b"x" * 9, b"a\rb"]), max_si
 def test_the_parts_of_a_file_are_all_its_lines(
     content: list[bytes], rows: int, ends: bool, peeked: int
 ) -> None:
-    path = Path("lines.jsonl")
-    path.write_bytes(b"\n".join(content) + (b"\n" if ends else b""))
+    text = b"\n".join(content) + (b"\n" if ends else b"")
+    Path("lines.jsonl").write_bytes(text)
+    Path("lines.jsonl.gz").write_bytes(gzip.compress(text))
+    storage = Storage("out")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("kp_langchain.archive.sources._PEEKED_BYTES", peeked)
-        parts = parts_of(str(path), "lines", rows)
-    read = [row for part in parts for row in read_part(str(path), "lines", part)]
+        patch.setattr("kp_langchain.archive.splitting._READ_BYTES", peeked)
+        split = [
+            split_file(storage, "", Splitting(0, name, rows))
+            for name in ("lines.jsonl", "lines.jsonl.gz")
+        ]
+    read, copied = [
+        [
+            row
+            for part in one.parts
+            for row in read_block_rows(storage, "", Block(0, "lines.jsonl", 0, one.way, part))
+        ]
+        for one in split
+    ]
+    assert [one.way for one in split] == ["lines", "copied"]
+    assert read == copied
+    parts = split[0].parts
     expected = [(at, one.strip()) for at, one in enumerate(content, 1) if one.strip()]
     assert [(row.number, row.content) for row in read] == expected
     assert [part.first for part in parts] == [1 + rows * at for at in range(len(parts))]

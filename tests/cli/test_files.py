@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 import sqlite3
 import stat
+import threading
 import tracemalloc
 from contextlib import closing
 from pathlib import Path
@@ -260,14 +262,20 @@ BAD: list[tuple[Any, str]] = [
 ]  # fmt: skip
 
 
-def test_a_compressed_file_is_told_once_with_what_to_do() -> None:
-    Path("runs.jsonl.gz").write_bytes(gzip.compress(b"{}"))
+def test_what_is_compressed_is_read_from_files_but_not_from_pipes() -> None:
+    plain = json.dumps({"messages": MESSAGES}).encode()
+    Path("runs.jsonl.gz").write_bytes(gzip.compress(plain))
     done = run_import("runs.jsonl.gz")
-    assert done.returncode == 1
-    assert done.stderr == (
-        "error: runs.jsonl.gz is compressed; unpack it, or pipe it in: "
-        "zcat runs.jsonl.gz | kp-langchain ... -\n"
-    )
+    assert (done.returncode, summary(done)) == (0, "Imported 1, of which kept 0.")
+    os.mkfifo("pipe")
+    for content, messages in (
+        (plain, ""),
+        (gzip.compress(plain), "error: pipe is compressed; unpack it: zcat | kp-langchain ... -\n"),
+    ):
+        writer = threading.Thread(target=Path("pipe").write_bytes, args=[content])
+        writer.start()
+        assert run_import("pipe").stderr == messages
+        writer.join()
 
 
 def test_lines_that_cannot_be_used_are_told_without_what_they_say() -> None:
