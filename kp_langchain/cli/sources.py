@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Annotated
@@ -62,14 +63,17 @@ def progress_bar(
         disable=not (is_shown and sys.stderr.isatty()),
         redirect_stdout=False,
     )
-    tasks: dict[str, progress.TaskID] = {}
+    tasks: dict[str, tuple[progress.TaskID, float]] = {}
+    shown_at = time.monotonic()
 
     def show(name: str, done: int, total: int | None, units: int) -> None:
-        if name not in tasks:
-            tasks[name] = bar.add_task(name, speed="")
-        task = tasks[name]
-        elapsed_s = bar.tasks[task].elapsed
-        speed = f"{units / elapsed_s:,.0f} {unit}/s" if elapsed_s and units else ""
+        nonlocal shown_at
+        if name not in tasks:  # it began when what was before it ended
+            tasks[name] = bar.add_task(name, total=total, speed=""), shown_at
+        task, began_at = tasks[name]
+        shown_at = time.monotonic()
+        elapsed_s = shown_at - began_at
+        speed = f"{units / elapsed_s:,.0f} {unit}/s" if units and elapsed_s else ""
         bar.update(task, completed=done, total=total, speed=speed)
 
     with bar:
