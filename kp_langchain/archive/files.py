@@ -171,7 +171,10 @@ def is_file(source: str) -> bool:
 def _files_below(source: str, *, has_wildcard: bool) -> list[str]:
     (fsspec,) = load_extra("fsspec")
     with access_errors(source, "read"):
-        system, path = fsspec.url_to_fs(source)
+        if "://" in source:
+            system, path = fsspec.url_to_fs(source)
+        else:  # where `a::b` is one name
+            system, path = fsspec.filesystem("file"), str(Path(source).absolute())
         if has_wildcard:
             names = [name for name in system.glob(path) if not system.isdir(name)]
         elif system.isdir(path):

@@ -219,7 +219,7 @@ def _settings_of(tools: Tools, identity: EmbedderIdentity) -> dict[str, Any]:
         "embedder": asdict(identity),
         "weights": {name: asdict(weights) for name, weights in scorer.profiles.items()},
         "step_cap": tools.settings.step_cap,
-        "policies and redaction": sha256(of_runs.encode()).hexdigest(),
+        "domains, policies and redaction, hashed": sha256(of_runs.encode()).hexdigest(),
         "models": {name: one.created_at.isoformat() for name, one in tools.models.items()},
         "agreement": tools.agrees,
     }

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from kp_langchain.archive.files import load_extra
 from kp_langchain.embedding.embedder import EmbeddedColumns, EmbedderIdentity
+from kp_langchain.errors import KPError
 from kp_langchain.scoring.dimensions import DIMENSION_NAMES, Shape
 from kp_langchain.scoring.trace_columns import ShapeColumns, TraceColumns
 
@@ -368,11 +369,17 @@ def read_parquet(
         filters: As for pyarrow's `read_table`.
 
     Raises:
-        KPError: It is not there.
+        KPError: It is not there, or broken.
     """
-    (parquet,) = load_extra("pyarrow.parquet")
+    pa, parquet = load_extra("pyarrow", "pyarrow.parquet")
     with storage.open(name) as stream:  # only what is asked for is read of it
-        return parquet.read_table(stream, columns=columns, filters=filters)
+        try:
+            return parquet.read_table(stream, columns=columns, filters=filters)
+        except pa.ArrowInvalid as error:
+            raise KPError(
+                f"{storage.url}/{name} is broken ({error}); remove it, and the same command makes "
+                "it again"
+            ) from error
 
 
 def errors_to_parquet(errors: Sequence[tuple[str, str]]) -> bytes:

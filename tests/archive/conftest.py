@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import math
 import random
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
@@ -107,7 +108,12 @@ def archive() -> Archive:
         lines = []
         for line in range(1, count + 1):
             if line % 40 == 3:
-                lines.append('{"not": "a trace"}' if line > 40 else "\xff nonsense")
+                bad_lines = [
+                    "\xff nonsense",
+                    '{"not": "a trace"}',
+                    json.dumps({**wire(0), "x": math.nan}),
+                ]
+                lines.append(bad_lines[len(bad) % 3])
                 bad.append(f"{file}:{line}")
                 continue
             trace = wire(number)

@@ -8,10 +8,12 @@ import multiprocessing
 import os
 import pickle
 import signal
+import stat
 import sys
 import threading
 from collections.abc import Sequence
-from datetime import UTC, datetime
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -20,20 +22,23 @@ import pandas as pd  # type: ignore[import-untyped,unused-ignore]
 import pytest
 from numpy.typing import NDArray
 
-from kp_langchain import ReasoningTrace, Scorer
+from kp_langchain import DomainPolicy, ReasoningTrace, Scorer, Settings
 from kp_langchain.archive.engines import Engine, opened
 from kp_langchain.archive.files import Storage
 from kp_langchain.archive.passes import Job
 from kp_langchain.archive.rows import Problem, Tools
 from kp_langchain.archive.run import Progress, score_archive, score_stream
+from kp_langchain.archive.splitting import FileParts, split_file
 from kp_langchain.archive.tables import RESULT
 from kp_langchain.calibration.agreement import RunDigest, TaskRun, agreement_of, pairs_of
 from kp_langchain.calibration.features import features_of
 from kp_langchain.calibration.model import ConfidenceModel, Term
 from kp_langchain.errors import KPError
+from kp_langchain.gate import threshold_of
 from kp_langchain.scoring import Worth
 from tests.archive.conftest import REMEMBERED, Archive, Words, query, tools, wire
 from tests.commands import cli
+from tests.importing.test_conventions import MESSAGES
 
 ROWS = "domain=*/day=*/*.parquet"
 HAS_RAY = importlib.util.find_spec("ray") is not None
@@ -60,6 +65,10 @@ def check(archive: Archive, folder: str) -> None:
         assert row["score"] == pytest.approx(score, abs=1e-6)
         assert row["novelty"] == pytest.approx(novelty, abs=1e-6)
         assert row["nearest_id"] == nearest
+        threshold = threshold_of(row["task_domain"], None)
+        is_measured = nearest is not None
+        assert row["threshold"] == (threshold.measured if is_measured else threshold.unmeasured)
+        assert row["passed"] == (row["score"] >= row["threshold"])
     assert not list(Path(folder).rglob("*.part"))
     errors = query(f"SELECT * FROM '{folder}/_errors/*.parquet' ORDER BY place").fetchall()  # noqa: S608
     assert [place for place, _ in errors] == sorted(archive.bad)
@@ -70,13 +79,18 @@ def check(archive: Archive, folder: str) -> None:
 def test_scores_are_those_of_one_after_the_other(
     archive: Archive, engine: Engine, workers: int, block_rows: int
 ) -> None:
-    summary = score_archive(
-        archive.files, "out", tools(), engine=engine, workers=workers, block_rows=block_rows
-    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("kp_langchain.archive.run._FILE_ROWS", 20)
+        patch.setattr("kp_langchain.archive.run._BUCKET_ROWS", 40)
+        summary = score_archive(
+            archive.files, "out", tools(), engine=engine, workers=workers, block_rows=block_rows
+        )
     check(archive, "out")
     assert (summary.scored, summary.skipped) == (len(archive.scores), len(archive.bad))
     score_archive(archive.files, "alone", tools())
     assert rows_of("out") == rows_of("alone")
+    files, alone = ([*Path(folder).glob(ROWS)] for folder in ("out", "alone"))
+    assert len(files) > len(alone) or block_rows > len(archive.scores)
     assert not multiprocessing.active_children()
 
 
@@ -190,7 +204,103 @@ def test_what_is_finished_is_not_done_again(archive: Archive) -> None:
     assert [path.name for path in Path("out/_work").iterdir()] == ["plan.json"]
 
 
+class Broken(Words):
+    """Fails while a file is there."""
+
+    def __init__(self, flag: Path) -> None:
+        self.flag = flag
+
+    def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        if self.flag.exists():
+            raise OSError("no model here")
+        return super().embed(texts)
+
+
+def test_a_worker_without_the_model_writes_nothing(archive: Archive, tmp_path: Path) -> None:
+    flag = tmp_path / "flag"
+    flag.touch()
+    broken = scorer(embedder=Broken(flag))
+    with pytest.raises(KPError, match="a worker cannot embed: embedder failed: OSError"):
+        score_archive(archive.files, "out", broken, block_rows=10)
+    flag.unlink()
+    score_archive(archive.files, "out", broken, block_rows=10)
+    check(archive, "out")
+
+
+def test_runs_without_a_time_have_that_of_the_first_start() -> None:
+    lines = [json.dumps({"messages": MESSAGES}), *[json.dumps(bare(n)) for n in range(4)]]
+    Path("in.jsonl").write_text("\n".join(lines))
+
+    def interrupt(now: Progress) -> None:
+        if now.name == "read" and now.done == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        score_archive(["in.jsonl"], "out", tools(), block_rows=1, report=interrupt)
+    begun = json.loads(Path("out/_work/plan.json").read_text())["read_at"]
+    score_archive(["in.jsonl"], "out", tools(), block_rows=1)
+    rows = rows_of("out")
+    assert {datetime.fromisoformat(row["created_at"]) for row in rows} == {
+        datetime.fromisoformat(begun).replace(microsecond=0) + timedelta(
+            milliseconds=datetime.fromisoformat(begun).microsecond // 1000)
+    }  # fmt: skip
+    score_archive(["in.jsonl"], "again", tools())
+    assert [row["trace_id"] for row in rows] == [row["trace_id"] for row in rows_of("again")]
+
+
+def bare(number: int) -> dict[str, Any]:
+    """A trace that states neither its id nor its time."""
+    trace = wire(number)
+    del trace["id"], trace["metadata"]["created_at"]
+    return trace
+
+
+def test_a_broken_block_is_named(archive: Archive) -> None:
+    def interrupt(now: Progress) -> None:
+        if now.name == "score":
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        score_archive(archive.files, "out", tools(), block_rows=10, report=interrupt)
+    block = Path("out/_work/read/0000003.block")
+    block.write_bytes(b"")
+    with pytest.raises(KPError, match=r"0000003\.block is broken .*; remove it"):
+        score_archive(archive.files, "out", tools(), block_rows=10)
+    block.unlink()
+    score_archive(archive.files, "out", tools(), block_rows=10)
+    check(archive, "out")
+
+
+def test_only_the_owner_may_read_the_result(archive: Archive) -> None:
+    Path("out").mkdir(mode=0o755)
+    score_archive(archive.files, "out", tools())
+    modes = {stat.S_IMODE(path.stat().st_mode) for path in Path("out").rglob("*") if path.is_file()}
+    assert modes == {0o600}
+
+
 # ------------------------------------------------------------------ refused
+
+
+def test_of_two_commands_one_is_refused(archive: Archive, monkeypatch: pytest.MonkeyPatch) -> None:
+    def split_and_start_another(*arguments: Any) -> FileParts:
+        with pytest.raises(KPError, match="rows of a block 10, now 11"):
+            score_archive(archive.files, "out", tools(), block_rows=11)
+        return split_file(*arguments)
+
+    monkeypatch.setattr("kp_langchain.archive.run.split_file", split_and_start_another)
+    score_archive(archive.files, "out", tools(), block_rows=10)
+    check(archive, "out")
+
+
+def test_another_version_of_a_file_is_refused(archive: Archive) -> None:
+    score_archive(archive.files, "out", tools())
+    os.utime("one.jsonl", ns=(1, 1))
+    with pytest.raises(KPError, match=r"files .*one\.jsonl"):
+        score_archive(archive.files, "out", tools())
+
+
+def other_settings() -> Tools:
+    return replace(tools(), settings=Settings(domains={"code": DomainPolicy(threshold=0.9)}))
 
 
 class Others(Words):
@@ -210,6 +320,8 @@ def scorer(**options: Any) -> Tools:
         (["one.jsonl", "two.jsonl"], lambda: scorer(max_remembered=7), 10, "novelty_memory 20"),
         (["one.jsonl", "two.jsonl"], lambda: scorer(embedder=Others()), 10, "embedder"),
         (["one.jsonl", "two.jsonl"], lambda: tools(agrees=False), 10, "agreement true, now false"),
+        (["one.jsonl", "two.jsonl"], other_settings, 10, "domains, policies and redaction"),
+        (["one.jsonl", "two.jsonl"], lambda: tools(models={"code": model("code")}), 10, "models"),
     ],
 )  # fmt: skip
 def test_another_plan_is_refused(

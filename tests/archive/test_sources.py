@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import fsspec
 import pyarrow as pa
@@ -16,11 +18,13 @@ from hypothesis import strategies as st
 from pyarrow import parquet
 
 from kp_langchain.archive.blocks import BlockCounts, halos
-from kp_langchain.archive.files import Storage, find_files
+from kp_langchain.archive.files import Storage, find_files, name_of
 from kp_langchain.archive.rows import Problem
 from kp_langchain.archive.run import score_archive, score_stream
 from kp_langchain.archive.splitting import Block, Splitting, read_block_rows, split_file
+from kp_langchain.archive.tables import folder_name
 from kp_langchain.errors import KPError
+from kp_langchain.importing.json_lines import LONGEST_LINE_BYTES
 from tests.archive.conftest import query, tools, wire
 from tests.commands import cli
 from tests.importing.spans import genai_spans, lines
@@ -150,6 +154,94 @@ def test_a_table_without_traces_says_what_it_has() -> None:
     table([{"prompt": "a", "answer": "b"}])()
     (part,) = score_stream(["in.parquet"], tools())
     assert part.problems[0].reason == "no column trace or messages; there are prompt, answer"
+
+
+def odd_column() -> pa.Array:
+    """Texts of which the second is no UTF-8."""
+    texts = [json.dumps(TRACES[0]).encode(), b"\xff\xfe", json.dumps(TRACES[1]).encode()]
+    return pa.Array.from_buffers(pa.string(), 3, pa.array(texts, pa.binary()).buffers())
+
+
+ODD: dict[str, tuple[dict[str, Any], dict[int, str]]] = {
+    "a text that is no UTF-8": ({"trace": odd_column()}, {2: "UnicodeDecodeError"}),
+    "traces that are numbers": ({"trace": [1, None]}, {1: "holds int", 2: "is empty"}),
+    "traces in columns of their own, with gaps": (
+        {"trace": [TRACES[0], {**TRACES[1], "metadata": {**TRACES[1]["metadata"], "x": 1}}]}, {},
+    ),
+    "a time that no calendar has": (
+        {"messages": [MESSAGES] * 2, "at": pa.array([1, 3_093_527_980_800], pa.timestamp("s"))},
+        {2: "OverflowError"},
+    ),
+    "success as numbers, and gaps": (
+        {"messages": [MESSAGES] * 3, "success": [1.0, float("nan"), 0.0],
+         "confidence": [0.5, None, float("nan")]}, {},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_an_odd_row_of_a_table_costs_that_row(name: str) -> None:
+    columns, reasons = ODD[name]
+    parquet.write_table(pa.table(columns), "in.parquet")
+    problems: list[Problem] = []
+    summary = score_archive(
+        ["in.parquet"], "out", tools(), report=lambda now: problems.extend(now.problems)
+    )
+    assert {int(one.place.partition(":")[2]) for one in problems} == reasons.keys()
+    assert all(
+        reason in problem.reason for problem, reason in zip(problems, reasons.values(), strict=True)
+    )
+    assert summary.scored == len(next(iter(columns.values()))) - len(reasons)
+
+
+def test_nothing_private_is_in_a_reason() -> None:
+    values = [{**LANGSMITH, "start_time": SECRET}, {"messages": MESSAGES, "confidence": SECRET}]
+    for value in values:
+        (part,) = score_stream([jsonl(value)()], tools())
+        assert part.problems
+        assert SECRET[:20] not in part.problems[0].reason
+
+
+@pytest.mark.parametrize("block_rows", [1, 100])
+def test_what_a_run_named_as_a_secret_is_unknown_to_the_next(block_rows: int) -> None:
+    word = "plover-heron-42"
+    naming = [{"role": "user", "content": f"My password is {word}"}, *MESSAGES[1:]]
+    using = [{"role": "user", "content": f"Is {word} a bird?"}, *MESSAGES[1:]]
+    file = jsonl(*({"messages": one} for one in (naming, using)))()
+    score_archive([file], "out", tools(), block_rows=block_rows)
+    rows = query("SELECT trace FROM 'out/domain=*/*/*.parquet' ORDER BY line").fetchall()
+    assert [word in trace for (trace,) in rows] == [False, True]
+
+
+def test_a_line_that_is_too_long_costs_that_line() -> None:
+    lines = [json.dumps(TRACES[0]), "x" * (LONGEST_LINE_BYTES + 1), json.dumps(TRACES[1])]
+    Path("in.jsonl").write_text("\n".join(lines))
+    parts = [*score_stream(["in.jsonl"], tools())]
+    assert [one.place for part in parts for one in part.problems] == ["in.jsonl:2"]
+    summary = score_archive(["in.jsonl"], "out", tools())
+    assert (summary.scored, summary.skipped) == (2, 1)
+
+
+def test_names_of_files_hold_no_credentials() -> None:
+    assert name_of("https://ann:secret@host/a/b.jsonl?sig=1#x") == "https://host/a/b.jsonl"
+    assert name_of("s3://bucket/a.jsonl") == "s3://bucket/a.jsonl"
+    assert name_of("a?b#c.jsonl") == "a?b#c.jsonl"
+
+
+@pytest.mark.parametrize("domain", ["_x", "x" * 500, "../..", "ä/ö", "CON:", " ", "%2F", "\n"])
+def test_a_domain_is_a_name_of_a_folder_that_readers_undo(domain: str) -> None:
+    name = folder_name(domain)
+    assert re.fullmatch(r"(?!_)[\w.~%-]{1,255}", name, re.ASCII)
+    assert unquote(name) == domain or len(domain) > 200
+    assert folder_name(domain) != folder_name(f"{domain}1")
+
+
+def test_results_among_the_sources_are_left_out(without_model: None) -> None:
+    Path("runs").mkdir()
+    Path("runs/a.jsonl").write_text(json.dumps(TRACES[0]))
+    for _ in range(2):
+        done = cli("score", "runs", "--out", "runs/scored", "--workers", "1")
+        assert (done.returncode, "scored 1, " in done.stderr) == (0, True), done.stderr
 
 
 def test_a_damaged_file_is_an_error_that_names_it(without_model: None) -> None:
