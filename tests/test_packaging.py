@@ -29,7 +29,7 @@ ROOMS = [  # each may import its own row and the rows above
     {
         "errors", "schema", "pattern_schema", "_forksafe", "_lazy", "_logging", "text", "files",
         "novelty_sources", "verdict",
-        "usage", "values", "_version",
+        "usage", "values", "_version", "parquet",
     },
     {"redaction", "run_keys"},
     {"config", "config_files", "policy", "prices"},

@@ -11,12 +11,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import cached_property
 from pathlib import Path, PurePosixPath
-from types import ModuleType
 from typing import Any, BinaryIO, NamedTuple, cast
 from urllib.parse import urlsplit
 
-from kp_langchain.errors import KPError, MissingExtraError
+from kp_langchain.errors import KPError
 from kp_langchain.importing.json_lines import STDIO
+from kp_langchain.parquet import load_extra
 from kp_langchain.text import printable
 
 SUFFIXES = (".jsonl", ".ndjson", ".json", ".parquet")
@@ -26,23 +26,6 @@ _GZIP = b"\x1f\x8b"
 _PIPED_BYTES = 1 << 20
 _WILDCARDS = frozenset("*?[")
 _PART = ".part"
-
-
-def load_extra(*names: str) -> list[ModuleType]:
-    """Import what the extra `parquet` brings.
-
-    Raises:
-        MissingExtraError: It is not installed.
-    """
-    from importlib import import_module
-
-    try:
-        return [import_module(name) for name in names]
-    except ImportError as error:
-        raise MissingExtraError(
-            f"{names[0]} cannot be loaded ({error}); install it: pip install "
-            "'kp-langchain[parquet]', and for S3, GCS or Azure s3fs, gcsfs or adlfs"
-        ) from error
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from itertools import islice
 from types import MappingProxyType
@@ -118,16 +118,13 @@ def embed_runs(tools: bytes, runs: Iterable[RecordedRun]) -> _Vectors:
 
 def _vectors_of(own: Tools, runs: Iterable[RecordedRun]) -> _Vectors:
     reader = RunReader(own.settings, own.read_at)
-    vectors: dict[str, NDArray[np.float32]] = {}
+    texts: dict[str, None] = {}
     for run in runs:
-        try:
-            text = embedded_text(reader.read(run)[0])
-        except Exception:  # noqa: BLE001, S112 - whoever records the run says why
-            continue
-        if text not in vectors:
-            # Alone, as where it is recorded: in a batch its vector has other last digits.
-            embedded = own.scorer.embed_many([text])
-            own.check_embedded(embedded)
-            if embedded.vectors is not None:
-                vectors[text] = embedded.vectors[0]
-    return vectors
+        with suppress(Exception):  # whoever records the run says why
+            texts[embedded_text(reader.read(run)[0])] = None
+    embedded = own.scorer.embed_many([*texts])
+    own.check_embedded(embedded)
+    if embedded.vectors is None:
+        return {}
+    readable = [text for text, problem in zip(texts, embedded.problems, strict=True) if not problem]
+    return dict(zip(readable, embedded.vectors, strict=True))

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Self
 from zlib import crc32
 
 from kp_langchain.archive.blocks import BlockCounts, Halo
-from kp_langchain.archive.files import Storage, load_extra
+from kp_langchain.archive.files import Storage
 from kp_langchain.archive.rows import Problem, Remembered, Tools, compare, judge, read, unpacked
 from kp_langchain.archive.splitting import Block, read_block_rows
 from kp_langchain.archive.tables import (
@@ -24,13 +24,13 @@ from kp_langchain.archive.tables import (
     read_parquet,
     result_rows,
     row_group,
-    schema,
     to_parquet,
     vectors_in,
     write_results,
 )
 from kp_langchain.calibration.agreement import TaskRun, agreement_of, pairs_of
 from kp_langchain.novelty_sources import UNREADABLE
+from kp_langchain.parquet import load_extra, schema_of
 from kp_langchain.scoring.evidence import Agreement
 
 _COMPARED = ["trace_id", "fingerprint", "vector", "problem"]
@@ -150,7 +150,7 @@ def agree_bucket(job: Job, bucket: Bucket) -> bool:
     for runs in first.values():
         for block, row, run in runs:
             compare_with(runs, block, row, run)
-    agreed = pa.table(found, schema(_AGREED)).sort_by(
+    agreed = pa.table(found, schema_of(_AGREED)).sort_by(
         [("block", "ascending"), ("row", "ascending")]
     )
     storage.write(name, to_parquet(agreed, row_group_size=_GROUP_ROWS))

@@ -16,11 +16,12 @@ from typing import Any
 from uuid import NAMESPACE_URL, uuid5
 
 from kp_langchain.archive.blocks import PLAN_FILE
-from kp_langchain.archive.files import Storage, load_extra
+from kp_langchain.archive.files import Storage
 from kp_langchain.archive.tables import folder_name
 from kp_langchain.calibration.agreement import task_hash
 from kp_langchain.errors import KPError
 from kp_langchain.gate import ScoredTrace
+from kp_langchain.parquet import load_extra
 from kp_langchain.schema import ReasoningTrace
 from kp_langchain.scoring.breakdown import ScoreBreakdown
 from kp_langchain.scoring.dimensions import DIMENSION_NAMES

@@ -15,7 +15,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, BinaryIO, Literal, NamedTuple, cast
 
 from kp_langchain._logging import describe_error
-from kp_langchain.archive.files import Piped, check_unpacked, load_extra, name_of, opened
+from kp_langchain.archive.files import Piped, check_unpacked, name_of, opened
 from kp_langchain.errors import KPError
 from kp_langchain.importing.json_lines import (
     LONGEST_LINE_BYTES,
@@ -28,6 +28,7 @@ from kp_langchain.importing.json_lines import (
 )
 from kp_langchain.importing.recorded_run import RecordedRun, Unusable
 from kp_langchain.importing.spans import is_otlp
+from kp_langchain.parquet import load_extra
 from kp_langchain.text import json_or_text
 
 if TYPE_CHECKING:

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import BinaryIO, Literal, NamedTuple
 
-from kp_langchain.archive.files import Storage, load_extra, name_of, opened
+from kp_langchain.archive.files import Storage, name_of, opened
 from kp_langchain.archive.sources import Row, beginning_of, kind_in, read_lines, read_rows, rows_in
-from kp_langchain.archive.tables import schema
 from kp_langchain.importing.recorded_run import Unusable
+from kp_langchain.parquet import load_extra, schema_of
 
 Way = Literal["lines", "document", "copied"]
 """How a block is read: some lines of its file, all of it, or a row group of its copy."""
@@ -118,7 +118,7 @@ def _line_parts(stream: BinaryIO, rows: int) -> Iterator[Part]:
 def _copy(storage: Storage, item: Splitting, rows: Iterator[Row]) -> Iterator[Part]:
     """Write rows into a Parquet file, and yield its row groups."""
     pa, parquet = load_extra("pyarrow", "pyarrow.parquet")
-    of_copy = schema(_COPY)
+    of_copy = schema_of(_COPY)
     with (
         storage.writing(_copy_name(item.number)) as out,
         parquet.ParquetWriter(out, of_copy, compression="zstd") as writer,

@@ -14,9 +14,9 @@ from urllib.parse import quote
 import numpy as np
 from numpy.typing import NDArray
 
-from kp_langchain.archive.files import load_extra
 from kp_langchain.embedding.embedder import EmbeddedColumns, EmbedderIdentity
 from kp_langchain.errors import KPError
+from kp_langchain.parquet import load_extra, schema_of
 from kp_langchain.scoring.dimensions import DIMENSION_NAMES, Shape
 from kp_langchain.scoring.trace_columns import ShapeColumns, TraceColumns
 
@@ -126,10 +126,8 @@ class ReadRows:
             "unreadable_share": embedded.unreadable_shares,
             "vector": vectors,
         }
-        table = pa.table(
-            {name: pa.array(columns[name], _type(kind)) for name, kind in _READ.items()}
-        )
-        facts = pa.Table.from_pylist(self.facts, schema(FACTS))
+        table = pa.table(columns, schema_of(_READ))
+        facts = pa.Table.from_pylist(self.facts, schema_of(FACTS))
         for name in FACTS:
             table = table.append_column(facts.field(name), facts[name])
         identity = json.dumps(asdict(embedded.identity)).encode()
@@ -280,7 +278,7 @@ def by_partition(results: Sequence[Mapping[str, Any]]) -> tuple[bytes, dict[str,
     for row in results:
         groups.setdefault(partition_of(row), []).append(row)
     counts = {folder: len(groups[folder]) for folder in sorted(groups)}
-    of_result = schema(RESULT).with_metadata({_PARTITIONS: json.dumps(counts).encode()})
+    of_result = schema_of(RESULT).with_metadata({_PARTITIONS: json.dumps(counts).encode()})
     stream = io.BytesIO()
     with parquet.ParquetWriter(stream, of_result, compression="zstd") as writer:
         for folder in counts:
@@ -306,7 +304,7 @@ def write_results(stream: Any, tables: Iterable[Any]) -> None:
     Small ones are joined to row groups, and no more than one of these is in memory.
     """
     pa, parquet = load_extra("pyarrow", "pyarrow.parquet")
-    of_result = schema(RESULT)
+    of_result = schema_of(RESULT)
     with parquet.ParquetWriter(stream, of_result, compression="zstd") as writer:
         group: list[Any] = []
         for table in tables:
@@ -322,26 +320,6 @@ def write_results(stream: Any, tables: Iterable[Any]) -> None:
 
 
 # ------------------------------------------------------------------ Parquet
-
-
-def schema(columns: Mapping[str, str]) -> Any:
-    """Return the schema of columns, given the kind of the values of each."""
-    (pa,) = load_extra("pyarrow")
-    return pa.schema([(name, _type(kind)) for name, kind in columns.items()])
-
-
-def _type(kind: str) -> Any:
-    (pa,) = load_extra("pyarrow")
-    return {
-        "string": pa.string(),
-        "binary": pa.binary(),
-        "bool": pa.bool_(),
-        "float": pa.float64(),
-        "integer": pa.int64(),
-        "time": pa.timestamp("us", "UTC"),
-        "strings": pa.list_(pa.string()),
-        "vector": pa.list_(pa.float32()),
-    }[kind]
 
 
 def to_parquet(table: Any, **options: Any) -> bytes:
@@ -386,4 +364,4 @@ def errors_to_parquet(errors: Sequence[tuple[str, str]]) -> bytes:
     """Return the table of rows without a trace: where each stands, and why."""
     (pa,) = load_extra("pyarrow")
     rows = [dict(zip(ERRORS, one, strict=True)) for one in errors]
-    return to_parquet(pa.Table.from_pylist(rows, schema(ERRORS)))
+    return to_parquet(pa.Table.from_pylist(rows, schema_of(ERRORS)))

@@ -23,8 +23,8 @@ from kp_langchain.embedding.model_files import (
 )
 from kp_langchain.errors import MissingExtraError
 
-# Short batches: padding costs more than a batch saves on one thread, and attention takes memory.
-_BATCH_TEXTS = 8
+# On one thread, padding costs more than a batch saves; alone, a text always has the same vector.
+_BATCH_TEXTS = 1
 _DEFAULT_WINDOW_TOKENS = 256  # as in sentence-transformers; the model's tokeniser allows 512
 _TOKENISER_FILES = (
     "config.json",

@@ -97,7 +97,11 @@ def load(name: str | None) -> LoadedModel:
 
     def run(texts: list[str]) -> object:
         return model.encode(
-            texts, normalize_embeddings=True, convert_to_numpy=True, show_progress_bar=False
+            texts,
+            batch_size=1,  # as in `fastembed_model`
+            normalize_embeddings=True,
+            convert_to_numpy=True,
+            show_progress_bar=False,
         )
 
     return LoadedModel(run, tokeniser, window, name, "sentence-transformers", folder)

@@ -6,8 +6,8 @@ import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from kp_langchain.errors import MissingExtraError
 from kp_langchain.exporting.conversations import UnwritableError, openai_example
+from kp_langchain.parquet import load_extra, schema_of
 from kp_langchain.scoring.dimensions import DIMENSION_NAMES
 from kp_langchain.store.run_columns import STORED_FIELDS
 from kp_langchain.usage import TOKEN_FIELDS, usage_row
@@ -55,23 +55,8 @@ class ParquetWriter:
     """
 
     def __init__(self, stream: BinaryIO) -> None:
-        try:
-            import pyarrow as pa
-            from pyarrow import parquet
-        except ImportError as error:
-            raise MissingExtraError(
-                "pyarrow cannot be loaded; install it: pip install 'kp-langchain[parquet]'"
-            ) from error
-        kinds = {
-            "string": pa.string(),
-            "bool": pa.bool_(),
-            "float": pa.float64(),
-            "integer": pa.int64(),
-            "time": pa.timestamp("us", "UTC"),
-            "strings": pa.list_(pa.string()),
-        }
-        self._schema = pa.schema([(name, kinds[kind]) for name, kind in _COLUMNS.items()])
-        self._pa = pa
+        self._pa, parquet = load_extra("pyarrow", "pyarrow.parquet")
+        self._schema = schema_of(_COLUMNS)
         self._writer = parquet.ParquetWriter(stream, self._schema)
         self._tables: list[Any] = []  # of one row each, so that each fails alone
 
