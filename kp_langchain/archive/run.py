@@ -50,7 +50,8 @@ from kp_langchain.scoring.score_columns import ScoreColumns
 from kp_langchain.scoring.scorer import Scorer
 
 _FILE_ROWS = 25_000
-_BUCKET_ROWS = 500_000
+# A worker holds the runs of a bucket, 50 MB; and opens each block once for each.
+_BUCKET_ROWS, _MANY_BUCKETS = 100_000, 2_000
 _WORK = ("_work/rows", "_work/read", "_work/agreed", "_work/scored")
 _DEPENDS_ON = {"defaults", "domains", "redaction", "max_text_chars", "max_run_chars", "max_steps"}
 
@@ -245,7 +246,7 @@ class _Passes:
             self.report(Progress("read", done, len(blocks), rows_now, one.problems))
         counts.sort()
         rows = sum(one.rows for one in counts)
-        buckets = -(-rows // _BUCKET_ROWS) if agrees else 0
+        buckets = min(-(-rows // _BUCKET_ROWS), _MANY_BUCKETS) if agrees else 0
         with_rows = tuple(one.number for one in counts if one.rows)
         self._each("compare", agree_bucket, [Bucket(n, buckets, with_rows) for n in range(buckets)])
         scored = self._score(
