@@ -10,8 +10,10 @@ from typing import Annotated
 
 import typer
 
-from kp_langchain.cli.output import make_console
+from kp_langchain.cli.output import make_console, warn
 from kp_langchain.errors import KPError, MissingExtraError
+
+_SAID_EVERY_S = 60.0
 
 Sources = Annotated[
     list[str],
@@ -42,7 +44,7 @@ def files_of(sources: Sequence[str]) -> list[str]:
 def progress_bar(
     unit: str, *, is_shown: bool = True
 ) -> Iterator[Callable[[str, int, int | None, int], object]]:
-    """Yield what shows, on a terminal, how far something is; messages appear above its bar.
+    """Yield what shows how far something is: on a terminal by a bar, else by a line each minute.
 
     It is called with the name of what is done, how many items of it are done, how many there are
     (None if that is not known), and how many units were done now.
@@ -53,6 +55,7 @@ def progress_bar(
     """
     from rich import progress
 
+    has_bar = is_shown and sys.stderr.isatty()
     bar = progress.Progress(
         progress.TextColumn("{task.description}"),
         progress.BarColumn(),
@@ -60,14 +63,14 @@ def progress_bar(
         progress.TextColumn("{task.fields[speed]}"),
         progress.TimeRemainingColumn(),
         console=make_console(stderr=True),
-        disable=not (is_shown and sys.stderr.isatty()),
+        disable=not has_bar,
         redirect_stdout=False,
     )
     tasks: dict[str, tuple[progress.TaskID, float]] = {}
-    shown_at = time.monotonic()
+    shown_at = said_at = time.monotonic()
 
     def show(name: str, done: int, total: int | None, units: int) -> None:
-        nonlocal shown_at
+        nonlocal shown_at, said_at
         if name not in tasks:  # it began when what was before it ended
             tasks[name] = bar.add_task(name, total=total, speed=""), shown_at
         task, began_at = tasks[name]
@@ -75,6 +78,10 @@ def progress_bar(
         elapsed_s = shown_at - began_at
         speed = f"{units / elapsed_s:,.0f} {unit}/s" if units and elapsed_s else ""
         bar.update(task, completed=done, total=total, speed=speed)
+        if is_shown and not has_bar and shown_at - said_at >= _SAID_EVERY_S:
+            said_at = shown_at
+            of_all = "" if total is None else f" of {total:,}"
+            warn(" ".join([f"{name}: {done:,}{of_all}", *([speed] if speed else [])]))
 
     with bar:
         yield show

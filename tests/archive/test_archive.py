@@ -7,6 +7,7 @@ import json
 import multiprocessing
 import os
 import pickle
+import re
 import signal
 import stat
 import sys
@@ -439,6 +440,15 @@ def test_the_command(archive: Archive, without_model: None) -> None:
     done = cli(*words[:-1], "8")
     assert (done.returncode, "another plan" in done.stderr) == (1, True)
     assert len(rows_of("out")) == len(archive.scores)
+
+
+def test_without_a_terminal_lines_say_how_far_it_is(
+    archive: Archive, without_model: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kp_langchain.cli.sources._SAID_EVERY_S", 0.0)
+    done = cli("score", "one.jsonl", "--out", "out", "--workers", "1", "--block-rows", "45")
+    assert re.search(r"^read: 1 of 2 [\d,]+ rows/s$", done.stderr, re.MULTILINE)
+    assert re.search(r"^write: 6 of 6$", done.stderr, re.MULTILINE)
 
 
 def test_without_ray_the_extra_is_named(archive: Archive, monkeypatch: pytest.MonkeyPatch) -> None:
