@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import socket
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
@@ -14,6 +15,7 @@ from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
 from typing import Any, Literal, Protocol, TypeVar
+from urllib.parse import urlsplit
 
 from kp_langchain.errors import KPError, MissingExtraError
 
@@ -24,6 +26,7 @@ _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
 _AT_ONCE = 2  # items for each worker: one that it works on, and the next
 _RETRIES = 3
+_ANSWERS_WITHIN_S = 10.0
 
 
 class MapBlocks(Protocol):
@@ -181,10 +184,22 @@ def _ray(workers: int) -> Iterator[MapBlocks]:
         ray.shutdown()
 
 
+def _check_answers(address: str) -> None:
+    """Check that something listens at an address, for which Ray would wait minutes.
+
+    Raises:
+        OSError: Nothing does.
+    """
+    parts = urlsplit(address if "://" in address else f"//{address}")
+    if parts.hostname is not None and parts.port is not None:
+        socket.create_connection((parts.hostname, parts.port), _ANSWERS_WITHIN_S).close()
+
+
 def _ray_options(workers: int) -> dict[str, Any]:
     """Return where Ray runs: in the cluster that `RAY_ADDRESS` names, or on this machine."""
     address = os.environ.get("RAY_ADDRESS")
     if address is not None:
+        _check_answers(address)
         return {"address": address}
     # Workers do not have the search path of this process.
     path = os.pathsep.join(entry or str(Path.cwd()) for entry in sys.path)

@@ -457,6 +457,15 @@ def test_without_ray_the_extra_is_named(archive: Archive, monkeypatch: pytest.Mo
         score_archive(archive.files, "out", tools(), engine="ray")
 
 
+@pytest.mark.skipif(not HAS_RAY, reason="needs the extra ray")
+def test_a_ray_that_is_not_there_is_an_error(
+    archive: Archive, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
+    with pytest.raises(KPError, match="Ray cannot be started or joined: .*refused"):
+        score_archive(archive.files, "out", tools(), engine="ray")
+
+
 class Changing(Words):
     """Another model in each process, as machines may have them."""
 
