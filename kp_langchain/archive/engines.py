@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import multiprocessing
 import os
 import signal
@@ -176,7 +177,7 @@ def _ray(workers: int) -> Iterator[MapBlocks]:
 
     try:
         try:
-            ray.init(logging_level="ERROR", log_to_driver=False, **_ray_options(workers))
+            ray.init(logging_level=logging.ERROR, log_to_driver=False, **_ray_options(workers))
         except Exception as error:
             raise KPError(f"Ray cannot be started or joined: {error}") from error
         yield map_blocks

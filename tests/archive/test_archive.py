@@ -462,7 +462,7 @@ def test_a_ray_that_is_not_there_is_an_error(
     archive: Archive, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
-    with pytest.raises(KPError, match="Ray cannot be started or joined: .*refused"):
+    with pytest.raises(KPError, match=r"Ray cannot be started or joined: .*refused"):
         score_archive(archive.files, "out", tools(), engine="ray")
 
 
