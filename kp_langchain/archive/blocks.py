@@ -14,7 +14,7 @@ from itertools import accumulate
 from typing import Any, NamedTuple, Self
 
 from kp_langchain.archive.files import Storage, Version, version_of
-from kp_langchain.archive.splitting import Block, FileParts, Part
+from kp_langchain.archive.splitting import ROW_BYTES, Block, FilePart, FileParts, Part
 from kp_langchain.errors import KPError
 from kp_langchain.text import one_line
 
@@ -23,7 +23,7 @@ BLOCK_ROWS = 500
 """Rows of a block: with the default model, what a core embeds in about a minute."""
 
 _VERSION = 1
-_ROW_BYTES, _MANY_BLOCKS = 1 << 12, 50_000
+_MANY_BLOCKS = 50_000
 _SHOWN_CHARS = 300
 
 
@@ -99,12 +99,17 @@ class Plan:
     summary: Mapping[str, Any] | None = None
 
     def blocks(self, files: Sequence[str]) -> list[Block]:
-        """Return the blocks of the files, in order."""
-        parts = [(one, part) for one in self.parts or () for part in one.parts]
-        return [
-            Block(number, files[one.number], one.number, one.way, part)
-            for number, (one, part) in enumerate(parts)
-        ]
+        """Return the blocks of the files, in order; small files share one."""
+        groups: list[list[FilePart]] = []
+        rows = self.block_rows
+        for one in self.parts or ():
+            for part in one.parts:
+                if rows + part.rows > self.block_rows:
+                    groups.append([])
+                    rows = 0
+                groups[-1].append(FilePart(files[one.number], one.number, one.way, part))
+                rows += part.rows
+        return [Block(number, tuple(group)) for number, group in enumerate(groups)]
 
     def to_json(self) -> bytes:
         """Return it as it is written."""
@@ -131,6 +136,24 @@ class Plan:
         return cls(**fields | {"read_at": datetime.fromisoformat(fields["read_at"])})
 
 
+def plan_in(storage: Storage) -> Plan | None:
+    """Return the plan of an archive; None if none was begun.
+
+    Raises:
+        KPError: It cannot be read.
+    """
+    content = storage.read(PLAN_FILE)
+    if content is None:
+        return None
+    try:
+        return Plan.from_json(content)
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
+        raise KPError(
+            f"{storage.url}/{PLAN_FILE} cannot be read ({error}); remove {storage.url}, or name "
+            "another destination"
+        ) from error
+
+
 def plan_of(
     storage: Storage,
     files: Sequence[str],
@@ -154,11 +177,11 @@ def plan_of(
     """
     versions = [version_of(file) for file in files]
     if block_rows is None:
-        rows = sum(one.size for one in versions) // _ROW_BYTES
+        rows = sum(one.size for one in versions) // ROW_BYTES
         block_rows = max(BLOCK_ROWS, rows // _MANY_BLOCKS)
     new = Plan(versions, block_rows, json.loads(json.dumps(settings)), datetime.now(UTC))
-    content = storage.read(PLAN_FILE)
-    if content is None:
+    plan = plan_in(storage)
+    if plan is None:
         if not storage.is_empty():
             raise KPError(
                 f"{storage.url} is not empty, and holds no archive that was begun; name a new "
@@ -166,14 +189,7 @@ def plan_of(
             )
         # Before the files are read: another command that begins meanwhile finds it.
         storage.create(PLAN_FILE, new.to_json())
-        content = storage.read(PLAN_FILE)
-    try:
-        plan = Plan.from_json(content or b"")
-    except (ValueError, LookupError, TypeError) as error:
-        raise KPError(
-            f"{storage.url}/{PLAN_FILE} cannot be read ({error}); remove {storage.url}, or name "
-            "another destination"
-        ) from error
+        plan = plan_in(storage) or new
     _check_same(storage, plan, new)
     if plan.parts is None:
         plan = replace(plan, parts=split(plan.block_rows))

@@ -160,7 +160,7 @@ def _ray(workers: int) -> Iterator[MapBlocks]:
         waiting: list[Any] = []
         try:
             while True:
-                free = _AT_ONCE * workers - len(waiting)
+                free = workers - len(waiting)  # a larger cluster would run more at once
                 waiting += [remote.remote(item) for item in islice(rest, free)]
                 if not waiting:
                     return

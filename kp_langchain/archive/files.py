@@ -11,8 +11,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import cached_property
 from pathlib import Path, PurePosixPath
+from tempfile import NamedTemporaryFile
 from typing import Any, BinaryIO, NamedTuple, cast
 from urllib.parse import urlsplit
+from uuid import uuid4
 
 from kp_langchain.errors import KPError
 from kp_langchain.importing.json_lines import STDIO
@@ -25,15 +27,17 @@ SUFFIXES = (".jsonl", ".ndjson", ".json", ".parquet")
 _GZIP = b"\x1f\x8b"
 _PIPED_BYTES = 1 << 20
 _WILDCARDS = frozenset("*?[")
-_PART = ".part"
+# What file systems of fsspec call it.
+_MARKS = ("ETag", "etag", "md5Hash", "LastModified", "last_modified", "updated", "mtime", "created")
+_PART = ".kp-part"
 
 
 @contextmanager
-def access_errors(name: str, action: str) -> Iterator[None]:
+def access_errors(file: str, action: str) -> Iterator[None]:
     """Raise what goes wrong with a file as a `KPError` that names it.
 
     Args:
-        name: The file, folder or URL.
+        file: The file, folder or URL.
         action: What could not be done: `read`, `opened` or `written`.
 
     Raises:
@@ -45,7 +49,8 @@ def access_errors(name: str, action: str) -> Iterator[None]:
         raise
     except Exception as error:
         why = getattr(error, "strerror", None) or str(error) or type(error).__name__
-        raise KPError(f"{name} cannot be {action}: {why}") from error
+        name = name_of(file)
+        raise KPError(f"{name} cannot be {action}: {why.replace(file, name)}") from error
 
 
 # ------------------------------------------------------------------ sources
@@ -74,7 +79,7 @@ def find_files(sources: Sequence[str]) -> list[str]:
     for file in files:
         place = file if _is_elsewhere(file) else os.path.realpath(file)
         if place in known:
-            raise KPError(f"{file} is given more than once")
+            raise KPError(f"{name_of(file)} is given more than once")
         known.add(place)
         try:
             file.encode()
@@ -115,7 +120,7 @@ class Version(NamedTuple):
     Attributes:
         name: Its name, as `name_of` has it.
         size: Its size in bytes.
-        mark: Changes with its content, such as the time of its last change.
+        mark: Changes with its content, such as the time of its last change; empty if not known.
     """
 
     name: str
@@ -135,7 +140,9 @@ def version_of(file: str) -> Version:
             return Version(file, stat.st_size, str(stat.st_mtime_ns))
         (fsspec,) = load_extra("fsspec")
         system, path = fsspec.url_to_fs(file)
-        return Version(name_of(file), int(system.size(path) or 0), str(system.ukey(path)))
+        info = system.info(path)
+        mark = next((str(info[name]) for name in _MARKS if info.get(name)), "")
+        return Version(name_of(file), int(info.get("size") or 0), mark)
 
 
 def is_file(source: str) -> bool:
@@ -166,7 +173,7 @@ def _files_below(source: str, *, has_wildcard: bool) -> list[str]:
             return [source]
     if not names:
         suffixes = "" if has_wildcard else f" that ends in {', '.join(SUFFIXES)}"
-        raise KPError(f"{source}: there is no file{suffixes}")
+        raise KPError(f"{name_of(source)}: there is no file{suffixes}")
     if "://" in source:
         return [system.unstrip_protocol(name) for name in sorted(names)]
     here = str(Path.cwd()) + "/"  # as the user named them
@@ -196,13 +203,13 @@ def opened(file: str, folder: str = "") -> Iterator[io.BufferedReader]:
     if file == STDIO:
         yield cast(io.BufferedReader, Piped(sys.stdin.buffer))
         return
-    with access_errors(name_of(file), "read"):
+    with access_errors(file, "read"):
         if "://" in file:
             (fsspec,) = load_extra("fsspec")
             stream = io.BufferedReader(fsspec.open(file, "rb").open())
         else:
             stream = Path(folder, file).open("rb")  # noqa: SIM115 - closed below
-    with access_errors(name_of(file), "read"), stream:
+    with access_errors(file, "read"), stream:
         if is_pipe(str(Path(folder, file)) if "://" not in file else file):
             yield cast(io.BufferedReader, Piped(stream))
         elif stream.peek(len(_GZIP)).startswith(_GZIP):
@@ -367,13 +374,11 @@ class Storage:
         """
         system, place = self._opened[0], self._place(name)
         with access_errors(f"{self.url}/{name}", "written"):
-            if not self._is_local:  # an object appears when it is closed
-                try:
-                    with system.open(place, "wb") as stream:
-                        yield stream
-                except BaseException:
-                    system.rm_file(place)
-                    raise
+            if not self._is_local:  # an object that is closed early would pass as whole
+                with NamedTemporaryFile() as copy:
+                    yield cast(BinaryIO, copy)
+                    copy.flush()
+                    system.put_file(copy.name, place)
                 return
             with self._part_of(place) as part:
                 with part.open("wb") as stream:
@@ -387,7 +392,7 @@ class Storage:
         path = Path(place)
         Path(self._opened[1]).mkdir(mode=0o700, parents=True, exist_ok=True)
         path.parent.mkdir(parents=True, exist_ok=True)
-        part = path.with_name(f"{path.name}.{os.getpid()}{_PART}")
+        part = path.with_name(f"{path.name}.{uuid4().hex[:12]}{_PART}")
         try:
             part.touch(mode=0o600)
             yield part
@@ -421,7 +426,7 @@ class Storage:
     def remove_folders(self, names: Sequence[str]) -> None:
         """Remove folders with all that is in them, if they are there."""
         for name in names:
-            with suppress(FileNotFoundError):
+            with access_errors(f"{self.url}/{name}", "removed"), suppress(FileNotFoundError):
                 if self._is_local:
                     shutil.rmtree(self._place(name))
                 else:

@@ -15,11 +15,11 @@ from zlib import crc32
 from kp_langchain.archive.blocks import BlockCounts, Halo
 from kp_langchain.archive.files import Storage
 from kp_langchain.archive.rows import Problem, Remembered, Tools, compare, judge, read, unpacked
-from kp_langchain.archive.splitting import Block, read_block_rows
+from kp_langchain.archive.splitting import Block, read_rows_of
 from kp_langchain.archive.tables import (
+    ERRORS,
     ReadRows,
     by_partition,
-    errors_to_parquet,
     partitions_in,
     read_parquet,
     result_rows,
@@ -66,17 +66,18 @@ class ReadCounts(NamedTuple):
         counts: How many are remembered.
         problems: Those that hold no trace.
         unmeasured: How many have no vector, by the reason.
-        is_new: Whether this was done now.
+        new_rows: How many were read now, and not before.
     """
 
     counts: BlockCounts
     problems: list[Problem]
     unmeasured: dict[str, int]
-    is_new: bool
+    new_rows: int
 
 
 def read_block(job: Job, block: Block) -> ReadCounts:
     """Read a block: its rows with their embeddings, and those that hold no trace."""
+    (pa,) = load_extra("pyarrow")
     storage, tools = job.storage, unpacked(job.tools)
     name, of_errors = _read_name(block.number), f"_errors/{block.number:07}.parquet"
     if storage.exists(name):
@@ -86,10 +87,11 @@ def read_block(job: Job, block: Block) -> ReadCounts:
             errors = read_parquet(storage, of_errors).to_pylist()
             problems = [Problem(**one) for one in errors]
         return _read_counts(block, rows, problems, is_new=False)
-    read_rows, problems = read(read_block_rows(storage, job.folder, block), tools)
+    read_rows, problems = read(read_rows_of(storage, job.folder, block), tools)
     tools.check_embedded(read_rows.embedded)
     if problems:
-        storage.write(of_errors, errors_to_parquet(problems))
+        errors = pa.Table.from_pylist([one._asdict() for one in problems], schema_of(ERRORS))
+        storage.write(of_errors, to_parquet(errors))
     storage.write(name, read_rows.to_parquet())  # last, because it proves that all is there
     return _read_counts(block, read_rows.embedded.problems, problems, is_new=True)
 
@@ -101,7 +103,7 @@ def _read_counts(
         reason: reasons.count(reason) for reason in {*reasons} if reason not in ("", UNREADABLE)
     }
     counts = BlockCounts(block.number, len(reasons), reasons.count(""))
-    return ReadCounts(counts, problems, unmeasured, is_new)
+    return ReadCounts(counts, problems, unmeasured, len(reasons) if is_new else 0)
 
 
 class Bucket(NamedTuple):
@@ -118,12 +120,12 @@ class Bucket(NamedTuple):
     blocks: tuple[int, ...]
 
 
-def agree_bucket(job: Job, bucket: Bucket) -> bool:
-    """Compare the runs of some tasks; return whether this was done now."""
+def agree_bucket(job: Job, bucket: Bucket) -> Written:
+    """Compare the runs of some tasks."""
     storage = job.storage
     name = _agreed_name(bucket.number)
     if storage.exists(name):
-        return False
+        return Written(0)
     (pa,) = load_extra("pyarrow")
     first: dict[str, list[tuple[int, int, TaskRun]]] = {}
     found: dict[str, list[Any]] = {column: [] for column in _AGREED}
@@ -154,7 +156,7 @@ def agree_bucket(job: Job, bucket: Bucket) -> bool:
         [("block", "ascending"), ("row", "ascending")]
     )
     storage.write(name, to_parquet(agreed, row_group_size=_GROUP_ROWS))
-    return True
+    return Written(len(agreed))
 
 
 _AGREED = {
@@ -202,13 +204,27 @@ class ScoredCounts(NamedTuple):
         number: The block.
         partitions: How many rows each folder of the result gets from it.
         passed: How many rows reach their threshold.
-        is_new: Whether this was done now.
+        new_rows: How many were scored now, and not before.
+        problems: None.
     """
 
     number: int
     partitions: dict[str, int]
     passed: int
-    is_new: bool
+    new_rows: int
+    problems: tuple[Problem, ...] = ()
+
+
+class Written(NamedTuple):
+    """What was written by a pass that returns nothing else.
+
+    Attributes:
+        new_rows: How many rows were written now, and not before.
+        problems: None.
+    """
+
+    new_rows: int
+    problems: tuple[Problem, ...] = ()
 
 
 def score_block(job: Job, item: Scoring) -> ScoredCounts:
@@ -219,7 +235,7 @@ def score_block(job: Job, item: Scoring) -> ScoredCounts:
     if storage.exists(name):
         table = read_parquet(storage, name, ["passed"])
         passed = sum(table["passed"].to_pylist())
-        return ScoredCounts(number, partitions_in(table), passed, is_new=False)
+        return ScoredCounts(number, partitions_in(table), passed, 0)
     rows = ReadRows.from_table(read_parquet(storage, _read_name(number)))
     window = tools.scorer.max_remembered
     scores = compare(rows, _before(storage, item.halo, window), tools.scorer)
@@ -229,7 +245,7 @@ def score_block(job: Job, item: Scoring) -> ScoredCounts:
     results = result_rows(rows, scores, judge(rows, scores, tools, agreements))
     content, partitions = by_partition(results)
     storage.write(name, content)
-    return ScoredCounts(number, partitions, sum(row["passed"] for row in results), is_new=True)
+    return ScoredCounts(number, partitions, sum(row["passed"] for row in results), len(results))
 
 
 def _scored_name(block: int) -> str:
@@ -273,17 +289,11 @@ class ResultFile(NamedTuple):
     groups: tuple[tuple[int, int], ...]
 
 
-def write_file(job: Job, file: ResultFile) -> bool:
-    """Join rows of one folder to a file of the result; return whether this was done now."""
+def write_file(job: Job, file: ResultFile) -> Written:
+    """Join rows of one folder to a file of the result."""
     storage = job.storage
     if storage.exists(file.name):
-        return False
-    groups = (_scored_group(storage, block, group) for block, group in file.groups)
+        return Written(0)
+    groups = (row_group(storage, _scored_name(block), group) for block, group in file.groups)
     with storage.writing(file.name) as stream:
-        write_results(stream, groups)
-    return True
-
-
-def _scored_group(storage: Storage, block: int, group: int) -> Any:
-    with storage.open(_scored_name(block)) as stream:
-        return row_group(stream, group)
+        return Written(write_results(stream, groups))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
@@ -15,8 +16,8 @@ from tempfile import TemporaryDirectory
 from typing import Any
 from uuid import NAMESPACE_URL, uuid5
 
-from kp_langchain.archive.blocks import PLAN_FILE
-from kp_langchain.archive.files import Storage
+from kp_langchain.archive.blocks import plan_in
+from kp_langchain.archive.files import Storage, access_errors
 from kp_langchain.archive.tables import folder_name
 from kp_langchain.calibration.agreement import task_hash
 from kp_langchain.errors import KPError
@@ -33,7 +34,7 @@ _COUNTED = (
     *("trace_id", "task_domain", "success", "score", "threshold", "passed"),
     *("recovered_errors", "agreement", "breakdown"),
 )
-_OF_RUN = ("threshold", "passed", "breakdown", "trace")
+_OF_RUN = ("created_at", "threshold", "passed", "breakdown", "trace")
 # What a result does not say of runs.
 _UNKNOWN = (
     *("worth", "veto", "label", "total_tokens", "duration_ms"),
@@ -65,11 +66,11 @@ class Results:
         until: datetime | None = None,
     ) -> None:
         self._storage = Storage(url)
-        plan = self._storage.read(PLAN_FILE)
-        if plan is not None and json.loads(plan)["summary"] is None:
+        plan = plan_in(self._storage)
+        if plan is not None and plan.summary is None:
             raise KPError(f"{url} is not complete; the command that began it continues it")
         places = [place for name in self._storage.names() if (place := _PLACE.fullmatch(name))]
-        if not places:
+        if plan is None and not places:
             raise KPError(f"{url} holds no results; kp-langchain score --out {url} writes them")
         folder = None if domain is None else folder_name(domain)
         self._names: dict[str, list[str]] = {}  # by day
@@ -78,12 +79,21 @@ class Results:
                 self._names.setdefault(place["day"], []).append(place[0])
         (compute,) = load_extra("pyarrow.compute")
         self._conditions: list[Any] = []
+        if plan is not None and plan.summary is not None and self._is_short_of(plan.summary):
+            raise KPError(f"{url} has lost files: it has not the runs that were scored")
         if domain is not None:
             self._conditions.append(compute.field("task_domain") == domain)
         if since is not None:
             self._conditions.append(compute.field("created_at") >= since.astimezone())
         if until is not None:
             self._conditions.append(compute.field("created_at") < until.astimezone())
+
+    def _is_short_of(self, summary: Mapping[str, Any]) -> bool:
+        """Return whether there are fewer rows in all than were written."""
+        names = [name for name in self._storage.names() if _PLACE.fullmatch(name)]
+        with access_errors(self._storage.url, "read"):
+            count = self._storage.dataset(names).count_rows() if names else 0
+        return bool(count < summary["scored"])
 
     @property
     def name(self) -> str:
@@ -92,7 +102,7 @@ class Results:
 
     def count(self) -> int:
         """Return how many runs there are."""
-        return sum(len(batch) for batch in self._batches(self._names, ["created_at"]))
+        return sum(map(len, self._batches(self._names, ["created_at"])))
 
     def figures(self) -> dict[str, Figures]:
         """Return what is counted of the runs by domain, for `kp_langchain.review.stats_of`.
@@ -109,7 +119,7 @@ class Results:
         """Yield a store, which is deleted afterwards, with the newest runs.
 
         Args:
-            limit: So many, or more that began at the same time as the last of them.
+            limit: At most so many. Of those with one id, the last is there.
         """
         (compute,) = load_extra("pyarrow.compute")
         times: list[datetime] = []
@@ -120,11 +130,16 @@ class Results:
             days.append(day)
             batches = self._batches([day], ["created_at"])
             times += chain.from_iterable(batch["created_at"].to_pylist() for batch in batches)
-        first = sorted(times)[-limit:][:1]
-        conditions = [compute.field("created_at") >= time for time in first]
+        newest = sorted(times)[-limit:]
+        left = Counter(newest)  # of those that began with the oldest of them, not all may be
+        conditions = [compute.field("created_at") >= time for time in newest[:1]]
         with TemporaryDirectory() as folder, TraceStore(Path(folder, "newest.db")) as store:
             for batch in self._batches(days, _OF_RUN, conditions):
-                store.add(*map(_scored_trace, batch.to_pylist()))
+                rows = []
+                for row in batch.to_pylist():
+                    left[row["created_at"]] -= 1
+                    rows += [row] if left[row["created_at"]] >= 0 else []
+                store.add(*map(_scored_trace, rows))
             yield store
 
     def _batches(
@@ -134,12 +149,13 @@ class Results:
         names = [name for day in sorted(days) for name in self._names[day]]
         every = [*self._conditions, *conditions]
         if names:
-            yield from self._storage.dataset(names).to_batches(
-                columns=list(columns),
-                filter=reduce(and_, every) if every else None,
-                batch_size=_ROWS_AT_ONCE,
-                fragment_readahead=1,
-            )
+            with access_errors(self._storage.url, "read"):
+                yield from self._storage.dataset(names).to_batches(
+                    columns=list(columns),
+                    filter=reduce(and_, every) if every else None,
+                    batch_size=_ROWS_AT_ONCE,
+                    fragment_readahead=1,
+                )
 
 
 def _figure_columns(rows: Mapping[str, list[Any]]) -> dict[str, Sequence[Any]]:

@@ -19,11 +19,8 @@ from numpy.typing import NDArray
 
 from kp_langchain._logging import describe_error
 from kp_langchain.archive.sources import Row
-from kp_langchain.archive.tables import (
-    Judged,
-    ReadRows,
-)
-from kp_langchain.archive.traces import ReadTrace, TraceReader
+from kp_langchain.archive.tables import Judged, ReadRows
+from kp_langchain.archive.traces import NoReaderError, ReadTrace, TraceReader
 from kp_langchain.calibration.agreement import AGREEMENT, RunDigest
 from kp_langchain.calibration.features import features_of
 from kp_langchain.calibration.flags import flags_of
@@ -147,15 +144,21 @@ class Remembered:
 # ------------------------------------------------------------------ read, compare, judge
 
 
-def read(rows: Iterable[Row], tools: Tools) -> tuple[ReadRows, list[Problem]]:
+def read(
+    rows: Iterable[Row], tools: Tools, reader: TraceReader | None = None
+) -> tuple[ReadRows, list[Problem]]:
     """Return the rows that hold a trace with their embeddings, and those that hold none.
 
     Args:
         rows: The rows.
         tools: What they are scored with.
+        reader: What read the rows of the file before these; None if there are none.
+
+    Raises:
+        KPError: No run can be read in this process; see `TraceReader.read`.
     """
     started = time.perf_counter()
-    reader = TraceReader(tools.settings, tools.read_at)
+    reader = reader or TraceReader(tools.settings, tools.read_at)
     problems: list[Problem] = []
     read_traces: list[tuple[ReasoningTrace, dict[str, Any]]] = []
     for row in rows:
@@ -163,6 +166,8 @@ def read(rows: Iterable[Row], tools: Tools) -> tuple[ReadRows, list[Problem]]:
             one = reader.read(row)
             place = {"file": row.file, "line": row.number}
             read_traces.append((one.trace, place | _facts(one, tools)))
+        except NoReaderError:
+            raise
         except Exception as error:  # noqa: BLE001 - one row of millions costs one row
             reason = str(error) if isinstance(error, ValueError) else describe_error(error)
             # Which may quote what the row holds.
@@ -196,18 +201,19 @@ def _facts(one: ReadTrace, tools: Tools) -> dict[str, Any]:
         "objective": trace.task.objective,
         "answer": trace.outcome.result_summary,
         "flags": list(flags_of(trace)),
+        "features": json.dumps(
+            features_of(
+                trace,
+                looked_successful=None if run is None else run.looked_successful,
+                proves_failure=None if run is None else run.proves_failure,
+            )
+        ),
+        "confidence_source": one.confidence_source,
         "proves_failure": run is not None and run.proves_failure,
         "has_verdict": run is not None and run.reported is not None,
         "verdict": None if run is None or run.reported is None else run.reported.success,
         "trace": trace.model_dump_json(),
     }
-    if trace.metadata.task_domain in tools.models:
-        features = features_of(
-            trace,
-            looked_successful=None if run is None else run.looked_successful,
-            proves_failure=None if run is None else run.proves_failure,
-        )
-        facts["features"] = json.dumps(features)
     if tools.agrees and (task := one.task) is not None:
         facts |= {
             "task": task,
@@ -291,10 +297,11 @@ def _worth(
 ) -> Worth | None:
     """Return the worth of a row, as `gate.judge.with_worth` has it."""
     facts, model = rows.facts[row], tools.models.get(rows.traces.domains[row])
-    if model is None or facts.get("features") is None:
+    if model is None:
         return None
     if facts["has_verdict"]:
-        confidence, basis = float(scores.outcome_confidence[row]), "a verdict"
+        confidence = float(scores.outcome_confidence[row])
+        basis = f"a verdict ({facts['confidence_source']})"
     else:
         known = {} if agreement is None else {AGREEMENT: agreement.evidence}
         estimate = model.confidence({**json.loads(facts["features"]), **known})

@@ -22,7 +22,7 @@ from functools import partial
 from hashlib import sha256
 from itertools import count
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from kp_langchain.archive.blocks import PLAN_FILE, halos, plan_of
 from kp_langchain.archive.engines import Engine, MapBlocks, opened
@@ -30,9 +30,11 @@ from kp_langchain.archive.files import Storage
 from kp_langchain.archive.passes import (
     Bucket,
     Job,
+    ReadCounts,
     ResultFile,
     ScoredCounts,
     Scoring,
+    Written,
     agree_bucket,
     read_block,
     score_block,
@@ -42,6 +44,7 @@ from kp_langchain.archive.rows import Problem, Remembered, Tools, compare, judge
 from kp_langchain.archive.sources import read_groups
 from kp_langchain.archive.splitting import FileParts, Splitting, split_file
 from kp_langchain.archive.tables import Judged, ReadRows
+from kp_langchain.archive.traces import TraceReader
 from kp_langchain.config import Settings
 from kp_langchain.embedding.embedder import EmbedderIdentity
 from kp_langchain.embedding.local_models import AutoEmbedder
@@ -49,11 +52,15 @@ from kp_langchain.policy import PROFILES
 from kp_langchain.scoring.score_columns import ScoreColumns
 from kp_langchain.scoring.scorer import Scorer
 
+_Result = TypeVar("_Result", ReadCounts, ScoredCounts, Written)
 _FILE_ROWS = 25_000
 # A worker holds the runs of a bucket, 50 MB; and opens each block once for each.
 _BUCKET_ROWS, _MANY_BUCKETS = 100_000, 2_000
 _WORK = ("_work/rows", "_work/read", "_work/agreed", "_work/scored")
-_DEPENDS_ON = {"defaults", "domains", "redaction", "max_text_chars", "max_run_chars", "max_steps"}
+_DEPENDS_ON = {
+    *("agent_id", "defaults", "domains", "redaction"),
+    *("max_text_chars", "max_run_chars", "max_steps"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,14 +72,12 @@ class Summary:
         passed: How many of them reach their threshold.
         skipped: How many hold no trace.
         unmeasured: For how many novelty could not be measured, by the reason.
-        files: How many files the result has.
     """
 
     scored: int = 0
     passed: int = 0
     skipped: int = 0
     unmeasured: Mapping[str, int] = field(default_factory=dict)
-    files: int = 0
 
 
 class Progress(NamedTuple):
@@ -142,9 +147,10 @@ def score_stream(files: Iterable[str], tools: Tools) -> Iterator[ScoredRows]:
         KPError: A file cannot be read.
     """
     before, tools = Remembered(), replace(tools, agrees=False)
+    reader = TraceReader(tools.settings, tools.read_at)
     for file in files:
         for group in read_groups(file):
-            rows, problems = read(group, tools)
+            rows, problems = read(group, tools, reader)
             scores = compare(rows, before, tools.scorer)
             before = before.then(Remembered.of(rows), tools.scorer.max_remembered)
             yield ScoredRows(rows, scores, judge(rows, scores, tools, {}), problems)
@@ -187,25 +193,21 @@ def score_archive(
 
         def split(block_rows: int) -> list[FileParts]:
             items = [Splitting(number, file, block_rows) for number, file in enumerate(files)]
-            function, parts = partial(split_file, storage, str(Path.cwd())), []
-            for done, one in enumerate(map_blocks(function, items), 1):
+            parts: list[FileParts] = []
+            report(Progress("divide", 0, len(items)))
+            for one in map_blocks(partial(split_file, storage, str(Path.cwd())), items):
                 parts.append(one)
-                report(Progress("divide", done, len(items)))
+                report(Progress("divide", len(parts), len(items)))
             return sorted(parts)
 
         plan = plan_of(storage, files, block_rows=block_rows, settings=settings, split=split)
         if plan.summary is not None:
             storage.remove_folders(_WORK)
             return Summary(**plan.summary)
-        storage.remove_parts()
         job = Job.of(storage, replace(tools, read_at=plan.read_at, identity=identity))
-        try:
-            passes = _Passes(job, map_blocks, report)
-            summary = passes.run(
-                plan.blocks(files), tools.scorer.max_remembered, agrees=tools.agrees
-            )
-        finally:
-            storage.remove_parts()
+        passes = _Passes(job, map_blocks, report)
+        summary = passes.run(plan.blocks(files), tools.scorer.max_remembered, agrees=tools.agrees)
+    storage.remove_parts()
     storage.write(PLAN_FILE, replace(plan, summary=asdict(summary)).to_json())
     storage.remove_folders(_WORK)
     return summary
@@ -236,38 +238,34 @@ class _Passes:
 
     def run(self, blocks: Sequence[Any], window: int, *, agrees: bool) -> Summary:
         """Run all passes, and return what became of the rows."""
-        unmeasured: Counter[str] = Counter()
-        counts, skipped, rows_now = [], 0, 0
-        for done, one in enumerate(self.map_blocks(partial(read_block, self.job), blocks), 1):
+        counts, unmeasured, skipped = [], Counter[str](), 0
+        for one in self._each("read", read_block, blocks):
             counts.append(one.counts)
             unmeasured.update(one.unmeasured)
             skipped += len(one.problems)
-            rows_now += one.counts.rows if one.is_new else 0
-            self.report(Progress("read", done, len(blocks), rows_now, one.problems))
-        counts.sort()
-        rows = sum(one.rows for one in counts)
+        counts = sorted(one for one in counts if one.rows)
+        rows, with_rows = sum(one.rows for one in counts), tuple(one.number for one in counts)
         buckets = min(-(-rows // _BUCKET_ROWS), _MANY_BUCKETS) if agrees else 0
-        with_rows = tuple(one.number for one in counts if one.rows)
-        self._each("compare", agree_bucket, [Bucket(n, buckets, with_rows) for n in range(buckets)])
-        scored = self._score(
-            [Scoring(one, buckets) for one in halos([one for one in counts if one.rows], window)]
-        )
-        files = list(_result_files(scored))
-        self._each("write", write_file, files)
-        passed = sum(one.passed for one in scored)
-        return Summary(rows, passed, skipped, dict(unmeasured), len(files))
+        of_tasks = [Bucket(number, buckets, with_rows) for number in range(buckets)]
+        for _ in self._each("compare", agree_bucket, of_tasks):
+            pass
+        to_score = [Scoring(one, buckets) for one in halos(counts, window)]
+        scored = sorted(self._each("score", score_block, to_score))
+        for _ in self._each("write", write_file, [*_result_files(scored)]):
+            pass
+        return Summary(rows, sum(one.passed for one in scored), skipped, dict(unmeasured))
 
-    def _score(self, items: Sequence[Scoring]) -> list[ScoredCounts]:
-        scored, rows_now = [], 0
-        for done, one in enumerate(self.map_blocks(partial(score_block, self.job), items), 1):
-            scored.append(one)
-            rows_now += sum(one.partitions.values()) if one.is_new else 0
-            self.report(Progress("score", done, len(items), rows_now))
-        return sorted(scored, key=lambda one: one.number)
-
-    def _each(self, name: str, function: Callable[[Job, Any], bool], items: Sequence[Any]) -> None:
-        for done, _ in enumerate(self.map_blocks(partial(function, self.job), items), 1):
-            self.report(Progress(name, done, len(items)))
+    def _each(
+        self, name: str, function: Callable[[Job, Any], _Result], items: Sequence[Any]
+    ) -> Iterator[_Result]:
+        """Yield what a pass returns for each item, and report it."""
+        rows = 0
+        self.report(Progress(name, 0, len(items)))
+        results = self.map_blocks(partial(function, self.job), items)
+        for done, one in enumerate(results, 1):
+            rows += one.new_rows
+            self.report(Progress(name, done, len(items), rows, one.problems))
+            yield one
 
 
 def _result_files(scored: Sequence[ScoredCounts]) -> Iterator[ResultFile]:

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
+from uuid import uuid4
 
+from kp_langchain.archive.traces import ReadTrace
 from kp_langchain.gate.judge import outcome_of, trace_with_outcome
 from kp_langchain.importing.importer import ReplayRecorder, replay
 from kp_langchain.recording.assembly import assemble
 from kp_langchain.recording.options import HandlerOptions
 from kp_langchain.recording.redactor import KNOWN_SECRETS
 from kp_langchain.recording.run_builder import build_run, keep_paused
-from kp_langchain.schema import TRACE_ID_PREFIX, ReasoningTrace
+from kp_langchain.schema import TRACE_ID_PREFIX
 from kp_langchain.scoring.scorer import Scorer
 
 if TYPE_CHECKING:
     from kp_langchain.config import Settings
-    from kp_langchain.gate.run import Run
     from kp_langchain.importing.recorded_run import RecordedRun
     from kp_langchain.recording.run_record import RunRecord
 
@@ -31,8 +33,9 @@ _FATES = {
 class RunReader:
     """Makes the redacted traces of runs, as a handler would have.
 
-    The secrets that a run named are forgotten before the next one: else what is redacted of a run
-    would depend on which others the same process has read.
+    The secrets that a run named are forgotten before the next one, and what runs recorded before
+    they paused is not known to other readers: else a trace would depend on what else the process
+    has read.
 
     Args:
         settings: What is redacted, and the policies.
@@ -44,12 +47,14 @@ class RunReader:
         # A run that paused stays in memory, for its resumption in the same part.
         own_settings = settings.model_copy(update={"paused_days": 0.0})
         _, _, self._context = assemble(options, own_settings, ReplayRecorder)
+        own_scope = str(uuid4()), None
+        self._context.paused_runs = replace(self._context.paused_runs, scope=own_scope)
         self._records: list[RunRecord] = []
         self._recorder = ReplayRecorder(own_settings, self._context.counters, self._records.append)
         self._read_at = read_at
 
-    def read(self, recorded: RecordedRun) -> tuple[ReasoningTrace, Run]:
-        """Return the trace of a recorded run, and the run without its outcome.
+    def read(self, recorded: RecordedRun) -> ReadTrace:
+        """Return the trace of a recorded run.
 
         Raises:
             ValueError: There is none; the message says why.
@@ -58,7 +63,11 @@ class RunReader:
             raise ValueError("a part of a run, whose root is not in the same file")
         KNOWN_SECRETS.clear()
         self._records.clear()
-        replay(recorded, self._recorder)
+        try:
+            replay(recorded, self._recorder)
+        except BaseException:
+            self._recorder.close()
+            raise
         if self._recorder.open_count:
             self._recorder.close()
             raise ValueError("the run has no end")
@@ -82,7 +91,8 @@ class RunReader:
         outcome = outcome_of(run, [] if run.reported is None else [run.reported], None)
         trace = trace_with_outcome(run.trace, outcome)
         # The same whenever the run is read again.
-        return trace.model_copy(update={"id": f"{TRACE_ID_PREFIX}{run.run_id}"}), run
+        trace = trace.model_copy(update={"id": f"{TRACE_ID_PREFIX}{run.run_id}"})
+        return ReadTrace(trace, run, outcome.source)
 
     @property
     def _failed(self) -> int:

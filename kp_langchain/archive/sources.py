@@ -41,6 +41,8 @@ Content = bytes | RecordedRun | Unusable
 """What a row holds: a trace or conversation as JSON, a recorded run, or why it is none of these."""
 
 _PARQUET = b"PAR1"
+_OF_LINES = (".jsonl", ".ndjson")
+_OF_CALL = "run_type"  # a column of LangSmith's exports, whose rows are the calls of runs
 _A_TRACE = (
     "a trace, and no longer the run that it was made of; kp-langchain score reads traces, import "
     "runs"
@@ -85,9 +87,13 @@ def kind_in(file: str, beginning: bytes) -> Kind:
     if _is_parquet(file, beginning):
         return "parquet"
     first, *others = [*islice(lines_in(file, io.BytesIO(beginning)), 2)] or [Line(file, 1, b"")]
+    if first.content is None:
+        return "document"
     if not is_one_value(first):
         # A broken line of traces, or the beginning of a value over many lines?
-        return "lines" if others and isinstance(value_of_line(others[0])[1], dict) else "document"
+        has_lines = file.removesuffix(".gz").endswith(_OF_LINES)
+        has_lines |= bool(others) and isinstance(value_of_line(others[0])[1], dict)
+        return "lines" if has_lines else "document"
     value = value_of_line(first)[1]
     if is_trace(value):
         return "lines"
@@ -182,11 +188,13 @@ class _Bounded:
         return line
 
 
-def rows_in(file: str, stream: BinaryIO, kind: Kind) -> Iterator[Row]:
+def rows_in(file: str, stream: io.BufferedReader, kind: Kind) -> Iterator[Row]:
     """Yield the rows of an open file, given how it is read."""
     name = name_of(file)
-    if kind == "parquet":
+    if kind == "parquet" and not holds_calls(stream):
         return _parquet_rows(name, stream)
+    if kind == "parquet":
+        return _document(name, stream)
     return _document(name, stream) if kind == "document" else _lines(lines_in(name, stream))
 
 
@@ -196,13 +204,13 @@ def _lines(lines: Iterator[Line]) -> Iterator[Row]:
         yield Row(line.file, line.number, content)
 
 
-def _document(file: str, stream: BinaryIO) -> Iterator[Row]:
+def _document(file: str, stream: io.BufferedReader) -> Iterator[Row]:
     from kp_langchain.importing.importer import FileReader  # loads LangChain
 
     reader = FileReader()
 
     def parts() -> Iterator[RecordedRun | Unusable | tuple[str, bytes]]:
-        for place, value, why in values_in(file, stream):
+        for place, value, why in _values(file, stream):
             if is_trace(value):
                 yield place, json.dumps(value).encode()
             else:
@@ -252,6 +260,14 @@ def _parquet_rows(file: str, stream: BinaryIO) -> Iterator[Row]:
             yield Row(file, number, held)
 
 
+def holds_calls(stream: BinaryIO) -> bool:
+    """Return whether rows of an open Parquet file are calls, of which several make a run."""
+    (parquet,) = load_extra("pyarrow.parquet")
+    names = parquet.ParquetFile(stream).schema_arrow.names
+    stream.seek(0)
+    return _OF_CALL in names and "trace" not in names
+
+
 def _of_fields(place: str, fields: Mapping[str, Any]) -> bytes | Unusable:
     """Return what a row of Parquet holds as JSON: a trace, or the fields of a conversation."""
     if "trace" in fields:
@@ -267,7 +283,7 @@ def _of_fields(place: str, fields: Mapping[str, Any]) -> bytes | Unusable:
         known["success"] = bool(known["success"])
     if "messages" in known:
         known["messages"] = json_or_text(known["messages"])
-    elif not is_trace(known):
+    elif not (is_trace(known) or _OF_CALL in known):
         names = ", ".join(fields)[:_NAMES_CHARS]
         return Unusable(place, f"no column trace or messages; there are {names}")
     return json.dumps(known, default=str).encode()
@@ -300,15 +316,19 @@ def read_values(file: str) -> Iterator[tuple[str, Any, str]]:
         KPError: The source cannot be read.
     """
     with opened(file) as stream:
-        beginning = stream.peek(len(_PARQUET))
-        if not _is_parquet(file, beginning, is_pipe=isinstance(stream, Piped)):
-            yield from values_in(name_of(file), stream)
-            return
-        for row in _parquet_rows(name_of(file), stream):
-            if isinstance(row.content, bytes):
-                yield value_of_line(Line(row.file, row.number, row.content))
-            elif isinstance(row.content, Unusable):
-                yield row.place, None, row.content.why
+        yield from _values(name_of(file), stream)
+
+
+def _values(file: str, stream: io.BufferedReader) -> Iterator[tuple[str, Any, str]]:
+    beginning = stream.peek(len(_PARQUET))
+    if not _is_parquet(file, beginning, is_pipe=isinstance(stream, Piped)):
+        yield from values_in(file, stream)
+        return
+    for row in _parquet_rows(file, stream):
+        if isinstance(row.content, bytes):
+            yield value_of_line(Line(row.file, row.number, row.content))
+        elif isinstance(row.content, Unusable):
+            yield row.place, None, row.content.why
 
 
 def read_runs(files: Iterable[str]) -> Iterator[RecordedRun | Unusable]:

@@ -8,12 +8,24 @@ from itertools import islice
 from typing import BinaryIO, Literal, NamedTuple
 
 from kp_langchain.archive.files import Storage, name_of, opened
-from kp_langchain.archive.sources import Row, beginning_of, kind_in, read_lines, read_rows, rows_in
+from kp_langchain.archive.sources import (
+    Row,
+    beginning_of,
+    holds_calls,
+    kind_in,
+    read_lines,
+    read_rows,
+    rows_in,
+)
+from kp_langchain.archive.tables import row_group
 from kp_langchain.importing.recorded_run import Unusable
 from kp_langchain.parquet import load_extra, schema_of
 
 Way = Literal["lines", "document", "copied"]
 """How a block is read: some lines of its file, all of it, or a row group of its copy."""
+
+ROW_BYTES = 1 << 12
+"""What a row takes about, where nothing more is known."""
 
 _READ_BYTES = 1 << 20
 _COPY = {"number": "integer", "content": "binary", "problem": "string"}
@@ -23,14 +35,16 @@ class Part(NamedTuple):
     """A part of a file.
 
     Attributes:
+        rows: How many rows it has about.
         first: The number of its first row, from 1.
         start: Of lines, the byte where it begins; of a copy, the row group.
-        size: Of lines, so many bytes; of a copy, rows.
+        size: Of lines, so many bytes.
     """
 
-    first: int
-    start: int
-    size: int
+    rows: int
+    first: int = 1
+    start: int = 0
+    size: int = 0
 
 
 class FileParts(NamedTuple):
@@ -39,7 +53,7 @@ class FileParts(NamedTuple):
     Attributes:
         number: Its place among all files, from 0.
         way: How its parts are read.
-        parts: The parts, a block each.
+        parts: The parts.
     """
 
     number: int
@@ -47,22 +61,32 @@ class FileParts(NamedTuple):
     parts: list[Part]
 
 
-class Block(NamedTuple):
-    """Consecutive rows of one file.
+class FilePart(NamedTuple):
+    """A part of a file, with what reads it.
 
     Attributes:
-        number: Its place among all blocks, from 0.
         file: The file.
-        file_number: The place of that among all files, from 0.
+        number: The place of that among all files, from 0.
         way: How it is read.
         part: Which rows of the file it has.
     """
 
-    number: int
     file: str
-    file_number: int
+    number: int
     way: Way
     part: Part
+
+
+class Block(NamedTuple):
+    """Consecutive rows of one file, or of several small ones.
+
+    Attributes:
+        number: Its place among all blocks, from 0.
+        parts: The parts.
+    """
+
+    number: int
+    parts: tuple[FilePart, ...]
 
 
 class Splitting(NamedTuple):
@@ -91,14 +115,15 @@ def split_file(storage: Storage, folder: str, item: Splitting) -> FileParts:
         KPError: It cannot be read, or its copy be written.
     """
     with opened(item.file, folder) as stream:
-        kind = kind_in(item.file, beginning_of(stream))
+        beginning = beginning_of(stream)
+        kind = kind_in(item.file, beginning)
         stream.seek(0)
-        if kind == "document":
-            return FileParts(item.number, "document", [Part(1, 0, 0)])
+        if kind == "document" or (kind == "parquet" and holds_calls(stream)):
+            return FileParts(item.number, "document", [Part(max(1, len(beginning) // ROW_BYTES))])
         if kind == "lines" and not isinstance(stream.raw, gzip.GzipFile):
             return FileParts(item.number, "lines", list(_line_parts(stream, item.rows)))
-        rows = rows_in(item.file, stream, kind)
-        return FileParts(item.number, "copied", list(_copy(storage, item, rows)))
+        parts = _copy(storage, item, rows_in(item.file, stream, kind))
+        return FileParts(item.number, "copied", list(parts))
 
 
 def _line_parts(stream: BinaryIO, rows: int) -> Iterator[Part]:
@@ -108,11 +133,11 @@ def _line_parts(stream: BinaryIO, rows: int) -> Iterator[Part]:
     while content := stream.read(_READ_BYTES):
         ends = np.flatnonzero(np.frombuffer(content, np.uint8) == 0x0A) + 1
         for end in ends[first + rows - number - 1 :: rows].tolist():
-            yield Part(first + 1, start, at + end - start)
+            yield Part(rows, first + 1, start, at + end - start)
             start, first = at + end, first + rows
         at, number = at + len(content), number + len(ends)
     if at > start:
-        yield Part(first + 1, start, at - start)
+        yield Part(max(1, number - first), first + 1, start, at - start)
 
 
 def _copy(storage: Storage, item: Splitting, rows: Iterator[Row]) -> Iterator[Part]:
@@ -132,7 +157,7 @@ def _copy(storage: Storage, item: Splitting, rows: Iterator[Row]) -> Iterator[Pa
                 "problem": [one.why if isinstance(one, Unusable) else None for one in held],
             }
             writer.write_table(pa.table(columns, of_copy))
-            yield Part(part[0].number, group, len(part))
+            yield Part(len(part), part[0].number, group)
             group += 1
 
 
@@ -140,7 +165,7 @@ def _copy_name(file_number: int) -> str:
     return f"_work/rows/{file_number:07}.rows"
 
 
-def read_block_rows(storage: Storage, folder: str, block: Block) -> Iterator[Row]:
+def read_rows_of(storage: Storage, folder: str, block: Block) -> Iterator[Row]:
     """Yield the rows of a block.
 
     Args:
@@ -149,17 +174,20 @@ def read_block_rows(storage: Storage, folder: str, block: Block) -> Iterator[Row
         block: The block.
 
     Raises:
-        KPError: Its file, or the copy, cannot be read.
+        KPError: A file, or the copy, cannot be read.
     """
-    part, file = block.part, name_of(block.file)
-    if block.way == "document":
-        yield from read_rows(block.file, "document", folder)
-    elif block.way == "lines":
-        yield from read_lines(block.file, part.start, part.size, part.first, folder)
+    for one in block.parts:
+        yield from _rows_of_part(storage, folder, one)
+
+
+def _rows_of_part(storage: Storage, folder: str, one: FilePart) -> Iterator[Row]:
+    part, file = one.part, name_of(one.file)
+    if one.way == "document":
+        yield from read_rows(one.file, "document", folder)
+    elif one.way == "lines":
+        yield from read_lines(one.file, part.start, part.size, part.first, folder)
     else:
-        (parquet,) = load_extra("pyarrow.parquet")
-        with storage.open(_copy_name(block.file_number)) as stream:
-            table = parquet.ParquetFile(stream).read_row_group(part.start)
+        table = row_group(storage, _copy_name(one.number), part.start)
         for number, content, problem in zip(*(column.to_pylist() for column in table), strict=True):
             row = Row(file, number, b"")
             yield row._replace(content=content if problem is None else Unusable(row.place, problem))

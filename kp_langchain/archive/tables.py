@@ -5,7 +5,8 @@ from __future__ import annotations
 import io
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Self
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from kp_langchain.scoring.score_columns import ScoreColumns
 
 RESULT: Mapping[str, str] = {
-    **dict.fromkeys(("file",), "string"),
+    "file": "string",
     "line": "integer",
     "trace_id": "string",
     "created_at": "time",
@@ -42,13 +43,14 @@ RESULT: Mapping[str, str] = {
     "nearest_similarity": "float",
     **dict.fromkeys(("n_steps", "recovered_errors"), "integer"),
     "flags": "strings",
+    "features": "string",
     "worth": "float",
     "worth_basis": "string",
     "agreement": "float",
     **dict.fromkeys(("agreement_runs", "agreement_agreeing"), "integer"),
     **dict.fromkeys(("breakdown", "trace"), "string"),
 }
-"""The columns of the result with the kind of their values; the last two hold JSON."""
+"""The columns of the result with the kind of their values; `features` and the last two are JSON."""
 
 ERRORS: Mapping[str, str] = {"place": "string", "reason": "string"}
 """The columns of the table of rows that hold no trace."""
@@ -59,7 +61,7 @@ FACTS: Mapping[str, str] = {
     "created_at": "time",
     **dict.fromkeys(("agent_id", "framework", "objective", "answer"), "string"),
     "flags": "strings",
-    "features": "string",
+    **dict.fromkeys(("features", "confidence_source"), "string"),
     "proves_failure": "bool",
     **dict.fromkeys(("task", "run_id"), "string"),
     "conversations": "strings",
@@ -83,6 +85,7 @@ _READ = {
     "vector": "vector",
 }
 _IDENTITY, _PARTITIONS = b"embedder", b"partitions"
+_NULL = "__HIVE_DEFAULT_PARTITION__"  # which readers take for none
 _GROUP_ROWS, _GROUP_BYTES = 1000, 64 << 20
 _LONGEST_NAME_CHARS, _KEPT_CHARS, _DIGEST_CHARS = 200, 16, 12
 
@@ -193,6 +196,7 @@ def breakdown_of(rows: ReadRows, scores: ScoreColumns, judged: Judged, row: int)
     """Return the score of a row with all that is said of it."""
     return replace(
         scores.breakdown(row),
+        confidence_source=rows.facts[row]["confidence_source"],
         worth=judged.worths[row],
         agreement=judged.agreements[row],
         flags=tuple(rows.facts[row]["flags"]),
@@ -265,7 +269,7 @@ def folder_name(domain: str) -> str:
     whole.
     """
     name = re.sub("^_", "%5F", quote(domain, safe="", errors="replace"))
-    if len(name) <= _LONGEST_NAME_CHARS:
+    if len(name) <= _LONGEST_NAME_CHARS and domain != _NULL:
         return name
     digest = sha256(domain.encode(errors="replace")).hexdigest()[:_DIGEST_CHARS]
     return f"{quote(domain[:_KEPT_CHARS], safe='', errors='replace')}-{digest}"
@@ -292,22 +296,28 @@ def partitions_in(table: Any) -> dict[str, int]:
     return counts
 
 
-def row_group(stream: Any, group: int) -> Any:
-    """Return a row group of an open Parquet file as a table."""
+def row_group(storage: Storage, name: str, group: int) -> Any:
+    """Return a row group of a Parquet file as a table.
+
+    Raises:
+        KPError: The file is not there, or broken.
+    """
     (parquet,) = load_extra("pyarrow.parquet")
-    return parquet.ParquetFile(stream).read_row_group(group)
+    with _opened(storage, name) as stream:
+        return parquet.ParquetFile(stream).read_row_group(group)
 
 
-def write_results(stream: Any, tables: Iterable[Any]) -> None:
-    """Write tables of results into one Parquet file, one after the other.
+def write_results(stream: Any, tables: Iterable[Any]) -> int:
+    """Write tables of results into one Parquet file, one after the other; return their rows.
 
     Small ones are joined to row groups, and no more than one of these is in memory.
     """
     pa, parquet = load_extra("pyarrow", "pyarrow.parquet")
     of_result = schema_of(RESULT)
     with parquet.ParquetWriter(stream, of_result, compression="zstd") as writer:
-        group: list[Any] = []
+        rows, group = 0, list[Any]()
         for table in tables:
+            rows += len(table)
             group.append(table.cast(of_result))
             if (
                 sum(map(len, group)) >= _GROUP_ROWS
@@ -317,6 +327,7 @@ def write_results(stream: Any, tables: Iterable[Any]) -> None:
                 group = []
         if group:
             writer.write_table(pa.concat_tables(group))
+    return rows
 
 
 # ------------------------------------------------------------------ Parquet
@@ -349,19 +360,19 @@ def read_parquet(
     Raises:
         KPError: It is not there, or broken.
     """
-    pa, parquet = load_extra("pyarrow", "pyarrow.parquet")
-    with storage.open(name) as stream:  # only what is asked for is read of it
-        try:
-            return parquet.read_table(stream, columns=columns, filters=filters)
-        except pa.ArrowInvalid as error:
-            raise KPError(
-                f"{storage.url}/{name} is broken ({error}); remove it, and the same command makes "
-                "it again"
-            ) from error
+    (parquet,) = load_extra("pyarrow.parquet")
+    with _opened(storage, name) as stream:  # only what is asked for is read of it
+        return parquet.read_table(stream, columns=columns, filters=filters)
 
 
-def errors_to_parquet(errors: Sequence[tuple[str, str]]) -> bytes:
-    """Return the table of rows without a trace: where each stands, and why."""
+@contextmanager
+def _opened(storage: Storage, name: str) -> Iterator[Any]:
     (pa,) = load_extra("pyarrow")
-    rows = [dict(zip(ERRORS, one, strict=True)) for one in errors]
-    return to_parquet(pa.Table.from_pylist(rows, schema_of(ERRORS)))
+    with storage.open(name) as stream:
+        try:
+            yield stream
+        except (pa.ArrowException, OSError) as error:
+            raise KPError(
+                f"{storage.url}/{name} cannot be read ({error}); if it is broken, remove it, and "
+                "the same command makes it again"
+            ) from error

@@ -10,9 +10,11 @@ from uuid import NAMESPACE_URL, uuid5
 from pydantic import ValidationError
 
 from kp_langchain.calibration.agreement import task_hash
+from kp_langchain.errors import KPError
 from kp_langchain.importing.recorded_run import RecordedRun, Unusable
 from kp_langchain.run_keys import RunKeys
 from kp_langchain.schema import TRACE_ID_PREFIX, ReasoningTrace
+from kp_langchain.scoring.dimensions import TRACE_SOURCE
 from kp_langchain.text import first_fault, read_json
 
 if TYPE_CHECKING:
@@ -28,10 +30,12 @@ class ReadTrace(NamedTuple):
     Attributes:
         trace: The trace.
         run: The run that it was made of; None if the row held a trace.
+        confidence_source: Where its confidence comes from, as `ScoreBreakdown` has it.
     """
 
     trace: ReasoningTrace
     run: Run | None = None
+    confidence_source: str = TRACE_SOURCE
 
     @property
     def task(self) -> str | None:
@@ -50,8 +54,12 @@ class ReadTrace(NamedTuple):
         return [] if keys is None else [one for one in (keys.thread, keys.session) if one]
 
 
+class NoReaderError(KPError):
+    """No run can be read in this process, such as without LangChain."""
+
+
 class TraceReader:
-    """Reads the traces of one part of an archive, the same ones wherever that is done.
+    """Reads the traces of rows, the same ones wherever that is done: no file knows of another.
 
     Args:
         settings: What is redacted, and the policies.
@@ -62,13 +70,17 @@ class TraceReader:
         self._settings = settings
         self._read_at = read_at
         self._runs: RunReader | None = None
+        self._file: str | None = None
 
     def read(self, row: Row) -> ReadTrace:
         """Return the trace of a row.
 
         Raises:
             ValueError: The row holds none; the message says why.
+            NoReaderError: It holds a run, of which this process can read none.
         """
+        if row.file != self._file:
+            self._runs, self._file = None, row.file
         content, place = row.content, row.place
         if isinstance(content, Unusable):
             raise ValueError(content.why)  # noqa: TRY004 - it is no fault of the caller
@@ -102,12 +114,16 @@ class TraceReader:
 
     def _read_run(self, recorded: RecordedRun) -> ReadTrace:
         if self._runs is None:
-            # Here, because it loads LangChain, which takes longer than a thousand traces.
-            from kp_langchain.archive.runs import RunReader
+            try:
+                # Here, because it loads LangChain, which takes longer than a thousand traces.
+                from kp_langchain.archive.runs import RunReader
 
-            self._runs = RunReader(self._settings, self._read_at)
-        trace, run = self._runs.read(recorded)
-        return ReadTrace(trace, run)
+                self._runs = RunReader(self._settings, self._read_at)
+            except Exception as error:
+                raise NoReaderError(
+                    f"a worker cannot read runs: {error}; the same command continues"
+                ) from error
+        return self._runs.read(recorded)
 
 
 def _refuse_constant(constant: str) -> None:

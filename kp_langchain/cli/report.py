@@ -81,7 +81,7 @@ def report(
         with results.newest(limit) as store:
             data = collect(store, {}, limit=limit)
         data.store, data.total = results.name, count_text(results.count(), "run")
-        _write(data, html)
+        _write(data, html, has_store=False)
         return
     with open_store(database) as store:
         if html is not None:
@@ -91,7 +91,7 @@ def report(
             _serve(store, filters, limit, port or 0)
 
 
-def _write(data: ReportData, path: Path) -> None:
+def _write(data: ReportData, path: Path, *, has_store: bool = True) -> None:
     from kp_langchain.report.page import check_target, render
 
     page = render(data)
@@ -100,10 +100,11 @@ def _write(data: ReportData, path: Path) -> None:
         write(page)
     say(f"Wrote {_number(data)} to {path.absolute()} ({len(page) / 1e6:.1f} MB).")
     _say_damage(data)
-    say("It holds the redacted texts of these runs. Only you may read it; mind whom you send it.")
+    texts = "the redacted texts" if has_store else "the texts"  # traces are taken as they are
+    say(f"It holds {texts} of these runs. Only you may read it; mind whom you send it.")
     if data.private_runs:
         say(f"{data.private_runs} of them keep identifiers: their privacy level is private.")
-    if data.runs:
+    if data.runs and has_store:
         say("Verdicts given in it: download them there, then kp-langchain label import FILE")
 
 

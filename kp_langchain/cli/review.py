@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 
 _STEPS_AROUND = (-10, -5, -2, -1, 0, 1, 2, 5, 10)  # hundredths
 _THRESHOLDS_SHOWN, _DOMAIN_CHARS = 4, 20
+_FACTS_OF_ARCHIVES = ("thresholds", "compared", "recovered errors")  # others are not known there
 _DOMAINS_EXAMINED, _DOMAINS_NAMED = 30, 3
 
 app = group_app(
@@ -176,7 +177,7 @@ def stats(
 
     if archive is not None:
         figures = open_archive(archive, filters, database).figures()
-        if not _say_stats(stats_of(figures), {}, as_json=as_json):
+        if not _say_stats(stats_of(figures), None, as_json=as_json):
             make_console().print(f"No run matches in {visible(archive)}.", soft_wrap=True)
         return
     with open_store(database) as store:
@@ -189,15 +190,23 @@ def stats(
             make_console().print(line, soft_wrap=True)
 
 
-def _say_stats(every: Sequence[DomainStats], bases: Mapping[str, Basis], *, as_json: bool) -> bool:
-    """Print statistics; return whether anything was to be said."""
+def _say_stats(
+    every: Sequence[DomainStats], bases: Mapping[str, Basis] | None, *, as_json: bool
+) -> bool:
+    """Print statistics; return whether anything was to be said.
+
+    Args:
+        every: Those of each domain.
+        bases: What decisions in a store rest on; None for an archive.
+        as_json: Whether to print JSON.
+    """
     if as_json:
         for one in every:
             say_json(one.to_dict())
     elif every:
         console = make_console()
-        _print_stats(every, console)
-        if len(every) > 1:
+        _print_stats(every, console, has_store=bases is not None)
+        if bases and len(every) > 1:
             _print_bases(bases, console)
     return as_json or bool(every)
 
@@ -229,7 +238,7 @@ def failures(
             _print_no_runs(store, filters)
 
 
-def _print_stats(every: Sequence[DomainStats], console: Console) -> None:
+def _print_stats(every: Sequence[DomainStats], console: Console, *, has_store: bool) -> None:
     from rich.text import Text
 
     headings = "domain", "runs>", "kept>", ">", "median>", "of>", "0 to 1", "right by verdict>"
@@ -250,7 +259,7 @@ def _print_stats(every: Sequence[DomainStats], console: Console) -> None:
     for one in every:
         console.print(Text(visible(one.explanation())))
     if len(every) == 1:
-        _print_domain(every[0], console)
+        _print_domain(every[0], console, has_store=has_store)
     else:
         console.print(Text("\nOne domain in full: kp-langchain review stats --domain NAME"))
 
@@ -285,7 +294,7 @@ def _sparkline(one: DomainStats, console: Console) -> Text:
     return text
 
 
-def _print_domain(one: DomainStats, console: Console) -> None:
+def _print_domain(one: DomainStats, console: Console, *, has_store: bool) -> None:
     from rich.text import Text
 
     console.print(Text(f"\nWhat costs {one.gate}, on the average", "bold"))
@@ -318,7 +327,9 @@ def _print_domain(one: DomainStats, console: Console) -> None:
             text += f"\n  cost: without {count_text(unpriced, 'run')} by models without a price"
         console.print(Text(text, "bright_black"))
     console.print()
-    console.print(fact_table(_facts(one)))
+    console.print(
+        fact_table(fact for fact in _facts(one) if has_store or fact[0] in _FACTS_OF_ARCHIVES)
+    )
 
 
 def _usage_table(one: DomainStats) -> Table:

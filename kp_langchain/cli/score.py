@@ -93,6 +93,8 @@ def _is_jsonl(out: str) -> bool:
     """Return whether a destination is a file of JSON lines, and no folder or URL."""
     if out.endswith((".jsonl", ".ndjson")) and "://" in out:
         raise typer.BadParameter(f"--out {out}: JSON lines go to a file here; name a folder's URL")
+    if out.endswith(".gz"):
+        raise typer.BadParameter(f"--out {out}: nothing is compressed; name it without .gz")
     path = Path(out)
     is_file = "://" not in out and path.exists() and not path.is_dir()
     return out == STDIO or path.suffix in (".jsonl", ".ndjson") or is_file

@@ -70,7 +70,7 @@ def check(archive: Archive, folder: str) -> None:
         is_measured = nearest is not None
         assert row["threshold"] == (threshold.measured if is_measured else threshold.unmeasured)
         assert row["passed"] == (row["score"] >= row["threshold"])
-    assert not list(Path(folder).rglob("*.part"))
+    assert not list(Path(folder).rglob("*.kp-part"))
     errors = query(f"SELECT * FROM '{folder}/_errors/*.parquet' ORDER BY place").fetchall()  # noqa: S608
     assert [place for place, _ in errors] == sorted(archive.bad)
     assert all(reason for _, reason in errors)
@@ -265,7 +265,7 @@ def test_a_broken_block_is_named(archive: Archive) -> None:
         score_archive(archive.files, "out", tools(), block_rows=10, report=interrupt)
     block = Path("out/_work/read/0000003.block")
     block.write_bytes(b"")
-    with pytest.raises(KPError, match=r"0000003\.block is broken .*; remove it"):
+    with pytest.raises(KPError, match=r"0000003\.block cannot be read .*; if it is broken, remov"):
         score_archive(archive.files, "out", tools(), block_rows=10)
     block.unlink()
     score_archive(archive.files, "out", tools(), block_rows=10)
@@ -336,10 +336,10 @@ def test_another_plan_is_refused(
 
 def test_a_folder_of_others_is_refused(archive: Archive) -> None:
     Path("out").mkdir()
-    Path("out/mine.txt").touch()
+    Path("out/mine.1.part").touch()
     with pytest.raises(KPError, match="is not empty"):
         score_archive(archive.files, "out", tools())
-    assert [path.name for path in Path("out").iterdir()] == ["mine.txt"]
+    assert [path.name for path in Path("out").iterdir()] == ["mine.1.part"]
 
 
 # ------------------------------------------------------------------ rows
@@ -448,7 +448,7 @@ def test_without_a_terminal_lines_say_how_far_it_is(
     monkeypatch.setattr("kp_langchain.cli.sources._SAID_EVERY_S", 0.0)
     done = cli("score", "one.jsonl", "--out", "out", "--workers", "1", "--block-rows", "45")
     assert re.search(r"^read: 1 of 2 [\d,]+ rows/s$", done.stderr, re.MULTILINE)
-    assert re.search(r"^write: 6 of 6$", done.stderr, re.MULTILINE)
+    assert re.search(r"^write: 6 of 6 [\d,]+ rows/s$", done.stderr, re.MULTILINE)
 
 
 def test_without_ray_the_extra_is_named(archive: Archive, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ from kp_langchain.archive.results import Results
 from kp_langchain.archive.run import score_archive
 from kp_langchain.errors import KPError
 from kp_langchain.review import stats_of
-from tests.archive.conftest import Archive, query, tools
+from tests.archive.conftest import Archive, query, tools, wire
 from tests.commands import cli
 
 
@@ -92,11 +92,15 @@ def test_the_commands(archive: Archive, scored: str) -> None:
         archive.scores
     )
     assert "code keeps" in cli("review", "stats", "--archive", scored).stdout
+    of_one = cli("review", "stats", "--archive", scored, "--domain", "code").stdout
+    assert "recovered errors" in of_one
+    assert "label next" not in of_one
     none = cli("review", "stats", "--archive", scored, "--domain", "none")
     assert none.stdout.strip() == "No run matches in scored."
     report = cli("report", "--archive", scored, "--html", "page.html", "--limit", "20")
     assert "Wrote 20 of 149 runs" in report.stdout
-    assert "scored" in Path("page.html").read_text(encoding="utf-8")
+    assert "label import" not in report.stdout
+    assert Path("page.html").stat().st_size > 10_000
 
 
 @pytest.mark.parametrize(
@@ -111,6 +115,35 @@ def test_the_commands(archive: Archive, scored: str) -> None:
 def test_what_is_refused(scored: str, words: list[str], status: int, message: str) -> None:
     done = cli(*words)
     assert (done.returncode, message in done.stderr) == (status, True)
+
+
+def test_no_more_than_asked_of_runs_that_began_at_once() -> None:
+    traces = [wire(number) for number in range(12)]
+    for number, trace in enumerate(traces):
+        trace["metadata"]["created_at"] = f"2026-02-0{1 + number // 4}T00:00:00Z"
+    Path("in.jsonl").write_text("\n".join(map(json.dumps, traces)))
+    score_archive(["in.jsonl"], "scored", tools())
+    with Results("scored").newest(6) as store:
+        days = sorted(run.created_at.day for run in store.runs(limit=100))
+    assert days == [2, 2, 3, 3, 3, 3]
+
+
+def test_a_lost_or_broken_file_is_an_error(scored: str) -> None:
+    file = max(Path(scored).glob("domain=*/*/*.parquet"), key=lambda path: path.stat().st_size)
+    content = file.read_bytes()
+    file.write_bytes(b"PAR1")
+    for name in ("review", "report"):
+        words = ["stats"] if name == "review" else ["--html", "page.html"]
+        done = cli(name, *words, "--archive", scored)
+        assert (done.returncode, "cannot be read" in done.stderr) == (1, True)
+    file.unlink()
+    with pytest.raises(KPError, match="has lost files"):
+        Results(scored)
+    file.write_bytes(content)
+    for plan in ("null", "{", '{"version": 0}'):
+        Path(scored, "_work/plan.json").write_text(plan)
+        with pytest.raises(KPError, match=r"plan\.json cannot be read"):
+            Results(scored)
 
 
 def test_an_archive_that_is_not_complete(archive: Archive, monkeypatch: pytest.MonkeyPatch) -> None:

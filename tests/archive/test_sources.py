@@ -6,6 +6,7 @@ import gzip
 import json
 import re
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -19,9 +20,10 @@ from pyarrow import parquet
 
 from kp_langchain.archive.blocks import BlockCounts, halos
 from kp_langchain.archive.files import Storage, find_files, name_of
+from kp_langchain.archive.results import Results
 from kp_langchain.archive.rows import Problem
 from kp_langchain.archive.run import score_archive, score_stream
-from kp_langchain.archive.splitting import Block, Splitting, read_block_rows, split_file
+from kp_langchain.archive.splitting import Block, FilePart, Splitting, read_rows_of, split_file
 from kp_langchain.archive.tables import folder_name
 from kp_langchain.errors import KPError
 from kp_langchain.importing.json_lines import LONGEST_LINE_BYTES
@@ -89,6 +91,13 @@ SOURCES: dict[str, tuple[Callable[[], str], list[str] | int]] = {
     "spans in a document": (document(SPANS), 1),
     "runs of LangSmith": (jsonl(LANGSMITH), 1),
     "an export of LangSmith": (document({"runs": [LANGSMITH]}), 1),
+    "an export of LangSmith as Parquet": (
+        table([
+            {**LANGSMITH, "start_time": datetime(2026, 1, 1, tzinfo=UTC),
+             "end_time": datetime(2026, 1, 1, 0, 0, 1, tzinfo=UTC),
+             **{name: json.dumps(LANGSMITH[name]) for name in ("inputs", "outputs", "extra")}},
+        ]), 1,
+    ),
     "Parquet with traces": (table([{"trace": json.dumps(one)} for one in TRACES]), TRACE_IDS),
     "Parquet with messages as JSON": (
         table([{**one, "messages": json.dumps(one["messages"])} for one in CONVERSATIONS]), 5,
@@ -128,6 +137,89 @@ def test_what_was_written_is_read_again() -> None:
     assert not any("_work" in name for name in files)
     summary = score_archive(files, "second", tools())
     assert (summary.scored, summary.skipped) == (len(TRACES), 0)
+
+
+def paused_and_resumed() -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """A run of LangGraph that pauses, and what it does when it is resumed in its thread."""
+
+    def calls(number: int, **root: Any) -> list[dict[str, Any]]:
+        ids = [f"00000000-0000-4000-8000-{number:011}{at}" for at in (0, 1)]
+        times = {
+            "start_time": f"2026-01-01T00:0{number}:00Z",
+            "end_time": f"2026-01-01T00:0{number}:01Z",
+        }
+        metadata = {"thread_id": "T", "langgraph_node": "agent", "langgraph_step": 1,
+                    "langgraph_checkpoint_ns": "agent:1"}  # fmt: skip
+        return [
+            {"id": ids[0], "run_type": "chain", "name": "LangGraph", **times, **root,
+             "extra": {"metadata": {"thread_id": "T"}}},
+            {**LANGSMITH, **times, "id": ids[1], "parent_run_id": ids[0],
+             "extra": {"metadata": metadata}},
+        ]  # fmt: skip
+
+    question = {"messages": [{"type": "human", "content": "do a thing for me"}]}
+    error = "GraphInterrupt((Interrupt(value='ok?'),))"
+    answer = {"messages": [{"type": "ai", "content": "final"}]}
+    return calls(1, inputs=question, error=error), calls(2, inputs=None, outputs=answer)
+
+
+def test_a_run_that_paused_goes_on_in_its_file_alone() -> None:
+    first, second = paused_and_resumed()
+    jsonl(*first)()
+    Path("in.jsonl").rename("first.jsonl")
+    jsonl(*second)()
+    steps = "SELECT n_steps FROM '{}/domain=*/*/*.parquet'"
+    for out, block_rows in (("apart", 1), ("together", 500)):
+        score_archive(["first.jsonl", "in.jsonl"], out, tools(), block_rows=block_rows)
+        assert query(steps.format(out)).fetchall() == [(1,)]
+    score_archive([jsonl(*first, *second)()], "joined", tools())
+    assert query(steps.format("joined")).fetchall() == [(2,)]
+
+
+def test_small_files_share_a_block() -> None:
+    files = []
+    for number, one in enumerate(CONVERSATIONS):
+        jsonl(one)()
+        files.append(str(Path("in.jsonl").rename(f"{number}.jsonl")))
+    seen = []
+    score_archive(files, "out", tools(), block_rows=3, report=seen.append)
+    assert {one.total for one in seen if one.name == "read"} == {2}
+    lines = query("SELECT file, line FROM 'out/domain=*/*/*.parquet' ORDER BY file").fetchall()
+    assert lines == [(file, 1) for file in files]
+
+
+def test_torn_first_lines_cost_themselves() -> None:
+    lines = ['{"torn": ', '{"torn": ', *map(json.dumps, TRACES)]
+    Path("in.jsonl").write_text("\n".join(lines))
+    summary = score_archive(["in.jsonl"], "out", tools())
+    assert (summary.scored, summary.skipped) == (len(TRACES), 2)
+
+
+def test_a_worker_that_can_read_no_runs_ends_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    file = jsonl(*TRACES[:2], *CONVERSATIONS)()
+
+    def fail(*_: object) -> None:
+        raise ImportError("no module of the redactor")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("kp_langchain.archive.runs.assemble", fail)
+        with pytest.raises(KPError, match="a worker cannot read runs: no module of the redactor"):
+            score_archive([file], "out", tools())
+    assert score_archive([file], "out", tools()).skipped == 0
+
+
+def test_what_cannot_be_written_whole_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    file = jsonl(*TRACES)()
+
+    def fail(*_: object) -> None:
+        raise OSError("the network is gone")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("kp_langchain.archive.passes.row_group", fail)
+        with pytest.raises(KPError, match="the network is gone"):
+            score_archive([file], "memory://lost", tools(), block_rows=3)
+    score_archive([file], "memory://lost", tools(), block_rows=3)
+    assert Results("memory://lost").count() == len(TRACES)
 
 
 BAD: dict[str, tuple[Any, str]] = {
@@ -307,7 +399,9 @@ def test_the_parts_of_a_file_are_all_its_lines(
         [
             row
             for part in one.parts
-            for row in read_block_rows(storage, "", Block(0, "lines.jsonl", 0, one.way, part))
+            for row in read_rows_of(
+                storage, "", Block(0, (FilePart("lines.jsonl", 0, one.way, part),))
+            )
         ]
         for one in split
     ]

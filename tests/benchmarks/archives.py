@@ -180,7 +180,7 @@ def by_workers(files: Sequence[str], out: str, engine: Engine, workers: int) -> 
         seconds = time.perf_counter() - began
     return {
         "seconds": seconds, "passes_s": passes_s, "peak_mb": memory.peak_kb >> 10, "rows": rows,
-        "scored": summary.scored, "skipped": summary.skipped, "files": summary.files,
+        "scored": summary.scored, "skipped": summary.skipped
     }  # fmt: skip
 
 
@@ -297,7 +297,6 @@ def main(words: Sequence[str] | None = None) -> None:
                 ("s", f"{found['seconds']:.0f}"),
                 ("rows a s", f"{found['scored'] / found['seconds']:,.0f}"),
                 ("MB", found["peak_mb"]),
-                ("files", found["files"]),
             ]
             print(table(f"{options.many:,} rows, 2 workers", ["", ""], cells))
             errors = folder / "out/_errors"
