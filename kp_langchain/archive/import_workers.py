@@ -121,7 +121,7 @@ def _vectors_of(own: Tools, runs: Iterable[RecordedRun]) -> _Vectors:
     texts: dict[str, None] = {}
     for run in runs:
         with suppress(Exception):  # whoever records the run says why
-            texts[embedded_text(reader.read(run).trace)] = None
+            texts[embedded_text(reader.read(run)[0])] = None
     embedded = own.scorer.embed_many([*texts])
     own.check_embedded(embedded)
     if embedded.vectors is None:

@@ -7,18 +7,18 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
-from kp_langchain.archive.traces import ReadTrace
 from kp_langchain.gate.judge import outcome_of, trace_with_outcome
 from kp_langchain.importing.importer import ReplayRecorder, replay
 from kp_langchain.recording.assembly import assemble
 from kp_langchain.recording.options import HandlerOptions
 from kp_langchain.recording.redactor import KNOWN_SECRETS
 from kp_langchain.recording.run_builder import build_run, keep_paused
-from kp_langchain.schema import TRACE_ID_PREFIX
+from kp_langchain.schema import TRACE_ID_PREFIX, ReasoningTrace
 from kp_langchain.scoring.scorer import Scorer
 
 if TYPE_CHECKING:
     from kp_langchain.config import Settings
+    from kp_langchain.gate.run import Run
     from kp_langchain.importing.recorded_run import RecordedRun
     from kp_langchain.recording.run_record import RunRecord
 
@@ -53,8 +53,8 @@ class RunReader:
         self._recorder = ReplayRecorder(own_settings, self._context.counters, self._records.append)
         self._read_at = read_at
 
-    def read(self, recorded: RecordedRun) -> ReadTrace:
-        """Return the trace of a recorded run.
+    def read(self, recorded: RecordedRun) -> tuple[ReasoningTrace, Run, str]:
+        """Return the trace of a recorded run, the run, and where its confidence comes from.
 
         Raises:
             ValueError: There is none; the message says why.
@@ -92,7 +92,7 @@ class RunReader:
         trace = trace_with_outcome(run.trace, outcome)
         # The same whenever the run is read again.
         trace = trace.model_copy(update={"id": f"{TRACE_ID_PREFIX}{run.run_id}"})
-        return ReadTrace(trace, run, outcome.source)
+        return trace, run, outcome.source
 
     @property
     def _failed(self) -> int:

@@ -123,7 +123,7 @@ class TraceReader:
                 raise NoReaderError(
                     f"a worker cannot read runs: {error}; the same command continues"
                 ) from error
-        return self._runs.read(recorded)
+        return ReadTrace(*self._runs.read(recorded))
 
 
 def _refuse_constant(constant: str) -> None:

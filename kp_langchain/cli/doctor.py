@@ -52,7 +52,8 @@ EXTRAS = {
     "opik": ("opik",),
     "mlflow": ("mlflow",),
     "opentelemetry": ("opentelemetry.sdk",),
-    "parquet": ("pyarrow",),
+    "parquet": ("pyarrow", "fsspec"),
+    "ray": ("ray",),
 }
 """The extras, and the modules that each installs."""
 
