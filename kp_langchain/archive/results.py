@@ -9,7 +9,6 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from functools import reduce
-from itertools import chain
 from operator import and_
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -72,6 +71,8 @@ class Results:
         places = [place for name in self._storage.names() if (place := _PLACE.fullmatch(name))]
         if plan is None and not places:
             raise KPError(f"{url} holds no results; kp-langchain score --out {url} writes them")
+        if plan is not None and plan.summary is not None:
+            self._check_all_there([place[0] for place in places], plan.summary["scored"])
         folder = None if domain is None else folder_name(domain)
         self._names: dict[str, list[str]] = {}  # by day
         for place in places:
@@ -79,21 +80,21 @@ class Results:
                 self._names.setdefault(place["day"], []).append(place[0])
         (compute,) = load_extra("pyarrow.compute")
         self._conditions: list[Any] = []
-        if plan is not None and plan.summary is not None and self._is_short_of(plan.summary):
-            raise KPError(f"{url} has lost files: it has not the runs that were scored")
         if domain is not None:
             self._conditions.append(compute.field("task_domain") == domain)
         if since is not None:
-            self._conditions.append(compute.field("created_at") >= since.astimezone())
+            self._conditions.append(compute.field("created_at") >= _aware(since))
         if until is not None:
-            self._conditions.append(compute.field("created_at") < until.astimezone())
+            self._conditions.append(compute.field("created_at") < _aware(until))
 
-    def _is_short_of(self, summary: Mapping[str, Any]) -> bool:
-        """Return whether there are fewer rows in all than were written."""
-        names = [name for name in self._storage.names() if _PLACE.fullmatch(name)]
+    def _check_all_there(self, names: Sequence[str], scored: int) -> None:
         with access_errors(self._storage.url, "read"):
             count = self._storage.dataset(names).count_rows() if names else 0
-        return bool(count < summary["scored"])
+        if count < scored:
+            raise KPError(
+                f"{self._storage.url} has lost files: {scored:,} runs were scored, and {count:,} "
+                "are there"
+            )
 
     @property
     def name(self) -> str:
@@ -122,15 +123,14 @@ class Results:
             limit: At most so many. Of those with one id, the last is there.
         """
         (compute,) = load_extra("pyarrow.compute")
-        times: list[datetime] = []
+        newest: list[datetime] = []
         days: list[str] = []
         for day in sorted(self._names, reverse=True):
-            if len(times) >= limit:
+            if len(newest) >= limit:
                 break
             days.append(day)
-            batches = self._batches([day], ["created_at"])
-            times += chain.from_iterable(batch["created_at"].to_pylist() for batch in batches)
-        newest = sorted(times)[-limit:]
+            for batch in self._batches([day], ["created_at"]):
+                newest = sorted([*newest, *batch["created_at"].to_pylist()])[-limit:]
         left = Counter(newest)  # of those that began with the oldest of them, not all may be
         conditions = [compute.field("created_at") >= time for time in newest[:1]]
         with TemporaryDirectory() as folder, TraceStore(Path(folder, "newest.db")) as store:
@@ -156,6 +156,10 @@ class Results:
                     batch_size=_ROWS_AT_ONCE,
                     fragment_readahead=1,
                 )
+
+
+def _aware(time: datetime) -> datetime:
+    return time if time.tzinfo is not None else time.astimezone()
 
 
 def _figure_columns(rows: Mapping[str, list[Any]]) -> dict[str, Sequence[Any]]:
