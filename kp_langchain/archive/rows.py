@@ -78,10 +78,10 @@ class Tools:
         Raises:
             KPError: It has another one, or this fails for all that it could read.
         """
-        if self.identity in (None, NO_IDENTITY):
+        if self.identity is None:
             return
         failed = [one for one in embedded.problems if one not in ("", UNREADABLE)]
-        if embedded.vectors is None and failed:
+        if embedded.vectors is None and failed and self.identity != NO_IDENTITY:
             raise KPError(f"a worker cannot embed: {failed[0]}; the same command continues")
         if embedded.vectors is not None and embedded.identity != self.identity:
             raise KPError(

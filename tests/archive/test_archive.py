@@ -34,6 +34,7 @@ from kp_langchain.archive.tables import RESULT
 from kp_langchain.calibration.agreement import RunDigest, TaskRun, agreement_of, pairs_of
 from kp_langchain.calibration.features import features_of
 from kp_langchain.calibration.model import ConfidenceModel, Term
+from kp_langchain.embedding.embedder import NO_IDENTITY
 from kp_langchain.errors import KPError
 from kp_langchain.gate import threshold_of
 from kp_langchain.scoring import Worth
@@ -477,6 +478,15 @@ class Changing(Words):
 def test_workers_with_another_model_are_refused(archive: Archive) -> None:
     with pytest.raises(KPError, match="every machine needs the same files of the model"):
         score_archive(archive.files, "out", scorer(embedder=Changing()), workers=2)
+
+
+def test_a_worker_with_a_model_is_refused_where_the_command_has_none() -> None:
+    embedded = Scorer(embedder=Words()).embed_many(["a", "b"])
+    without = Scorer(embedder=None).embed_many(["a", "b"])
+    own = tools(identity=NO_IDENTITY)
+    own.check_embedded(without)
+    with pytest.raises(KPError, match="every machine needs the same files of the model"):
+        own.check_embedded(embedded)
 
 
 def test_no_key_travels_to_workers(archive: Archive, monkeypatch: pytest.MonkeyPatch) -> None:
