@@ -205,14 +205,12 @@ class ScoredCounts(NamedTuple):
         partitions: How many rows each folder of the result gets from it.
         passed: How many rows reach their threshold.
         new_rows: How many were scored now, and not before.
-        problems: None.
     """
 
     number: int
     partitions: dict[str, int]
     passed: int
     new_rows: int
-    problems: tuple[Problem, ...] = ()
 
 
 class Written(NamedTuple):
@@ -220,11 +218,9 @@ class Written(NamedTuple):
 
     Attributes:
         new_rows: How many rows were written now, and not before.
-        problems: None.
     """
 
     new_rows: int
-    problems: tuple[Problem, ...] = ()
 
 
 def score_block(job: Job, item: Scoring) -> ScoredCounts:

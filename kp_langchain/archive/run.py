@@ -264,7 +264,8 @@ class _Passes:
         results = self.map_blocks(partial(function, self.job), items)
         for done, one in enumerate(results, 1):
             rows += one.new_rows
-            self.report(Progress(name, done, len(items), rows, one.problems))
+            problems = one.problems if isinstance(one, ReadCounts) else ()
+            self.report(Progress(name, done, len(items), rows, problems))
             yield one
 
 
